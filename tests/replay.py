@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 import replay_authors
 import replay_caches
 import replay_causal
+import replay_families  # noqa: F401  adds its methods
 import replay_parts
 import replay_requests
 import torch

@@ -29,7 +29,7 @@ from dllm.eos.stop_front import StopFront
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
-from dllm.models.order import ContextCausal
+from dllm.models.order import ContextCausal, InBlocks
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 from dllm.samplers.base import Sampler
@@ -76,11 +76,16 @@ class Row:
 
 def decoded(model: Transformer, rows: Sequence[Case], lengths: Sequence[int], parts: Parts, ids: Ids) -> list[Row]:
     """The rows of a batch, decoded together."""
-    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos)
     asked = [Request.answer(row["prompt"], length, MASK) for row, length in zip(rows, lengths, strict=True)]
+    return decoded_requests(model, asked, parts, ids)
+
+
+def decoded_requests(model: Transformer, asked: Sequence[Request], parts: Parts, ids: Ids) -> list[Row]:
+    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos)
     out = [Row(request.answer_start) for request in asked]
+    canvas = Canvas.of(asked, NO_EOS, "cpu", model.config.attention.grid_at_zero)
     with torch.inference_mode():
-        for turn in denoise(Canvas.of(asked, NO_EOS), forward, parts.sampler, parts.blocks, parts.eos):
+        for turn in denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos):
             for row, name in enumerate(turn.canvas.row_id.tolist()):
                 out[name].observe(turn, row)
     return out
@@ -173,24 +178,25 @@ def lockstep(rows: Sequence[Fields]) -> int:
 
 Decode = Callable[[Sequence[Case], Path, Way], list[Fields]]
 METHODS: dict[str, Decode] = {"wedlm": wedlm, "nbdiff": nbdiff}
-NEEDS_CACHE = {"forward_tokens"}  # which the recorded engines, all of them cached, have by their cache
+WAYS_OF: dict[str, tuple[Way, ...]] = {}  # where it is not in all of them
+NEEDS_CACHE = {"forward_tokens", "block_tokens"}  # which the recorded engines, all of them cached, have by their cache
 OF_ROW, OF_BATCH = {"prompt", "params"}, {"model", "rows", "patched"}
 
 
 @cache
-def model_of(folder: Path, dtype: torch.dtype, block: int | None) -> Transformer:
+def model_of(folder: Path, dtype: torch.dtype, block: int | None, kind: type[InBlocks] = ContextCausal) -> Transformer:
     """block: the attention's, where a case says it."""
     config = read_model_config(folder)
-    config = config if block is None else replace(config, attention=ContextCausal(block))
+    config = config if block is None else replace(config, attention=kind(block))
     return load_model(folder, dtype=dtype, config=config)
 
 
 def outcomes(data: Case, models: Path, sample: bool = False) -> Iterator[str | None]:
     """What is wrong with each case and each batch (None: all is equal). sample: in one of the ways, by turns."""
-    method = METHODS[data["method"]]
+    method, every = METHODS[data["method"]], WAYS_OF.get(data["method"], WAYS)
     cases = [{"model": case["model"], "patched": case.get("patched", []), "rows": [case]} for case in data["cases"]]
     for number, case in enumerate((*cases, *data.get("batches", ()))):
-        ways = WAYS[number % len(WAYS) :][:1] if sample else WAYS
+        ways = every[number % len(every) :][:1] if sample else every
         faults = [fault for way in ways for fault in differing(method, case, models, way)]
         yield "; ".join(dict.fromkeys(faults)) or None
 

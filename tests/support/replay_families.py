@@ -1,0 +1,286 @@
+"""Recorded decodes of the families of 2026: in every field, without a cache and with the exact one.
+
+The published loops run forwards that decide nothing (a prefill by itself, a finished block for its keys and values).
+Here these rows ride along with a forward that decides. Where a field counts such forwards they are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import replay_causal
+import torch
+from replay_causal import MASK, Fields, Row, Way, decoded, decoded_requests, model_of
+from replay_parts import Case, Parts
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
+from dllm.cache.none import NoCache
+from dllm.common.ranking import argmax_mask, top_k_mask
+from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.eos.fill_after_block import FillAfterBlock
+from dllm.eos.keep import Keep
+from dllm.eos.stop_front import StopFront
+from dllm.models.ids import Ids
+from dllm.models.order import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
+from dllm.models.transformer import Transformer
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.prophet import given
+from dllm.samplers.static import Static
+
+EOS, PAD = 61, 63
+IDS = Ids(MASK, EOS, ())
+PLAIN = Sampling(suppress_mask=False)
+
+
+class Quotas(Sampler):
+    """So many positions in each forward, the surest first."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.counts = list(counts)
+
+    def step(self, view: View, state: State) -> Step:
+        count = torch.tensor(self.counts)[view.blocks.turn - 1]
+        return view.step(top_k_mask(self.cost(view), view.open, count))
+
+    def cost(self, view: View) -> Tensor:
+        return view.scores.confidence
+
+
+class Above(Confidence):
+    """Strictly above the threshold."""
+
+    def step(self, view: View, state: State) -> Step:
+        confidence = view.scores.confidence
+        accepted = view.open & (confidence > state["threshold"][:, None])
+        return view.step(accepted | argmax_mask(confidence, view.open), accepted=accepted)
+
+
+class OverSteps(Sampler):
+    """The masks that a block begins with over so many forwards, the first ones one more where they do not divide."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def step(self, view: View, state: State) -> Step:
+        masks, at = view.blocks.masks, view.block_step
+        return view.step(top_k_mask(view.scores.confidence, view.open, masks // self.steps + (at < masks % self.steps)))
+
+
+def a2d_mdlm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    """The repository's quotas hold float32 errors; the recorded counts stand for them."""
+    (row,), params = rows, rows[0]["params"]
+    sampling = Sampling(
+        suppress_mask=False, guidance=params.get("cfg_scale", 0.0), forbid_eos=bool(params.get("suppress_tokens"))
+    )
+    assert params.get("suppress_tokens", [EOS]) == [EOS]
+    parts = Parts(
+        Quotas([len(one) for one in row["committed"]]), Fixed(params["block_size"]), way[0](), Keep(), sampling
+    )
+    (found,) = decoded(model_of(folder, way[1], None), rows, [params["max_new_tokens"]], parts, IDS)
+    double = 2 if sampling.guidance else 1
+    return [common(found) | {"forward_tokens": [one // double for one in found.computed]}]
+
+
+def common(found: Row) -> Fields:
+    return {"tokens": found.tokens, "nfe": len(found.computed), "committed": found.committed}
+
+
+def a2d_bd3lm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    (row,), block, length = rows, rows[0]["params"]["block_size"], rows[0]["params"]["max_new_tokens"]
+    sampler, eos = Quotas([len(one) for one in row["committed"]]), FillAfterBlock("any")
+    parts = Parts(sampler, Fixed(block), way[0](), eos, PLAIN)
+    (found,) = decoded(model_of(folder, way[1], block, AnswerBlocks), rows, [length], parts, IDS)
+    widths = [min(block, length - number * block) for number in found.number]
+    fields = common(found) | {"tokens": unfilled(found), "prefix_forwards": len({*found.number})}
+    if way[0] is not NoCache:
+        assert found.computed == ride_along(found, widths, found.start)
+        fields["block_tokens"] = widths
+    return [fields]
+
+
+def unfilled(found: Row) -> list[int]:
+    """The tokens without what the end-of-text policy wrote behind the last block."""
+    return found.tokens[: found.tokens.index(MASK)] if MASK in found.tokens else found.tokens
+
+
+def ride_along(found: Row, widths: Sequence[int], first: int) -> list[int]:
+    """Rows of each forward: its block's, and in a block's first one those that have just become final; ``first`` in the
+    first of all."""
+    out = []
+    for at, width in enumerate(widths):
+        new = at and found.number[at] != found.number[at - 1]
+        out.append(width + (first if not at else widths[at - 1] if new else 0))
+    return out
+
+
+class TemperedEntropy(Quotas):
+    """RND1's two rules: entropy schedule and bound. Entropies and probabilities are those after temperature, though the
+    token is the argmax."""
+
+    def __init__(self, counts: Sequence[int], temperature: float, gamma: float | None, steps: int) -> None:
+        super().__init__(counts)
+        self.temperature, self.gamma, self.steps = temperature, gamma, steps
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(logits=True),)
+
+    def step(self, view: View, state: State) -> Step:
+        logits = view.scores.logits
+        assert logits is not None
+        p = (logits.values.double() / self.temperature).softmax(-1)
+        entropy, best = [-torch.special.xlogy(p, p).sum(-1), p.amax(-1)]
+        length = view.open.shape[1]
+        wide = torch.zeros(len(p), length + 1, dtype=torch.float64)
+        entropy, best = (wide.scatter(1, logits.columns, one)[:, :length] for one in (entropy, best))
+        if self.gamma is None:
+            count = torch.tensor(self.counts)[view.blocks.turn - 1]
+            return view.step(top_k_mask(-entropy, view.open, count))
+        if int(view.blocks.turn[0]) >= self.steps:
+            return view.step(view.open)
+        order = best.masked_fill(~view.open, -1).sort(descending=True, stable=True).indices
+        ranked = entropy.gather(1, order)
+        passes = ranked.cumsum(1) - ranked.cummax(1).values <= self.gamma
+        leading = passes.long().cumprod(1).bool()
+        chosen = torch.zeros_like(view.open).scatter(1, order, leading)
+        return view.step(chosen & view.open)
+
+
+def rnd1(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    """The canvas has one more column, which holds a pad. Forwards that decide nothing are no turns here."""
+    (row,), params = rows, rows[0]["params"]
+    length, steps = params["max_new_tokens"], params["num_steps"]
+    kept = [length * (steps - k) // steps for k in range(steps + 1)]
+    quotas = [before - after for before, after in zip(kept, kept[1:], strict=False)]
+    sampler = TemperedEntropy([one for one in quotas if one], params["temperature"], params["eb_gamma"], steps)
+    parts = Parts(sampler, Whole(), way[0](), Keep(), PLAIN)
+    asked = given(Request.answer(row["prompt"], length + 1, MASK), {len(row["prompt"]) + length: PAD})
+    (found,) = decoded_requests(model_of(folder, way[1], None), [asked], parts, IDS)
+    committed = list(found.committed)
+    if params["eb_gamma"] is None:
+        after = iter(committed)
+        last = max(k for k, one in enumerate(quotas) if one)
+        committed = [next(after) if one else [] for one in quotas[: last + 1]]
+        # The published forwards count from 1 and keep floor(n (S - k) / S): the first may already decide.
+    return [common(found) | {"committed": committed, "nfe": len(committed)}]
+
+
+def fastdllm_v2(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    (row,), params = rows, rows[0]["params"]
+    block, prompt = params["block_size"], len(row["prompt"])
+    whole = prompt // block * block
+    end = whole + params["max_new_tokens"] // block * block + 1  # and the seed of a block that is not decoded
+    parts = Parts(Above(params["threshold"]), Fixed(params["small_block_size"]), way[0](), StopFront(), PLAIN)
+    (found,) = decoded(model_of(folder, way[1], block, SeededBlocks), rows, [end - prompt], parts, IDS)
+    kinds = ["commit" if forced else "denoise" for forced in found.forced]
+    committed, computed = found.committed, found.computed
+    if whole and not found.forced[0]:  # the published prefill is a call of its own
+        kinds, committed = ["commit", *kinds], [[], *committed]
+        computed = [whole, computed[0] - whole, *computed[1:]]
+    fields = {"tokens": found.tokens, "nfe": len(kinds), "kinds": kinds, "committed": committed}
+    return [fields | ({} if way[0] is NoCache else {"forward_tokens": computed})]
+
+
+def diffcoder(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    (row,), params = rows, rows[0]["params"]
+    block, length, prompt = params["block_length"], params["gen_length"], len(row["prompt"])
+    threshold = params["threshold"]
+    steps = params["steps"] // (length // block)
+    sampler = OverSteps(steps) if threshold is None else Confidence(threshold)
+    parts = Parts(sampler, Fixed(block), way[0](), FillAfterBlock("any"), PLAIN)
+    (found,) = decoded(model_of(folder, way[1], block, BlockCausal), rows, [length], parts, IDS)
+    tokens = unfilled(found)
+    ended = EOS in tokens[prompt:]
+    if ended:
+        first = tokens.index(EOS, prompt)
+        tokens = tokens[:first] + [EOS] * (len(tokens) - first)
+    blocks = len({*found.number})
+    fields = {"tokens": tokens, "nfe": len(found.computed) + blocks - ended, "committed": found.committed}
+    if way[0] is not NoCache:
+        whole = prompt // block * block
+        begin = [whole + (number - found.number[0]) * block for number in found.number]
+        widths = [min(block, prompt + length - one) for one in begin]
+        assert found.computed == ride_along(found, widths, whole)
+        calls = [whole] if whole else []
+        for at, width in enumerate(widths):
+            if at and found.number[at] != found.number[at - 1]:
+                calls.append(widths[at - 1])
+            calls.append(width)
+        fields["forward_tokens"] = calls + ([] if ended else [widths[-1]])
+    return [fields]
+
+
+def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    (row,), params = rows, rows[0]["params"]
+    mode, length = params["mode"], params["max_new_tokens"]
+    if mode == "linear_spec_generate":
+        return [linear_speculation(row, folder, way)]
+    block = 1 if mode == "ar_generate" else params["block_length"]
+    threshold = params.get("threshold")
+    parts = Parts(Static() if threshold is None else Confidence(threshold), Fixed(block), way[0](), StopFront(), PLAIN)
+    (found,) = decoded(model_of(folder, way[1], block, ContextCausal), rows, [length], parts, IDS)
+    if mode == "ar_generate":
+        kinds = ["prefill", *["causal"] * (len(found.computed) - 1)]
+        fields: Fields = {"tokens": found.tokens, "nfe": len(kinds), "kinds": kinds}
+        return [fields | ({} if way[0] is NoCache else {"forward_tokens": found.computed})]
+    kinds = ["causal" if forced else "two-way" for forced in found.forced]
+    fields = {
+        "tokens": found.tokens, "nfe": len(kinds), "kinds": ["prefill", *kinds[1:], "causal"],
+        "committed": found.committed,
+    }  # fmt: skip
+    return [fields | ({} if way[0] is NoCache else {"forward_tokens": [*found.computed, block]})]
+
+
+def linear_speculation(row: Case, folder: Path, way: Way) -> Fields:
+    """Drafts that see one another, judged by one causal forward, over whole canvases. The answer may overrun its
+    length."""
+    params, prompt = row["params"], list(row["prompt"])
+    length, block, threshold = params["max_new_tokens"], params["block_length"], params["threshold"]
+    model = model_of(folder, way[1], block, ContextCausal)
+    fields: Fields = {"kinds": ["prefill"], "forward_tokens": [len(prompt)], "drafts": [], "accepted": []}
+    tokens, follows = prompt, int(whole_logits(model, prompt, 0)[-1].argmax())
+    while EOS not in tokens[len(prompt) :] and len(tokens) < len(prompt) + length:
+        draft = drafted(model, tokens, [follows, *[MASK] * (block - 1)], threshold, fields)
+        judged = whole_logits(model, tokens + draft, 0)[len(tokens) :].argmax(-1).tolist()
+        same = [said == token for said, token in zip(judged, draft[1:], strict=False)]
+        accepted = (same.index(False) if False in same else len(same)) + 1
+        fields["kinds"].append("causal")
+        fields["drafts"].append(draft)
+        fields["accepted"].append(accepted)
+        tokens, follows = tokens + draft[:accepted], judged[accepted - 1]
+        tokens = tokens + [EOS] * (follows == EOS)
+    if EOS in tokens[len(prompt) :]:
+        tokens = tokens[: tokens.index(EOS, len(prompt)) + 1]
+    count = len(fields["kinds"])
+    widths = [len(prompt)] + [block] * (count - 1)
+    return fields | {"tokens": tokens, "nfe": count, "forward_tokens": widths}
+
+
+def drafted(model: Transformer, tokens: list[int], block: list[int], threshold: float, fields: Fields) -> list[int]:
+    """The block without masks: all at once at threshold 0, else what reaches it, and the best, until none is left."""
+    while MASK in block:
+        fields["kinds"].append("two-way")
+        p, said = whole_logits(model, tokens + block, len(tokens))[len(tokens) :].double().softmax(-1).max(-1)
+        open_ = torch.tensor([token == MASK for token in block])
+        best = argmax_mask(p[None], open_[None])[0]
+        block = torch.where(open_ & ((p >= threshold) | best), said, torch.tensor(block)).tolist()
+    return block
+
+
+def whole_logits(model: Transformer, tokens: list[int], start: int) -> Tensor:
+    """Logits [L, V]: causal, but for the block that begins at ``start`` and holds masks."""
+    ids = torch.tensor([tokens])
+    with torch.inference_mode():
+        return model.head(model.encode(ids, None, ids == MASK if start else None, start))[0]
+
+
+METHODS = {"a2d_mdlm": a2d_mdlm, "a2d_bd3lm": a2d_bd3lm, "rnd1": rnd1, "fastdllm_v2": fastdllm_v2,
+           "diffcoder": diffcoder, "nemotron": nemotron}  # fmt: skip
+FULL = tuple(way for way in replay_causal.WAYS if way[0] is NoCache)
+replay_causal.METHODS.update(METHODS)
+replay_causal.WAYS_OF.update(a2d_mdlm=FULL, rnd1=FULL)
