@@ -12,14 +12,13 @@ import torch
 from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import configuration_of, options_of_choices, part
-from dllm.compose.validate import validate
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling, Setting
+from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
-from dllm.eos.stop_strings import StopStrings
 from dllm.errors import UserError, name_of
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
@@ -68,28 +67,19 @@ class Decoder:
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
-        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
-        rule = part("sampler", sampler)
-        schedule = part("blocks", blocks)
-        ids_of = None if model.tokenizer is None else self.prompts.ids_of
-        self.blocks = schedule if ids_of is None else schedule.resolved(ids_of)
-        self.cache = part("cache", cache)
-        end = part("eos", eos)
-        parts = {"sampler": rule, "blocks": schedule, "cache": self.cache, "eos": end}
-        made = {group: configuration_of(group, one) for group, one in parts.items()}
-        ends = end.resolved(model.ids)
-        self.eos = StopStrings(ends, stop, self.prompts.text) if stop else ends
-        named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
-        names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
-        self.sampling = (sampling or sampling_from(options, names)).under(rule)
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
-        setting = Setting(model.config, self.blocks, gen_length, self.sampling, model.name, ids_of)
-        rule = validate(setting, rule, self.cache, self.eos)
-        chosen = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        self.settings = decode_settings(model, made, self.sampling, gen_length, batch_size, stop, chat, chosen)
+        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
+        named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
+        names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
+        built: dict[str, Any] = {group: part(group, one) for group, one in named.items()}
+        made = {group: configuration_of(group, one) for group, one in built.items()}
+        chosen = Parts(**built, sampling=sampling or sampling_from(options, names))
+        self.parts = chosen.fitted(model, gen_length, stop)
+        how = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
+        self.settings = decode_settings(model, made, self.parts.sampling, gen_length, batch_size, stop, chat, how)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
-        self.runner = Runner.of(model, rule, self.blocks, self.cache, self.eos, self.sampling, chosen)
+        self.runner = Runner.of(model, self.parts, how)
         if constraint is not None:
             refuse_stop(self.stop)
             self.runner.constraints.compiled(constraint)
@@ -97,7 +87,7 @@ class Decoder:
     @property
     def sampler(self) -> Sampler:
         """The sampler, resolved for the model."""
-        return self.runner.sampler
+        return self.runner.parts.sampler
 
     def __call__(
         self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
@@ -171,7 +161,7 @@ class Decoder:
     def rescored(self, result: Result) -> LogProbs:
         """Log-probabilities of an answer's tokens, scored one at a time (``dllm.analysis``). Raises UserError if the
         result has no trace."""
-        return rescored(self.model, result.traced(), self.sampling)
+        return rescored(self.model, result.traced(), self.parts.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""

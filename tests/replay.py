@@ -29,7 +29,7 @@ import replay_families  # noqa: F401  adds its methods
 import replay_parts
 import replay_requests
 import torch
-from replay_parts import CACHES, ELSEWHERE, Case, Parts
+from replay_parts import CACHES, ELSEWHERE, Case, CaseParts
 from replay_record import Record, relative
 
 from dllm.analysis.parallelism import accuracy_under_parallelism
@@ -78,15 +78,14 @@ def watched(cache: Cache, passes: list[ForwardPass]) -> Cache:
 Way = tuple[Network, TakeTurn, int]  # what runs the model, what takes turns, and how many turns late the host reads
 
 
-def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record, way: Way | None = None) -> Record:
+def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Record, way: Way | None = None) -> Record:
     """Decode on the model's device. way None: with exact shapes, as the recorded implementations did."""
     network, take, lag = way or (model, None, None)
     config = model.config
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    policy = watched(parts.cache, record.passes)
-    forward = Forward.of(model, policy, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos, network)
-    forward = parts.forward(**vars(forward))
+    parts = replace(parts, cache=watched(parts.cache, record.passes))
+    forward = parts.forward(**vars(Forward.of(model, ids, parts, network)))
     request = Request.answer(prompt, record.gen_length, config.mask_id)
     request = given(request, {len(prompt) + at: token for at, token in parts.given.items()})
     if parts.tail:
@@ -95,7 +94,7 @@ def decode(model: Transformer, prompt: list[int], parts: Parts, record: Record, 
                           masked=[*request.masked, *[True] * more])  # fmt: skip
     canvas = Canvas.of([request], config.pad_id, model.device, config.attention.grid_at_zero)
     with torch.inference_mode():
-        running = denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos, lag, take)
+        running = denoise(canvas, forward, parts, lag, take)
         for turn in islice(running, parts.turns):
             record.observe(turn, len(prompt))
     return record
@@ -132,14 +131,14 @@ def same(recorded: Any, found: Any, rounded: bool) -> bool:
     return len(recorded) == len(found) and all(abs(a - b) < 1e-4 for a, b in zip(recorded, found, strict=True))
 
 
-def parts_of(case: Case, model: Transformer, data: Case) -> Parts:
+def parts_of(case: Case, model: Transformer, data: Case) -> CaseParts:
     """What a case of the file ``data`` decodes with."""
     tables = {name: data.get(name, {}) for name in TABLES}
     shifted = model.config.prediction_shift == 1
     return METHODS[data["method"]]({**case["params"], **tables, "shown": case, "dream": shifted})
 
 
-def record_of(case: Case, parts: Parts, method: str) -> Record:
+def record_of(case: Case, parts: CaseParts, method: str) -> Record:
     """An empty record, which books as the case's source does."""
     params = case["params"]
     length = params.get("gen_length", params.get("max_new_tokens"))
@@ -159,7 +158,7 @@ def run_case(case: Case, model: Transformer, data: Case) -> Record:
     if "static_nfe" in case:
         # The loop without drafts does not test a block after its first forward.
         blocks = Fixed(params["block_length"], min_forwards=1 if params["confidence_threshold"] is None else 2)
-        inner = Parts(parts.sampler.inner, blocks, parts.cache, parts.eos, parts.sampling)
+        inner = CaseParts(parts.sampler.inner, blocks, parts.cache, parts.eos, parts.sampling)
         static = decode(model, case["prompt"], inner, Record(record.gen_length))
         record.static_nfe, record.lossless = static.nfe, static.tokens == record.tokens
     return record
@@ -204,7 +203,7 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
         return AUP, [aup_difference(case) for case in data["cases"]]
     if data["method"] in replay_requests.METHODS:
 
-        def requested(case: Case, prompt: Sequence[int], length: int, parts: Parts) -> Record:
+        def requested(case: Case, prompt: Sequence[int], length: int, parts: CaseParts) -> Record:
             return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
 
         return data["method"], [*replay_requests.outcomes(data, requested, sample)] or ["it has no cases"]

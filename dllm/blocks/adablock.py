@@ -14,7 +14,7 @@ from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import Rule
+from dllm.contract.traits import BlocksTraits, Rule
 from dllm.errors import UserError, in_range
 
 
@@ -23,6 +23,8 @@ class AdaBlock(Blocks):
     The most confident delimiter proposal in it ends the block if its confidence reaches ``delimiter_threshold``; else
     the block has ``block_length`` columns. delimiter_ids: None takes the tokenizer's newline token.
     """
+
+    traits = BlocksTraits(slides=False, rolls_back=False)
 
     def __init__(
         self, block_length: int = 32, delimiter_ids: Sequence[int] | None = None, delimiter_threshold: float = 0.3,

@@ -29,7 +29,7 @@ class Ahead(Fixed):
     always may, since all before it are decided.
     """
 
-    slides = False
+    traits = Fixed.traits.but(one_at_a_time=False)
 
     def __init__(self, block_length: int = 32, opening_share: float = 0.1, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)
@@ -43,7 +43,7 @@ class Ahead(Fixed):
                 f"blocks={name_of(self)} decodes several blocks at once, but a {setting.model.attention.name} model "
                 "was trained to see only finished ones. Use blocks=fixed."
             )
-        if sampler.branches or sampler.lookahead:
+        if sampler.traits.branches or sampler.traits.lookahead:
             raise UserError(
                 f"blocks={name_of(self)} opens blocks by what is decided, but sampler={name_of(sampler)} drafts in "
                 "blocks of its own choice. Use blocks=fixed."
@@ -55,9 +55,11 @@ class Ahead(Fixed):
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         return self._opened(canvas, super().start(canvas, lookahead, shapes))
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
         canvas = owner.per_row(candidates)
-        return super().advance(candidates, self._opened(canvas, blocks), owner, stopped)
+        return super().advance(candidates, self._opened(canvas, blocks), owner, full, stopped)
 
     def _opened(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The blocks, with one more open in the rows whose last open one is decided far enough."""

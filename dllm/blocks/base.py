@@ -11,13 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.common.rowwise import Owner, update_rows
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas, per_row
 from dllm.contract.checks import is_laid
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import Shapes
-from dllm.contract.traits import Rule
+from dllm.contract.traits import BlocksTraits, Rule, declared
 from dllm.errors import UserError, in_range, name_of
 
 
@@ -28,29 +28,17 @@ class Blocks:
     Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
     ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
-    A class with a ``revise`` of its own counts as one that rolls back unless it says otherwise; one with an ``advance``
-    of its own must say whether it slides.
-
     min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps). rolls_back: it may remask what earlier turns committed. slides: a row has one block, which
-    moves after every turn; no other opens, and it never closes. fixed_length: the length of every block but the last;
-    None if lengths differ. per_request: names of the whole numbers that each row of a batch may have of its own: they
-    are read from ``BlockState.params``.
+    that always run S steps). ``traits`` say what other parts must know of a schedule.
     """
 
-    slides = rolls_back = False
+    traits: BlocksTraits
+    # names of the whole numbers that each row of a batch may have of its own, read from ``BlockState.params``
     per_request: tuple[str, ...] = ("min_forwards",)
-    fixed_length: int | None = None
+    fixed_length: int | None = None  # of every block but the last; None if lengths differ
 
     def __init_subclass__(cls) -> None:
-        own = vars(cls)
-        if "revise" in own and "rolls_back" not in own:
-            cls.rolls_back = True
-        if "advance" in own and "slides" not in own:
-            raise UserError(
-                f"{cls.__name__} decides in advance() when blocks close, so other parts must know whether they do: "
-                "write slides = True in the class (a row has one block, which moves and never closes), or False."
-            )
+        declared(cls, "BlocksTraits", "revise", "advance")
 
     def __init__(self, min_forwards: int = 1) -> None:
         in_range("blocks.min_forwards", min_forwards, 1)
@@ -88,12 +76,17 @@ class Blocks:
         unopened = BlockState(
             begin=zero, end=zero, open_end=zero, index=zero - 1, masks=zero, forwards=zero, turn=zero, done=done,
             host_wait=zero, active=~done, in_block=canvas.no_positions, in_open=canvas.no_positions,
-            lookahead=lookahead, shapes=shapes,
-            params={name: per_row(getattr(self, name), canvas).long() for name in self.per_request},
+            lookahead=lookahead, alone=self.traits.one_at_a_time and not lookahead, shapes=shapes,
+            params=self.params(canvas),
         )  # fmt: skip
         opened = self._open(canvas, unopened)
-        width = min(length, self.widest(length) * (1 + lookahead))
-        return replace(opened, active=~opened.done, shapes=shapes.started(width))
+        width, done = min(length, self.widest(length) * (1 + lookahead)), ~canvas.undecided.any(1)
+        return replace(opened, done=done, active=~done, shapes=shapes.started(width))
+
+    def params(self, canvas: Canvas) -> State:
+        """``BlockState.params`` of the rows of ``canvas`` [B]: the ``per_request`` parameters, and what follows from
+        them once for the whole decode."""
+        return {name: per_row(getattr(self, name), canvas).long() for name in self.per_request}
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         """The blocks, sized from the scores [B, L] of a forward before anything is committed from them (AdaBlock)."""
@@ -104,35 +97,34 @@ class Blocks:
         back (TCCF)."""
         return candidates, blocks
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        """Close the blocks that every candidate [N] of a row has filled, and open the next. Rows ``stopped`` [B] close
-        theirs at once. A row that closes its block with nothing left to decide is done."""
-        waits = owner.any((candidates.undecided & owner.per_candidate(blocks.in_block)).any(1))
-        if blocks.shapes.all(waits & ~stopped):  # in most turns no block is full: they cost four small operations
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
+        """Close the blocks that every candidate [N] of a row has filled, and open the next. full [N]: candidates whose
+        block may close. Rows ``stopped`` [B] close theirs at once. A row that closes its block with nothing left to
+        decide is done."""
+        close = (owner.all(full) & (blocks.forwards >= blocks.params["min_forwards"])) | stopped
+        if not blocks.shapes.any(close):  # in most turns no block is full
             return blocks
-        close = (~waits & (blocks.forwards >= blocks.params["min_forwards"]) & ~blocks.done) | stopped
-        if not blocks.shapes.any(close):
-            return blocks
-        unfinished = owner.any(candidates.undecided.any(1))
-        if blocks.shapes.any(close & unfinished):
-            blocks = update_rows(close & unfinished, self._open(owner.per_row(candidates), blocks), blocks)
-        return replace(blocks, done=blocks.done | (close & ~unfinished))
+        opens = close & owner.any(candidates.undecided.any(1))
+        if blocks.shapes.any(opens):
+            blocks = blocks.moved(opens, self._open(owner.per_row(candidates), blocks))
+        return replace(blocks, done=blocks.done | (close ^ opens))
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
-        """The block of the first position left to decide at or after the current block's end."""
+        """The block of the first position left to decide at or after the current block's end. Of rows that have none
+        left, it says nothing."""
         left = canvas.undecided
         column = torch.where(left, canvas.columns, left.shape[1]).amin(1)
-        finished = column == left.shape[1]
         begin, end, number = self._containing(canvas, column, blocks)
-        if not blocks.shapes.waits and bool((~finished & ((column < begin) | (column >= end))).any()):
+        if not blocks.shapes.bounded and bool((left.any(1) & ((column < begin) | (column >= end))).any()):
             raise UserError(
                 f"blocks={name_of(self)}: containing() must return a block that holds the column it was asked for: "
                 "begin <= column < end."
             )
         end = torch.minimum(end, canvas.end)
-        opened = replace(
-            blocks, begin=begin, index=number, forwards=torch.zeros_like(blocks.forwards), done=blocks.done | finished
-        )
+        zero = canvas.columns[0].expand_as(begin)  # no launch
+        opened = replace(blocks, begin=begin, index=number, forwards=zero)
         return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks))
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import BlocksTraits
 from dllm.errors import in_range
 
 
 class Fixed(Blocks):
     """Blocks of ``block_length`` columns, counted from ``Canvas.grid``; the last one may be shorter."""
+
+    traits = BlocksTraits(slides=False, rolls_back=False)
 
     per_request = ("block_length", "min_forwards")
 
@@ -20,11 +24,14 @@ class Fixed(Blocks):
         in_range("blocks.block_length", block_length, 1)
         self.fixed_length = self.block_length = block_length
 
+    def params(self, canvas: Canvas) -> State:
+        own = super().params(canvas)
+        return own | {"blocks_before": (canvas.start - canvas.grid) // own["block_length"]}
+
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        length = own["block_length"]
-        before, index = (canvas.start - canvas.grid) // length, (column - canvas.grid) // length
-        begin = canvas.grid + index * length
-        return begin, begin + length, index - before
+        length, index = own["block_length"], (column - canvas.grid) // own["block_length"]
+        begin = torch.addcmul(canvas.grid, index, length)
+        return begin, begin + length, index - own["blocks_before"]
 
     def widest(self, length: int) -> int:
         return min(length, self.block_length)

@@ -11,11 +11,14 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import BlocksTraits
 from dllm.errors import UserError
 
 
 class ListBlocks(Blocks):
     """Blocks of ``lengths`` columns in order, counted from ``Canvas.grid``; the last length repeats."""
+
+    traits = BlocksTraits(slides=False, rolls_back=False)
 
     def __init__(self, lengths: Sequence[int], min_forwards: int = 1) -> None:
         super().__init__(min_forwards)

@@ -12,7 +12,7 @@ from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
+from dllm.contract.traits import BlocksTraits, Rule
 from dllm.errors import UserError, in_range, name_of
 
 
@@ -25,7 +25,7 @@ class Sliding(Blocks):
     and equal to ``block_length`` constant; that is WeDLM's window, too.
     """
 
-    slides = True
+    traits = BlocksTraits(rolls_back=False, slides=True, one_at_a_time=True)
     per_request = ("block_length",)
 
     def __init__(self, block_length: int = 32, max_block_length: int | None = None) -> None:
@@ -35,7 +35,7 @@ class Sliding(Blocks):
         self.block_length, self.max_block_length = block_length, max_block_length
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        if sampler.edits:
+        if sampler.traits.edits:
             raise UserError(
                 f"blocks={name_of(self)} moves its window on with every token, but sampler={name_of(sampler)} replaces "
                 "tokens of a block, which it holds open. Use blocks=fixed."
@@ -55,7 +55,9 @@ class Sliding(Blocks):
     def count(self, canvas: Canvas) -> Tensor:
         return torch.ones_like(canvas.start)
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
         """Move the window to what is left to decide in any candidate [N] of a row."""
         left = owner.sum(candidates.undecided.long()) > 0
         unfinished = left.any(1) & ~blocks.done

@@ -12,7 +12,7 @@ from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import Rule
+from dllm.contract.traits import BlocksTraits, Rule
 from dllm.errors import UserError, in_range, name_of
 
 
@@ -22,7 +22,7 @@ class TCCF(Blocks):
     token.
     """
 
-    rolls_back = True
+    traits = BlocksTraits(slides=False, rolls_back=True)
 
     def __init__(
         self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1
@@ -44,12 +44,12 @@ class TCCF(Blocks):
         return replaced(self, marker=ids[0])
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        if sampler.branches:
+        if sampler.traits.branches:
             raise UserError(
                 f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
                 "Use blocks=fixed."
             )
-        if sampler.edits:
+        if sampler.traits.edits:
             raise UserError(
                 f"blocks={name_of(self)} cuts a full block at its marker at once, but sampler={name_of(sampler)} may "
                 "replace the marker. Use blocks=fixed."

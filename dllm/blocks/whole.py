@@ -8,10 +8,13 @@ from torch import Tensor
 from dllm.blocks.base import Blocks
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import BlocksTraits
 
 
 class Whole(Blocks):
     """One block from the start of the answer to its end."""
+
+    traits = BlocksTraits(slides=False, rolls_back=False)
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         return canvas.start, canvas.end, torch.zeros_like(number)

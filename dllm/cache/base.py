@@ -13,39 +13,43 @@ from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import Owner, join, select
+from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import HostView
-from dllm.contract.traits import Rule
+from dllm.contract.traits import CacheTraits, Rule, declared
 from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
 
 
 class Session:
-    """A policy at work on one batch: B rows, N candidates, L columns. It holds only what outlives a forward, in
-    attributes that its constructor sets; ``state`` [B, ...] is what belongs to the rows. A forward makes these calls,
-    in this order:
+    """The keys and values of one batch under a policy: B rows, N candidates, L columns. It holds buffers alone, in
+    attributes that its constructor sets. What the policy remembers of a row is a value [B, ...] that lies with the row
+    (``Rows.remembered``). A forward makes these calls, in this order:
 
-        plan = session.plan(canvas, blocks, next_positions)      # which columns, per row
-        forward = session.begin(plan, candidates, owner)    # a frozen value: calls of the network, queries, keys
-        for call in forward.calls:                          # the network runs, with this memory between its layers
-            session.memory(forward, call)
-        session.scored(scores)                              # what it said, for policies that have needs
-        session.cost(forward, scored)                       # what it computed
-        session.keep(forward, chosen)                       # only where rows had several candidates
+        plan = session.plan(canvas, blocks, next_positions, remembered)   # which columns, per row
+        run = session.begin(plan, candidates, owner)         # calls of the network, queries, keys
+        for call in run.calls:                               # the network runs, with this memory between its layers
+            session.memory(run, call)
+        session.cost(run, scored)                            # what it computed
+        remembered = session.keep(run, chosen, plan.state)   # which candidates go on
+        remembered = session.after_scores(remembered, scores)   # what it said, for policies that have needs
 
     Everything lies on the canvas's device, except what a layer keeps: that lies on the layer's device.
     """
 
-    state: State = {}
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+    def remembers(self, canvas: Canvas) -> State:
+        """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
+        return {}
+
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
-        next, numbered from 1 (0: not next). Rows that wait (not ``blocks.active``) keep their state."""
+        next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``remembered`` with its changed entries; rows that
+        wait (not ``blocks.active``) keep theirs."""
         raise NotImplementedError
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
@@ -61,9 +65,6 @@ class Session:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def after_scores(self, scores: Scores) -> None:
-        """What the last forward said of every position [B, L], before anything is committed from it."""
-
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         queries = forward.queries.sum(1, keepdim=True)
@@ -71,10 +72,16 @@ class Session:
         queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
         return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
-        """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others."""
+    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+        """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others. Returns what the
+        policy remembers of the rows after the forward."""
+        return remembered
 
-    def host_counts(self) -> Tensor | None:
+    def after_scores(self, remembered: State, scores: Scores) -> State:
+        """What the policy remembers after a forward that said ``scores`` [B, L], before anything is committed."""
+        return remembered
+
+    def host_counts(self, remembered: State) -> Tensor | None:
         """A number of each row [B] that the policy wants to know on the host (``HostView.count``)."""
         return None
 
@@ -93,33 +100,23 @@ class Session:
 
     def select(self, rows: Tensor) -> Session:
         """The session of the given rows [b], ascending, after the others have left."""
-        self.state = select(self.state, rows)
         return self
 
     def join(self, fresh: Session) -> Session:
         """The session of this one's rows, then those of ``fresh``, which has had no forward yet."""
-        self.state = join(self.state, fresh.state)
         return self
 
 
 class Cache:
     """Base of all policies. Order of calls: ``check`` before weights are read, ``start`` once for a batch.
 
-    A policy declares what it supports; what it does not declare it counts as not supporting. regions: the ones that
-    every forward computes (see ``Need``). opening: the forward that opens a block computes all regions. committed:
-    forwards compute the open blocks' committed positions too. branches: several candidates. shadows: extra rows that
-    stand in for committed tokens. verifies: it verifies what a sampler drafts, and serves no other sampler. shows:
-    every row that is computed attends to keys that the cache holds, and its memory shows both (``Memory``). kinds:
-    names of the kinds of attention that it serves (``dllm.models.order``).
+    ``traits`` declare what a policy supports; what it does not declare it counts as not supporting.
+    """
 
-    static: plans whose shapes the host can bound, by ``bounds``. Such a policy counts as one that must know more than
-    it may need. opens_wide: the host must know which blocks have just opened, because their first forward computes
-    more. follows_commits: the bounds rest on what a turn may commit, so a schedule must not take back more."""
+    traits: CacheTraits
 
-    regions: frozenset[str] = frozenset({"block"})
-    opening = committed = branches = shadows = verifies = shows = static = False
-    opens_wide = follows_commits = True
-    kinds: frozenset[str] = frozenset({"full"})
+    def __init_subclass__(cls) -> None:
+        declared(cls, "CacheTraits")
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
@@ -139,33 +136,36 @@ class Cache:
         cannot work. Called before weights are read."""
         name, kind = f"cache={name_of(self)}", setting.model.attention
         for need in needs:
-            if need.region not in (*self.regions, "before") and not (need.first_forward_only and self.opening):
+            if need.region not in (*self.traits.regions, "before") and not (
+                need.first_forward_only and self.traits.scores_all_at_open
+            ):
                 when = "when a block opens" if need.first_forward_only else "on every one"
                 raise IncompatibleParts(
                     f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
                     f"{need.region!r} {when} (eos=eotp: not with eos.scope=block; sampler=klass: "
                     "not with sampler.since=block)."
                 )
-            if need.committed and not self.committed:
+            if need.committed and not self.traits.committed:
                 raise IncompatibleParts(
                     f"{name} computes masked positions, not the committed ones that a chosen part reads."
                 )
-            if "shadow" in need.statistics and not self.shadows:
+            if "shadow" in need.statistics and not self.traits.shadows:
                 raise IncompatibleParts(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
-            if need.attention is not None and not self.shows:
+            if need.attention is not None and not self.traits.exposes_attention:
                 raise IncompatibleParts(
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."
                 )
-        if sampler.verifies and not self.verifies:
+        if sampler.traits.verifies and not self.traits.verifies:
             raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
-        if self.verifies and not sampler.verifies:
+        if self.traits.verifies and not sampler.traits.verifies:
             raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none (sampler=flash_verify does).")
-        if sampler.branches and not self.branches:
+        if sampler.traits.branches and not self.traits.branches:
             raise IncompatibleParts(f"{name} cannot share its rows among the several candidates of this sampler.")
-        if kind.name not in self.kinds:
+        kinds = self.traits.kinds
+        if kind.name not in kinds:
             raise IncompatibleParts(
-                f"{name} is for models with full attention; this one is {kind.is_called}." if "full" in self.kinds else
+                f"{name} is for models with full attention; this one is {kind.is_called}." if "full" in kinds else
                 f"{name} rests on causal attention, by blocks or by tokens; in this model every row depends on all "
                 "others."
             )  # fmt: skip

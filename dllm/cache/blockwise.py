@@ -33,8 +33,7 @@ class Blockwise(Pruning, Buffered):
     suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
     """
 
-    committed = branches = static = True
-    follows_commits = False
+    traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_from_commits=False)
 
     def __init__(
         self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any
@@ -46,12 +45,12 @@ class Blockwise(Pruning, Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if setting.blocks.slides:
+        if setting.blocks.traits.slides:
             raise IncompatibleParts(
                 f"cache={name_of(self)} computes everything when a block opens, but blocks={name_of(setting.blocks)} "
                 "opens one only, and moves it."
             )
-        if sampler.revocable and setting.model.prediction_shift and not self.left(setting.model):
+        if sampler.traits.revocable and setting.model.prediction_shift and not self.left(setting.model):
             raise IncompatibleParts(
                 "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
                 "would wait for it forever. Use cache.query_left=true."
@@ -95,7 +94,7 @@ class Blockwise(Pruning, Buffered):
         left, warm, full = self.left(view.config), blocks.turn < self.warmup, self.full(view)
         dropped = self.dropped(canvas, blocks, view.state["dropped"])
         columns = ((warm | full)[:, None] | self.part(view, blocks.begin[:, None] - left)) & ~dropped
-        forced = canvas.no_positions
+        forced = None
         if shift and not left:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & (blocks.forwards == 0)[:, None]

@@ -24,6 +24,7 @@ from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import kept_plan, kept_start
 from dllm.contract.shapes import HostView, Shapes
+from dllm.contract.traits import CacheTraits
 from dllm.errors import name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
@@ -48,9 +49,9 @@ class CacheView:
     ) -> ForwardPlan:  # fmt: skip
         """The plan that computes ``columns`` [B, L]. Defaults: every valid column may be committed and counts as a key,
         nothing is forced, and the policy remembers nothing new."""
-        valid, nothing = self.canvas.valid, self.canvas.no_positions
+        valid = self.canvas.valid
         return ForwardPlan(
-            columns & valid, valid if committable is None else committable, nothing if forced is None else forced,
+            columns & valid, valid if committable is None else committable, forced,
             self.canvas.tokens[:, :0], valid if keys is None else keys, self.blocks.shapes, state or {},
         )  # fmt: skip
 
@@ -59,11 +60,11 @@ class Buffered(Cache):
     """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
     remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
 
-    shadows = shows = True  # as long as a subclass plans, and leaves session and memory as they are
-    attends_all = False
+    # as long as a subclass plans, and leaves session and memory as they are
+    traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return BufferSession(self, canvas, config, self.attends_all and not shrinks and bool(canvas.valid.all()))
+        return BufferSession(self, canvas, config, self.traits.attends_all and not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
@@ -87,46 +88,44 @@ class Buffered(Cache):
 
 
 class BufferSession(Session):
-    """A policy's keys and values.
+    """A policy's keys and values, by layer.
 
-    state: ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see ``CacheView``), and the
-    policy's own. stores: each layer's keys and values; None before its first forward. buffers: the memory they lie in,
-    if it was lent. even: the host knows that every column is always attended to, so attention needs no mask, which
-    would slow it down. gapless: it knows that the keys of a row are its first columns, because every plan left them to
-    be all valid ones.
+    Of the rows it remembers ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see
+    ``CacheView``), and what the policy does.
     """
 
     def __init__(self, policy: Buffered, canvas: Canvas, config: ModelConfig, even: bool = False) -> None:
-        self.policy, self.config, self.length, self.even = policy, config, canvas.masked.shape[1], even
-        self.row_numbers, self.gapless = RowNumbers(), True
-        self.stores: list[KeyValues | None] = [None] * config.layers
-        self.buffers: Buffers | None = None
-        own = kept_start(f"cache={name_of(policy)}: state()", policy.state(canvas), canvas)
-        self.state = {"written": canvas.no_positions, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
+        self.policy, self.config, self.length = policy, config, canvas.masked.shape[1]
+        self.rows, self.row_numbers = len(canvas.masked), RowNumbers()
+        # The host knows: that every column is always attended to, so attention needs no mask, which would slow it down;
+        # and that the keys of a row are its first columns, because every plan left them to be all valid ones.
+        self.even, self.gapless = even, True
+        self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
+        self.buffers: Buffers | None = None  # the memory they lie in, if it was lent
 
-    @property
-    def rows(self) -> int:
-        return len(self.state["written"])
+    def remembers(self, canvas: Canvas) -> State:
+        own = kept_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
+        return {"written": canvas.no_positions, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
-        old, shapes = self.state, blocks.shapes
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+        old, shapes = remembered, blocks.shapes
         seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config)
         plan = kept_plan(self.policy, self.policy.plan(seen), canvas, old)
-        self.state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
+        state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:
-            return plan
+            return replace(plan, state=state)
         keys = shapes.update(blocks.active, plan.keys, old["attended"])
-        return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys)
+        return replace(plan, columns=plan.columns & blocks.active[:, None], keys=keys, state=state)
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.policy.max_queries(known, self.length, width, self.config)
 
-    def host_counts(self) -> Tensor | None:
-        return self.policy.host_counts(self.state)
+    def host_counts(self, remembered: State) -> Tensor | None:
+        return self.policy.host_counts(remembered)
 
-    def after_scores(self, scores: Scores) -> None:
-        self.state = self.state | self.policy.after_scores(self.state, scores)
+    def after_scores(self, remembered: State, scores: Scores) -> State:
+        return remembered | self.policy.after_scores(remembered, scores)
 
     def graph_key(self) -> tuple[Hashable, ...]:
         addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
@@ -145,11 +144,11 @@ class BufferSession(Session):
         queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, owner)
-        forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole)
+        forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole, plan.state)
         if not owner.is_single:
             return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
-        self._saw(keys, queries)
-        assert not debug.ON or bool((~keys | self.state["written"]).all()), "a column is attended to before written"
+        written = plan.state["written"] | queries
+        assert not debug.ON or bool((~keys | written).all()), "a column is attended to before it is written"
         calls = [
             replace(self._call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
             for part in self.parts(widths, valid.device)
@@ -163,8 +162,15 @@ class BufferSession(Session):
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
-        self._saw(forward.keys[chosen], forward.queries[chosen])
+    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+        keys, queries = forward.keys, forward.queries
+        if not forward.owner.is_single:
+            keys, queries = keys[chosen], queries[chosen]
+            self._keep_chosen(forward, chosen)
+        seen = {"attended": keys, "written": remembered["written"] | queries}
+        return {**remembered, **forward.noted, **seen}
+
+    def _keep_chosen(self, forward: ForwardPass, chosen: Tensor) -> None:
         copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=chosen.device)
         for call in forward.calls:
             ran = select_or_all(everyone, call.candidates)
@@ -174,21 +180,17 @@ class BufferSession(Session):
                 self._keep(call, layer, rows, place[chosen[rows]], copies)
 
     def select(self, rows: Tensor) -> Session:
-        copies = DeviceCopies()
+        copies, self.rows = DeviceCopies(), len(rows)
         self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
-        return super().select(rows)
-
-    def join(self, fresh: Session) -> Session:
-        rows = self.rows
-        super().join(fresh)
-        shape = self.state["written"].shape
-        self.length, self.even, self.buffers = shape[1], False, None
-        self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
         return self
 
-    def _saw(self, keys: Tensor, queries: Tensor) -> None:
-        """Note what a forward's queries [B, L] saw and wrote."""
-        self.state = self.state | {"attended": keys, "written": self.state["written"] | queries}
+    def join(self, fresh: Session) -> Session:
+        assert isinstance(fresh, BufferSession)
+        rows, self.rows = self.rows, self.rows + fresh.rows
+        self.length, self.even, self.buffers = max(self.length, fresh.length), False, None
+        shape = torch.Size((self.rows, self.length))
+        self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
+        return self
 
     def _call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
@@ -302,12 +304,11 @@ class BufferMemory(Memory):
         self.session.attach_buffers(buffers)
 
     def note(self, name: str, found: Tensor) -> None:
-        """Keep what the call found of its rows under ``name`` in the policy's state."""
-        state, candidates = self.session.state, self.call.candidates
-        before = state[name]
+        """Remember what the call found out about its rows under ``name``."""
+        noted, candidates = self.forward.noted, self.call.candidates
+        before = noted.get(name, self.forward.remembered[name])
         found = found.to(before.device)
-        found = found if candidates is None else before.index_copy(0, candidates, found)
-        self.session.state = state | {name: found}
+        noted[name] = found if candidates is None else before.index_copy(0, candidates, found)
 
     def buffer(self, layer: int, fresh: Projected) -> KeyValues:
         """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""

@@ -31,10 +31,14 @@ class Delayed(Buffered):
     it has been kept (``in_turn``; that for LLaDA). query_left: see ``Blockwise``.
     """
 
-    committed = static = True
-    opens_wide = follows_commits = False
-    regions = frozenset({"block", "suffix", "ahead"})
-    attends_all = True
+    traits = Buffered.traits.but(
+        committed=True,
+        bounded_shapes=True,
+        full_on_open=False,
+        bounds_from_commits=False,
+        regions=frozenset({"block", "suffix", "ahead"}),
+        attends_all=True,
+    )
 
     def __init__(
         self, delay: int = 1, refresh_interval: int | None = None, wait: str = "in_turn", query_left: bool = True
@@ -46,7 +50,7 @@ class Delayed(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if setting.blocks.slides or "block_length" not in setting.blocks.per_request:
+        if setting.blocks.traits.slides or "block_length" not in setting.blocks.per_request:
             raise IncompatibleParts(
                 f"cache={name_of(self)} keeps blocks of one length, but blocks={name_of(setting.blocks)} has none. Use "
                 "blocks=fixed or ahead."

@@ -20,7 +20,7 @@ class DKVGreedy(Buffered):
     It needs a sampler that announces its next positions (``order``), and a model without prediction shift.
     """
 
-    opening = True
+    traits = Buffered.traits.but(scores_all_at_open=True)
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
@@ -29,12 +29,12 @@ class DKVGreedy(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if not sampler.announces:
+        if not sampler.traits.plans_ahead:
             raise IncompatibleParts(
                 f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
                 "as sampler=order does."
             )
-        if setting.blocks.slides:
+        if setting.blocks.traits.slides:
             raise IncompatibleParts(
                 f"cache={name_of(self)} computes what was announced, but blocks={name_of(setting.blocks)} moves its "
                 "block after every turn, and then other positions are next."

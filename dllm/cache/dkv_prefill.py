@@ -18,7 +18,7 @@ class DKVPrefill(DKV):
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un_right") -> None:
         super().__init__(refresh_interval, shift_type)
-        self.decode, self.committed = decode, not decode
+        self.decode, self.traits = decode, self.traits.but(committed=not decode)
 
     @property
     def name(self) -> str:

@@ -37,9 +37,15 @@ class DLLMCache(Buffered):
     answer's first position belongs to the answer, without it (the published code) to the prompt.
     """
 
-    regions = frozenset({"block", "suffix", "ahead", "answer"})
-    attends_all = opening = committed = True
-    shadows = shows = False  # a layer has no queries of the rows that it does not compute
+    # a layer has no queries of the rows that it does not compute
+    traits = Buffered.traits.but(
+        regions=frozenset({"block", "suffix", "ahead", "answer"}),
+        attends_all=True,
+        scores_all_at_open=True,
+        committed=True,
+        shadows=False,
+        exposes_attention=False,
+    )
 
     def __init__(
         self, prompt_interval: int = 50, response_interval: int = 7, share: float = 0.25, query_left: bool = True
@@ -118,7 +124,7 @@ class FeatureSession(BufferSession):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         forward, response = super().begin(plan, candidates, owner), self.policy.response(candidates, self.config)
         (call,), columns = forward.calls, candidates.columns
-        due = torch.where(response, self.state["response_due"][:, None], self.state["prompt_due"][:, None])
+        due = torch.where(response, plan.state["response_due"][:, None], plan.state["prompt_due"][:, None])
         due, verified = due & forward.valid, response & ~due & (self.policy.share > 0)
         count = (response.sum(1).double() * self.policy.share).floor().long()
         slots = places = packed(verified, columns)

@@ -37,7 +37,7 @@ class Elastic(Buffered):
     this layer on, and none is tested for drift (0: no cache at all).
     """
 
-    shadows = False
+    traits = Buffered.traits.but(shadows=False)
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
@@ -124,11 +124,11 @@ class ElasticSession(BufferSession):
         return [Group(None, max(widths))]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
-        valid, columns, bound = candidates.valid, candidates.columns, self.state["later"]
-        same_keys = torch.equal(self.state["attended"], valid)
+        valid, columns, bound = candidates.valid, candidates.columns, plan.state["later"]
+        same_keys = torch.equal(plan.state["attended"], valid)
         forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
-        in_window, is_watched = self.state["window"] & valid, self.state["tracked"] & valid
+        in_window, is_watched = plan.state["window"] & valid, plan.state["tracked"] & valid
         window, watched = packed(in_window, columns), self.past.match(is_watched, columns, call.reach, same_keys)
         probes, real = torch.cat([window, watched], 1), watched < self.length
         if call.columns is not None:  # first the rows that are read, so that their weights need no copy
@@ -249,4 +249,4 @@ class ElasticMemory(BufferMemory):
         most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(self.forward.decided)
         tracked[:, :keys] = most.any(0)
-        session.state = session.state | {"tracked": tracked, "later": progress.later}
+        self.forward.noted.update(tracked=tracked, later=progress.later)

@@ -31,7 +31,7 @@ class Flash(Buffered):
     track_windows -1: every forward is full (no cache).
     """
 
-    shadows = False
+    traits = Buffered.traits.but(shadows=False)
 
     def __init__(self, window_length: int = 16, mask_windows: int = 4, track_windows: int = 4) -> None:
         in_range("cache.window_length", window_length, 1)
@@ -80,9 +80,9 @@ class FlashMemory(BufferMemory):
 
     def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
-        window = select_or_all(session.state["window"], call.candidates)
+        window = select_or_all(forward.remembered["window"], call.candidates)
         self.window = window if call.columns is None else gather_padded(window, call.columns, False)
-        self.total = torch.zeros_like(select_or_all(session.state["importance"], call.candidates))
+        self.total = torch.zeros_like(select_or_all(forward.remembered["importance"], call.candidates))
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)

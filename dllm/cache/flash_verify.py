@@ -33,8 +33,7 @@ class VerifiedFlash(Flash):
     are computed anew at once, and what the first forward of a step commits, as published, only if it is important.
     """
 
-    verifies = True
-    shows = False
+    traits = Flash.traits.but(verifies=True, exposes_attention=False)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))

@@ -37,13 +37,17 @@ class Guided(Session):
     def __init__(self, inner: Session, rows: int) -> None:
         self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+    def remembers(self, canvas: Canvas) -> State:
         both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
-        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both])
+        return by_row(self.inner.remembers(canvas.select(both)))
+
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+        both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
+        doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], own)
         half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
         return GuidedPlan(
             half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
-            half.shapes, {}, doubled,
+            half.shapes, by_row(doubled.state), doubled,
         )  # fmt: skip
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
@@ -55,14 +59,6 @@ class Guided(Session):
             twofold.per_candidate(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes
         )
         return self.inner.begin(inner, candidates, twofold)
-
-    @property
-    def state(self) -> State:  # type: ignore[override]
-        return self.inner.state
-
-    @state.setter
-    def state(self, state: State) -> None:
-        self.inner.state = state
 
     def graph_key(self) -> tuple[Hashable, ...]:
         return self.inner.graph_key()
@@ -76,22 +72,23 @@ class Guided(Session):
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(known, width)
 
-    def host_counts(self) -> Tensor | None:
-        counted = self.inner.host_counts()
+    def host_counts(self, remembered: State) -> Tensor | None:
+        counted = self.inner.host_counts(by_half(remembered))
         return None if counted is None else counted[: self.rows]
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
 
-    def after_scores(self, scores: Scores) -> None:
+    def after_scores(self, remembered: State, scores: Scores) -> State:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
-        self.inner.after_scores(select(replace(scores, logits=None, lookup=None, repropose=None), both))
+        seen = select(replace(scores, logits=None, lookup=None, repropose=None), both)
+        return by_row(self.inner.after_scores(by_half(remembered), seen))
 
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         return halves(self.inner.cost(forward, torch.cat([scored, scored])))
 
-    def keep(self, forward: ForwardPass, chosen: Tensor) -> None:
-        self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2))
+    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+        return by_row(self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2), by_half(remembered)))
 
     def select(self, rows: Tensor) -> Session:
         return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
@@ -107,6 +104,16 @@ class Guided(Session):
 def twice(rows: Tensor, offset: int) -> Tensor:
     """Row numbers, then those of the second half, which starts at ``offset``."""
     return torch.cat([rows, rows + offset])
+
+
+def by_row(state: State) -> State:
+    """What is remembered of B rows [B, 2, ...] from that of both halves [2 B, ...]."""
+    return {name: value.unflatten(0, (2, -1)).transpose(0, 1) for name, value in state.items()}
+
+
+def by_half(state: State) -> State:
+    """What is remembered of both halves [2 B, ...] from that of B rows [B, 2, ...]."""
+    return {name: value.transpose(0, 1).flatten(0, 1) for name, value in state.items()}
 
 
 def halves(cost: ForwardCost) -> ForwardCost:

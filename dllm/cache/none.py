@@ -13,7 +13,7 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.rows import committable_next, order_of
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner, select_or_all
-from dllm.contract import BlockState, ForwardCost, ForwardPlan
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
@@ -25,10 +25,17 @@ from dllm.models.order import CAUSAL
 class NoCache(Pruning):
     """The reference that every other policy is compared with. suffix_window and the like: see ``Pruning``."""
 
-    regions = frozenset({"block", "suffix", "ahead", "answer"})
-    kinds = CAUSAL | {"full"}
-    committed = branches = shadows = shows = static = True
-    opens_wide = follows_commits = False
+    traits = Pruning.traits.but(
+        regions=frozenset({"block", "suffix", "ahead", "answer"}),
+        kinds=CAUSAL | {"full"},
+        committed=True,
+        branches=True,
+        shadows=True,
+        exposes_attention=True,
+        bounded_shapes=True,
+        full_on_open=False,
+        bounds_from_commits=False,
+    )
 
     @property
     def name(self) -> str:
@@ -40,21 +47,23 @@ class NoCache(Pruning):
 
 
 class NoCacheSession(Session):
-    """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (state ``dropped`` [B, L]).
+    """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (``dropped`` [B, L]).
     Where rows are ``ragged``, padding and cut columns are not computed."""
 
     def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool) -> None:
         self.policy, self.config, self.length, self.ragged = policy, config, len(canvas.columns), ragged
         self.row_numbers = RowNumbers()
-        self.state = {"dropped": canvas.no_positions} if policy.prunes else {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+    def remembers(self, canvas: Canvas) -> State:
+        return {"dropped": canvas.no_positions} if self.policy.prunes else {}
+
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         columns, (committable, forced) = canvas.valid, committable_next(canvas, self.config)
         if self.policy.prunes:
-            drawn = {"dropped": self.policy.dropped(canvas, blocks, self.state["dropped"])}
-            self.state = blocks.shapes.update(blocks.active, drawn, self.state)
-            columns = columns & ~self.state["dropped"]
-        return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, {})
+            drawn = {"dropped": self.policy.dropped(canvas, blocks, remembered["dropped"])}
+            remembered = blocks.shapes.update(blocks.active, drawn, remembered)
+            columns = columns & ~remembered["dropped"]
+        return ForwardPlan(columns, committable, forced, canvas.tokens[:, :0], columns, blocks.shapes, remembered)
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
@@ -68,7 +77,7 @@ class NoCacheSession(Session):
         if self.ragged:
             parts = rows_by_call(plan.shapes.widths(queries, owner), valid.device, self.row_numbers)
         calls = [self._call(select_or_all(queries, part.rows), part, plan.shadows, candidates) for part in parts]
-        return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, whole=not self.ragged)
+        return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, not self.ragged, plan.state)
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return NoCacheMemory(call.visible)
@@ -79,7 +88,6 @@ class NoCacheSession(Session):
 
     def join(self, fresh: Session) -> Session:
         assert isinstance(fresh, NoCacheSession)
-        super().join(fresh)
         self.length, self.ragged = max(self.length, fresh.length), True
         return self
 

@@ -7,13 +7,14 @@ the same pass after the calls. The session keeps only what outlives the forward.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
 from dllm.common.rowwise import Owner
+from dllm.contract import State
 from dllm.models.attention import ALL, Visible
 from dllm.models.memory import KeyValues
 
@@ -95,6 +96,9 @@ class ForwardPass:
     valid: Tensor  # [N, L] columns of the canvas; papers: attention mask
     shadows: Tensor  # [N, x] columns that get an extra query; papers: shadow tokens
     whole: bool  # the host knows that every column of every row is computed
+    remembered: State  # [B, ...] what the policy remembers of the rows, as planned
+    # what the calls find out about the rows, by names of ``remembered``; filled while the network runs
+    noted: State = field(default_factory=dict, kw_only=True)
 
     def computed(self) -> Tensor:
         """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""

@@ -31,11 +31,11 @@ class Recap(Buffered):
         in_range("cache.start_fraction", start_fraction, 0.0, 1.0)
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":
-            self.regions = frozenset({"block", "suffix", "ahead", "answer"})
+            self.traits = self.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if self.targets == "announced" and not sampler.announces:
+        if self.targets == "announced" and not sampler.traits.plans_ahead:
             raise IncompatibleParts(
                 f"cache.targets=announced computes what the sampler announces, and sampler={name_of(sampler)} "
                 "announces nothing. Use sampler=groups or order, or cache.targets=block."

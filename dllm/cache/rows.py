@@ -29,12 +29,12 @@ def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
     return config.attention.order(canvas.masked & canvas.valid, canvas.start)
 
 
-def committable_next(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """The columns [B, L] that the next forward may commit, and those that it commits at once and alone, as
-    ``ForwardPlan.committable`` and ``forced``."""
+def committable_next(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tensor | None]:
+    """The columns [B, L] that the next forward may commit, and those that it commits at once and alone (None: there are
+    none), as ``ForwardPlan.committable`` and ``forced``."""
     masked, kind = canvas.masked & canvas.valid, config.attention
     predicted, alone = kind.predicted(masked, canvas.start), kind.alone(masked, canvas.start)
-    return canvas.valid if predicted is None else predicted, canvas.no_positions if alone is None else alone
+    return canvas.valid if predicted is None else predicted, alone
 
 
 def index_of(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:

@@ -24,7 +24,7 @@ class SlidingCache(Buffered):
     reference_first: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
     """
 
-    committed = True
+    traits = Buffered.traits.but(committed=True)
 
     def __init__(
         self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,
@@ -38,7 +38,7 @@ class SlidingCache(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if not setting.blocks.slides:
+        if not setting.blocks.traits.slides:
             raise IncompatibleParts(
                 f"cache={name_of(self)} follows a window, but blocks={name_of(setting.blocks)} opens blocks. Use "
                 "blocks=sliding."
@@ -57,7 +57,7 @@ class SlidingCache(Buffered):
         before = (blocks.begin - state["begin"]).clamp(min=max(self.prefix_window, shift))
         columns = canvas.columns >= (blocks.begin - before)[:, None]
         columns = full[:, None] | columns & (canvas.columns < (blocks.end + self.suffix_window)[:, None])
-        forced = canvas.no_positions
+        forced = None
         if shift and self.reference_first:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & full[:, None]

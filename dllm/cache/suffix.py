@@ -18,7 +18,7 @@ from dllm.common.ranking import top_k_mask
 from dllm.contract import BlockState, Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
+from dllm.contract.traits import CacheTraits, Rule
 from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
 
 DROPS = ("none", "gaussian", "uniform")
@@ -32,6 +32,8 @@ class Pruning(Cache):
     ``suffix_scale``. ``uniform``: ``suffix_count`` of them. suffix_tail: so many columns at the row's end stay anyway:
     they tell the model where the answer ends.
     """
+
+    traits = CacheTraits()
 
     def __init__(
         self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
@@ -51,7 +53,7 @@ class Pruning(Cache):
         self.suffix_window, self.suffix_tail, self.suffix_drop = suffix_window, suffix_tail, suffix_drop
         self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count
         if self.prunes:
-            self.regions, self.opening, self.branches = frozenset({"block"}), False, False
+            self.traits = self.traits.but(regions=frozenset({"block"}), scores_all_at_open=False, branches=False)
 
     @property
     def prunes(self) -> bool:
@@ -63,7 +65,7 @@ class Pruning(Cache):
                 f"cache.suffix_window={self.suffix_window} leaves out masks behind the open blocks, but a chosen part "
                 f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
             )
-        if self.prunes and setting.blocks.slides:
+        if self.prunes and setting.blocks.traits.slides:
             raise IncompatibleParts(
                 f"cache={name_of(self)} chooses the masks that it leaves out when a block opens, but blocks="
                 f"{name_of(setting.blocks)} has a single block, whose window would come to columns that stay left out."

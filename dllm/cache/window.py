@@ -32,8 +32,7 @@ class Window(Buffered):
     published: masks, all, all, false for LLaDA; range, window, first and reference_eos for Dream.
     """
 
-    static = True
-    opens_wide = False
+    traits = Buffered.traits.but(bounded_shapes=True, full_on_open=False)
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
@@ -92,7 +91,7 @@ class Window(Buffered):
             if view.config.prediction_shift:
                 live = live | predictors(active, canvas, view.config)
             recent = (recent | (new if self.recent_includes_refresh else new & ~before)) & ~begins
-        columns, committable, forced = torch.where(begins, phase, live), active, canvas.no_positions
+        columns, committable, forced = torch.where(begins, phase, live), active, None
         if self.candidates == "first":
             forced = first & begins
         elif self.candidates == "all":

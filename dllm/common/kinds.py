@@ -31,6 +31,7 @@ def is_list_of(entry: KindTest) -> KindTest:
     return lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(entry, value))
 
 
+PER_REQUEST = "PerRequest"  # the annotation of an option that may differ by request (``dllm.contract.canvas``)
 MAPPING = "Mapping[str, Any]"  # the annotation of an option that is a mapping itself
 _NUMBERS, _TEXTS = (is_list_of(is_number), "a list of numbers"), (is_list_of(is_text), "a list of texts")
 # By the words of an annotation, such as ``int | None``: the test, and the kind as messages call it.
@@ -53,6 +54,10 @@ def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
     value that is no text and no number. Raises UserError, naming the option, its value and the kind.
     """
     words = words_of(annotation)
+    if PER_REQUEST in words:  # a number of the example's kind, or one for each request
+        if not isinstance(value, str | int | float | Mapping | None):
+            return value
+        words = [type(example).__name__ if word == PER_REQUEST else word for word in words]
     known = [VALUE_KINDS[word] for word in words if word in VALUE_KINDS]
     if any(test(value) for test, _ in known):
         return float(value) if is_whole(value) and "float" in words and "int" not in words else value

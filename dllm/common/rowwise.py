@@ -62,6 +62,10 @@ class Owner:
         counts = torch.zeros(self.rows, dtype=torch.int32, device=value.device)  # CUDA reduces no booleans
         return counts.index_add(0, self.row, value.int()) > 0
 
+    def all(self, value: Tensor) -> Tensor:
+        """Whether a boolean [N] holds for every candidate of each row [B]."""
+        return value if self.is_single else ~self.any(~value)
+
     def sum(self, value: Tensor) -> Tensor:
         """The sum [B, ...] of a value [N, ...] over the candidates of each row."""
         return value if self.is_single else value.new_zeros(self.rows, *value.shape[1:]).index_add_(0, self.row, value)

@@ -20,7 +20,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from dllm.common.kinds import MAPPING, VALUE_KINDS, coerce, words_of
+from dllm.common.kinds import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
 from dllm.words.meaning import meaning
@@ -281,30 +281,23 @@ def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
 def _annotated(argument: inspect.Parameter) -> inspect.Parameter:
     """The argument with the kind of its default where a user's class names none, and with a name for a class."""
     annotation = argument.annotation
-    if annotation is argument.empty and isinstance(argument.default, bool | int | float | str):
+    if annotation in (argument.empty, "Any", Any) and isinstance(argument.default, bool | int | float | str):
         annotation = type(argument.default)
     return argument.replace(annotation=annotation.__name__) if isinstance(annotation, type) else argument
 
 
 def takes_part(argument: inspect.Parameter) -> bool:
     """Whether an argument is a part inside another one, and no number, text or list of them."""
-    if argument.annotation in ("Any", Any):
-        return not isinstance(argument.default, int | float)
-    return not all(word in VALUE_KINDS for word in words_of(argument.annotation))
+    return not all(word in VALUE_KINDS or word == PER_REQUEST for word in words_of(argument.annotation))
 
 
 def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
     """``value`` converted to the argument's kind. Raises UserError if it is of another kind."""
-    default, annotation = argument.default, argument.annotation
-    if annotation in ("Any", Any):  # a number, or in Python a list with one for each request
-        if not isinstance(default, int | float):
-            return value
-        if isinstance(value, list) and not per_request:
-            raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
-        if not isinstance(value, str | int | float | Mapping | None):
-            return value
-        annotation = type(default).__name__
-    return coerce(name, value, annotation, default)
+    if argument.annotation in ("Any", Any):
+        return value
+    if PER_REQUEST in words_of(argument.annotation) and isinstance(value, list) and not per_request:
+        raise UserError(f"{name}={value!r} must be one number; one for each request can be given in Python only.")
+    return coerce(name, value, argument.annotation, argument.default)
 
 
 def choices(group: str) -> list[str]:

@@ -47,17 +47,17 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     blocks.check(setting, sampler)
     eos.check(setting)
-    if sampler.edits and eos.at_once:
+    if sampler.traits.edits and eos.traits.at_once:
         raise UserError(
             f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
             "as its block is open. Use eos=fill_after_block, or eos=keep. (A policy of your own that waits until the "
-            "block is full says at_once = False.)"
+            "block is full says at_once=False in its traits.)"
         )
-    if sampler.branches and sampler.ahead and eos.fills:
+    if sampler.traits.branches and sampler.traits.commits_ahead and eos.traits.fills:
         raise UserError(
             f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
             "which no draft knows. Use eos=cut_last, or eos=fill_after_block. (A policy of your own that decides "
-            "nothing in rows that go on says fills = False.)"
+            "nothing in rows that go on says fills=False in its traits.)"
         )
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
     needs_of("cache", policy)
@@ -94,9 +94,9 @@ def way_out(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[N
 
 def models_for(setting: Setting, policy: Cache) -> str:
     """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
-    if "full" in policy.kinds or setting.model.attention.name in policy.kinds:
+    if "full" in policy.traits.kinds or setting.model.attention.name in policy.traits.kinds:
         return ""
-    names = [name for name in shipped_models() if _kind(locate(name)) in policy.kinds]
+    names = [name for name in shipped_models() if _kind(locate(name)) in policy.traits.kinds]
     return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
 
 

@@ -9,7 +9,7 @@ back or replaces happens only in turns in which all its commits go together with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -67,16 +67,11 @@ def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> t
     if step.edit is not None:  # a full block that changes no more is held no longer
         edit = sent("edit", step.edit)
         lost = step.owner.any((step.edit & ~edit).any(1)) & ~view.open.any(1) & ~step.owner.any(edit.any(1))
-        step = replace(step, edit=edit, keep_open=step.keep_open & ~lost)
-    step = replace(
-        step,
-        commit=commit,
-        tokens=sent("tokens", step.tokens),
-        confidence=confidence,
-        accepted=accepted,
-        remask=sent("remask", step.remask),
-        stop=stop,
-    )
+        step = step.but(edit=edit, keep_open=step.keep_open & ~lost)
+    step = step.but(
+        commit=commit, tokens=sent("tokens", step.tokens), confidence=confidence, accepted=accepted,
+        remask=sent("remask", step.remask), stop=stop,
+    )  # fmt: skip
     return step, waits, other
 
 
@@ -91,7 +86,7 @@ def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) 
         step.confidence,
         step.commit,
         judged,
-        step.owner.per_candidate(view.forced),
+        step.owner.per_candidate(view.forced_positions),
         step.remask,
         edit,
     )

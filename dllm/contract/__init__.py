@@ -1,26 +1,23 @@
 """What parts exchange. ``from dllm.contract import Need, Step, View``."""
 
-from dllm.contract.types import (
-    REGIONS,
-    BlockState,
-    ForwardCost,
-    ForwardPlan,
-    Ledger,
-    Need,
-    Scores,
-    State,
-    Step,
-    Turn,
-    View,
-)
+from dllm.contract.step import CandidateStep, RowStep, State, Step
+from dllm.contract.traits import BlocksTraits, CacheTraits, EosTraits, SamplerTraits
+from dllm.contract.turn import Ledger, Turn
+from dllm.contract.types import REGIONS, BlockState, ForwardCost, ForwardPlan, Need, Scores, View
 
 __all__ = [
     "BlockState",
+    "BlocksTraits",
+    "CacheTraits",
+    "CandidateStep",
+    "EosTraits",
     "ForwardCost",
     "ForwardPlan",
     "Ledger",
     "Need",
     "REGIONS",
+    "RowStep",
+    "SamplerTraits",
     "Scores",
     "State",
     "Step",

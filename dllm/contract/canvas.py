@@ -71,6 +71,7 @@ class Canvas(Rowwise):
     masked: Tensor  # [B, L] still to be decided; papers: mask index
     valid: Tensor  # [B, L] attended to (False: padding, or cut off); papers: attention mask
     given: Tensor  # [B, L] there at the start; never changes; papers: prompt index
+    tail: Tensor  # [B, L] columns behind all given text, where an end of text ends the answer
     start: Tensor  # [B] column where the answer begins; papers: prompt length
     grid: Tensor  # [B] column that blocks count from: the answer's start, or 0 in block-causal models
     end: Tensor  # [B] column after the last one that may still be decided
@@ -104,8 +105,10 @@ class Canvas(Rowwise):
         ids, hidden = torch.tensor(pairs).unbind(1)
         tokens = torch.full(valid.shape, pad_id).masked_scatter(valid, ids)
         masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
+        given = valid & ~masked
+        last = torch.where(given, columns, -1).amax(1, keepdim=True)
         canvas = Canvas(
-            tokens=tokens, masked=masked, valid=valid, given=valid & ~masked, start=start,
+            tokens=tokens, masked=masked, valid=valid, given=given, tail=valid & (columns > last), start=start,
             grid=torch.zeros_like(start) if grid_at_zero else start, end=end, initial_end=end,
             shortened=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
@@ -143,7 +146,8 @@ class Canvas(Rowwise):
 
     def commit(self, where: Tensor, tokens: Tensor) -> Canvas:
         """Fix the positions ``where`` [B, L] to ``tokens`` [B, L]."""
-        return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=self.masked & ~where)
+        masked = self.masked.masked_fill(where, False)
+        return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=masked)
 
     def remask(self, where: Tensor, mask_id: int) -> Canvas:
         """Undo commits at ``where`` [B, L]; given positions, and what lies behind ``end``, are left alone."""
@@ -153,8 +157,11 @@ class Canvas(Rowwise):
     def stop_at(self, end: Tensor, rows: Tensor, attended: bool) -> Canvas:
         """In ``rows`` [B], decide nothing from column ``end`` [B] on. attended False: cut these columns off, too."""
         end = torch.where(rows, torch.minimum(end, self.end), self.end)
-        valid = self.valid if attended else self.valid & ((self.columns < end[:, None]) | ~rows[:, None])
-        return replace(self, end=end, shortened=self.shortened | rows, valid=valid)
+        cut = replace(self, end=end, shortened=self.shortened | rows)
+        if attended:
+            return cut
+        stays = (self.columns < end[:, None]) | ~rows[:, None]
+        return replace(cut, valid=self.valid & stays, tail=self.tail & stays)
 
     def select(self, rows: Tensor) -> Canvas:
         """The rows numbered ``rows`` [b], in that order; a row may occur several times (candidates) or never

@@ -114,25 +114,25 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
     """Refuse what other parts were told that the rule does not do."""
 
     def undeclared(what: str, trait: str) -> UserError:
-        return UserError(f"{name} {what}, which other parts must know: write {trait} in its class.")
+        return UserError(f"{name} {what}, which other parts must know: write {trait} in its traits.")
 
-    if step.state and rule.stateless:
-        raise undeclared("remembers something from turn to turn", "stateless = False")
-    if step.edit is not None and not rule.edits:
-        raise undeclared("replaces tokens (edit) or keeps a full block open (keep_open)", "edits = True")
-    if not step.owner.is_single and not rule.branches:
-        raise undeclared("offers several candidates", "branches = True")
+    if step.state and rule.traits.stateless:
+        raise undeclared("remembers something from turn to turn", "stateless=False")
+    if step.edit is not None and not rule.traits.edits:
+        raise undeclared("replaces tokens (edit) or keeps a full block open (keep_open)", "edits=True")
+    if not step.owner.is_single and not rule.traits.branches:
+        raise undeclared("offers several candidates", "branches=True")
     # fixed shapes do not look into tensors, and owner.each makes a new one of nothing
-    looks = not (rule.revocable or view.blocks.shapes.waits or step.remask is view.canvas.no_positions)
+    looks = not (rule.traits.revocable or view.blocks.shapes.bounded or step.remask is view.canvas.no_positions)
     if looks and bool(step.remask.any()):
-        raise undeclared("takes tokens back (remask)", "revocable = True")
+        raise undeclared("takes tokens back (remask)", "revocable=True")
 
 
 def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -> None:
     """Refuse ids that the vocabulary does not have, and commits of what is decided already. wraps: the step was not
     narrowed to open positions. Looks only where a rule has chosen tokens or positions by itself, and shapes are
     exact."""
-    if view.blocks.shapes.waits:
+    if view.blocks.shapes.bounded:
         return
     written, name = step.written, f"sampler={name_of(rule)}"
     if step.tokens is not view.scores.token:
@@ -143,7 +143,7 @@ def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -
     if wraps and bool((step.commit & ~step.owner.per_candidate(view.canvas.undecided)).any()):
         raise UserError(
             f"{name} commits positions that are decided already, prompt included. A rule around another one commits "
-            "positions of view.canvas.undecided alone, and those of view.open unless it says ahead = True."
+            "positions of view.canvas.undecided alone, and those of view.open unless its traits say commits_ahead=True."
         )
 
 
@@ -170,21 +170,21 @@ def kept_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, 
         value, was = getattr(cut, entry), getattr(before, entry)
         if value is not was:
             is_laid(value, f"{name}: {entry} of what cut() returned", tuple(was.shape), (was.dtype,), was)
-    if cut.valid is not before.valid and not policy.shrinks:
-        raise UserError(f"{name} takes columns off the canvas, so it must not say shrinks = False.")
-    if view.blocks.shapes.waits or (cut.end is before.end and cut.masked is before.masked):
+    if cut.valid is not before.valid and not policy.traits.shrinks:
+        raise UserError(f"{name} takes columns off the canvas, so its traits must not say shrinks=False.")
+    if view.blocks.shapes.bounded or (cut.end is before.end and cut.masked is before.masked):
         return cut
     if bool((cut.undecided & ~before.undecided).any()):
         raise UserError(f"{name} leaves more to decide than before. cut() may only end rows earlier, or fill them.")
     goes_on = (cut.masked != before.masked).any(1) & cut.undecided.any(1)
-    if not policy.fills and bool(goes_on.any()):
-        raise UserError(f"{name} fills positions of a row that goes on, so it must not say fills = False.")
-    if edits and not policy.at_once:
+    if not policy.traits.fills and bool(goes_on.any()):
+        raise UserError(f"{name} fills positions of a row that goes on, so its traits must not say fills=False.")
+    if edits and not policy.traits.at_once:
         waits = (before.undecided & view.blocks.in_block).any(1) | step.owner.per_candidate(step.keep_open)
         if bool((waits & (cut.undecided != before.undecided).any(1)).any()):
             raise UserError(
-                f"{name} acts in a block that is still open, where this sampler may replace the end of text: it must "
-                "not say at_once = False."
+                f"{name} acts in a block that is still open, where this sampler may replace the end of text: "
+                "its traits must not say at_once=False."
             )
     return cut
 
@@ -196,7 +196,8 @@ def kept_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardP
         raise UserError(f"{name}: plan() returned {type(plan).__name__}, and must return view.plan(columns, ...).")
     shape, like = tuple(canvas.tokens.shape), canvas.masked
     for entry in ("columns", "committable", "forced", "keys"):
-        is_laid(getattr(plan, entry), f"{name}: the plan's {entry}", shape, BOOL, like)
+        if entry != "forced" or plan.forced is not None:
+            is_laid(getattr(plan, entry), f"{name}: the plan's {entry}", shape, BOOL, like)
     if plan.beside is not None:
         is_laid(plan.beside.drafts, f"{name}: the plan's drafts", shape, IDS, like)
     if plan.state:

@@ -45,7 +45,7 @@ class Sampling:
 
     def under(self, rule: Rule) -> Sampling:
         """The same under a rule, whose own convention may be tempered confidences."""
-        return replace(self, tempered=self.tempered or rule.tempered)
+        return replace(self, tempered=self.tempered or rule.traits.tempered)
 
     @property
     def plain(self) -> bool:
@@ -84,10 +84,10 @@ class Setting:
                             "sampler=confidence.")  # fmt: skip
         if kind.everywhere:
             return
-        if sampler.edits:
+        if sampler.traits.edits:
             raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
                             "more. Use sampler=confidence.")  # fmt: skip
-        if sampler.branches or sampler.lookahead:
+        if sampler.traits.branches or sampler.traits.lookahead:
             raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
                             " Use sampler=confidence.")  # fmt: skip
         if any(need.region not in ("block", "before") for need in needs):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,14 +19,24 @@ from dllm.common.rowwise import Owner, T, update_rows
 
 
 class Shapes:
-    """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them.
+    """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them."""
 
-    lag: how many turns after its turn a report is read. hold: how many turns a row waits when a block of it has opened.
-    waits: some rows may wait in a turn, because they are held, or done and still in the batch.
-    """
+    bounded: ClassVar[bool] = False  # the host knows bounds alone, and asks the device for nothing
 
-    lag = open_delay = 0
-    waits = False
+    @property
+    def lag(self) -> int:
+        """How many turns after its turn the host reads a report."""
+        return 0
+
+    @property
+    def open_delay(self) -> int:
+        """How many turns a row waits once a block of it has opened, until the host knows."""
+        return 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether rows may wait in a turn: until the host knows of their new block, or done and still in the batch."""
+        return self.lag > 0
 
     def any(self, mask: Tensor) -> bool:
         """Whether any entry is set, or may be."""
@@ -60,7 +71,7 @@ class Shapes:
         """The shapes of rows of which none will have more than ``width`` open columns."""
         return self
 
-    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+    def with_bounds(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
         """The shapes of the coming turn. bounds: the most columns of each row, from ``width``."""
         return self
 
@@ -77,11 +88,19 @@ class Shapes:
 class Bounded(Shapes):
     """Shapes that the host knows: a turn asks the device for nothing. In papers: static shapes."""
 
-    lag: int = 0  # type: ignore[misc]  # turns after its turn that the host reads a report
-    open_delay: int = 0  # type: ignore[misc]  # turns that a row waits once a block of it has opened
+    late: int = 0  # turns after its turn that the host reads a report
+    delay: int = 0  # turns that a row waits once a block of it has opened
     width: int = 0  # no row has more open columns
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
-    waits = True
+    bounded: ClassVar[bool] = True
+
+    @property
+    def lag(self) -> int:
+        return self.late
+
+    @property
+    def open_delay(self) -> int:
+        return self.delay
 
     def any(self, mask: Tensor) -> bool:
         return True
@@ -104,7 +123,7 @@ class Bounded(Shapes):
     def started(self, width: int) -> Shapes:
         return replace(self, width=width)
 
-    def bounded(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
+    def with_bounds(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
         return replace(self, bounds=bounds(self.width))
 
     def select(self, rows: Sequence[int]) -> Shapes:

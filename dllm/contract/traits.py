@@ -1,20 +1,122 @@
-"""What parts may ask of each other before any turn: what another part is, not what it is called."""
+"""What parts say of themselves before any turn, for other parts to go by: what a part is, not what it is called.
+
+Every class of a part declares its traits (``traits = SamplerTraits(...)``, ``traits = Static.traits.but(...)``), or
+inherits those of the class that it extends. What a run can check is checked there (``dllm.contract.checks``).
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, Self
 
 from torch import Tensor
 
 from dllm.contract.canvas import Canvas
+from dllm.errors import UserError
+
+
+class Traits:
+    """Base of the traits of each kind of part."""
+
+    def but(self, **changes: Any) -> Self:
+        """The same traits but for ``changes``."""
+        return replace(self, **changes)  # type: ignore[type-var]
+
+
+def declared(cls: type, kind: str, *methods: str) -> None:
+    """Raise UserError for a class of a part that declares no traits: it inherits none, or it does otherwise than the
+    class it extends in one of the ``methods`` that its traits speak of."""
+    own = vars(cls)
+    if "traits" in own or (hasattr(cls, "traits") and not set(methods) & own.keys()):
+        return
+    names = ", ".join(entry.name for entry in fields(TRAITS[kind]))
+    raise UserError(f"{cls.__name__} says nothing of itself: write traits = {kind}(...) in the class ({names}).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerTraits(Traits):
+    """What other parts must know of a rule."""
+
+    stateless: bool  # it carries nothing but parameters from turn to turn
+    revocable: bool = False  # it may remask
+    edits: bool = False  # it may replace tokens of the current block, and keep the block open when it is full
+    # it may offer several candidates, the first of which has every mask of the others, because caches plan by it
+    branches: bool = False
+    plans_ahead: bool = False  # its step says what it will commit in its next turn
+    # what it says so are drafts, to be verified by a forward in which they lie beside their masks
+    verifies: bool = False
+    tempered: bool = False  # confidences come from the tempered distribution (Dream's convention)
+    # its step asks the device, such as how many steps there are, so a turn with it cannot be recorded
+    syncs: bool = False
+    fixed_order: bool = False  # it commits the positions that a plan names, whatever their scores
+    commits_ahead: bool = False  # a turn may commit what only later turns of the rule inside would
+    lookahead: int = 0  # how many blocks are open beyond the current one
+    # how many turns in a row it may leave a row as it is, although something is open, or a full block is kept open
+    patience: int = 16
+    deterministic: bool | None = None  # the same scores always give the same step (None: it is tried)
+    # it commits positions of confidence -1 last (``sampling.eos_last``), because it goes by confidence (None: it is
+    # tried)
+    by_confidence: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlocksTraits(Traits):
+    """What other parts must know of a block schedule."""
+
+    slides: bool  # a row has one block, which moves after every turn; no other opens, and it never closes
+    rolls_back: bool  # it may remask what earlier turns committed
+    one_at_a_time: bool = True  # without lookahead, the current block is the only open one
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheTraits(Traits):
+    """What a cache supports; what it does not declare it counts as not supporting."""
+
+    regions: frozenset[str] = frozenset({"block"})  # what every forward computes, see ``Need``
+    scores_all_at_open: bool = False  # the forward that opens a block computes all regions
+    committed: bool = False  # forwards compute the open blocks' committed positions too
+    branches: bool = False  # several candidates of a row
+    shadows: bool = False  # extra queries that stand in for committed tokens
+    verifies: bool = False  # it verifies what a sampler drafts, and serves no other sampler
+    # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
+    exposes_attention: bool = False
+    kinds: frozenset[str] = frozenset(
+        {"full"}
+    )  # names of the kinds of attention that it serves (``dllm.models.order``)
+    attends_all: bool = False  # every forward attends to every valid column
+    bounded_shapes: bool = False  # the host can bound its plans' shapes, by ``max_queries``
+    # the host must know which blocks have just opened, because their first forward computes more
+    full_on_open: bool = True
+    bounds_from_commits: bool = True  # bounds rest on what a turn may commit, so a schedule must not take back more
+
+
+@dataclass(frozen=True, kw_only=True)
+class EosTraits(Traits):
+    """What other parts must know of an end-of-text policy."""
+
+    # it acts on tokens of a block that is still open, which an editing rule may replace, so no such rule goes with it
+    at_once: bool
+    shrinks: bool  # it may cut columns off the canvas, so no cache rests on all of them
+    # it decides open positions of a row that goes on, so no rule that drafts whole turns goes with it: the drafts know
+    # nothing of it
+    fills: bool
+    syncs: bool = False  # it asks the device, so a turn with it cannot be recorded
+
+
+TRAITS: dict[str, Any] = {kind.__name__: kind for kind in (SamplerTraits, BlocksTraits, CacheTraits, EosTraits)}
 
 
 class Schedule(Protocol):
     """What other parts may ask of a block schedule (``dllm.blocks.base.Blocks``)."""
 
-    fixed_length: int | None
-    slides: bool
-    per_request: tuple[str, ...]
+    @property
+    def traits(self) -> BlocksTraits: ...
+
+    @property
+    def fixed_length(self) -> int | None: ...
+
+    @property
+    def per_request(self) -> tuple[str, ...]: ...
 
     def count(self, canvas: Canvas) -> Tensor | None: ...
 
@@ -24,11 +126,5 @@ class Schedule(Protocol):
 class Rule(Protocol):
     """What other parts may ask of a sampler (``dllm.samplers.base.Sampler``)."""
 
-    stateless: bool
-    revocable: bool
-    edits: bool
-    branches: bool
-    tempered: bool
-    announces: bool
-    verifies: bool
-    lookahead: int
+    @property
+    def traits(self) -> SamplerTraits: ...

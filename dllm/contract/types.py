@@ -10,7 +10,7 @@ canvas, V tokens of the vocabulary. All types are frozen: a change makes a new v
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,13 +19,13 @@ from dllm.common.rowwise import Owner, Rowwise
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
-from dllm.contract.constrained import Constrained, ConstraintMarks, Reproposer
+from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
+from dllm.contract.step import CandidateStep, RowStep, State, Step
 from dllm.errors import UserError, in_choices
 
 REGIONS = ("block", "suffix", "answer", "ahead", "before")
-State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Scores:
 class BlockState(Rowwise):
     """Where the blocks of each row stand. Columns and counts are int64. In papers: block index."""
 
-    shared: ClassVar[tuple[str, ...]] = ("lookahead", "shapes")
+    shared: ClassVar[tuple[str, ...]] = ("lookahead", "alone", "shapes")
 
     begin: Tensor  # [B] first column of the current block; papers: block start
     end: Tensor  # [B] column behind its last; papers: block end
@@ -123,14 +123,31 @@ class BlockState(Rowwise):
     in_open: Tensor  # [B, L] columns of all open blocks
     params: dict[str, Tensor]  # [B] each: the schedule's parameters of each row, such as its block length
     lookahead: int  # further blocks that are open
+    alone: bool  # the host knows that the current block is the only open one, in every turn
     shapes: Shapes  # how wide tensors may be
 
     def resized(self, canvas: Canvas, end: Tensor, open_end: Tensor) -> BlockState:
         """The same blocks with other ends. Their masks are computed here once, not in every turn."""
         behind = canvas.columns >= self.begin[:, None]
-        in_block, in_open = (behind & (canvas.columns < edge[:, None]) for edge in (end, open_end))
+        in_block = in_open = behind & (canvas.columns < end[:, None])
+        if not self.alone:
+            in_open = behind & (canvas.columns < open_end[:, None])
         masks = (canvas.undecided & in_block).sum(1)
         return replace(self, end=end, open_end=open_end, masks=masks, in_block=in_block, in_open=in_open)
+
+    def moved(self, rows: Tensor, new: BlockState) -> BlockState:
+        """``new`` in ``rows`` [B], and these elsewhere. The numbers are chosen as one tensor: six launches fewer."""
+        names = ("begin", "end", "open_end", "index", "masks", "forwards")
+        ours, theirs = (torch.stack([getattr(one, name) for name in names]) for one in (self, new))
+        numbers: dict[str, Any] = dict(zip(names, torch.where(rows, theirs, ours).unbind(), strict=True))
+        in_block = in_open = torch.where(rows[:, None], new.in_block, self.in_block)
+        if not self.alone:
+            in_open = torch.where(rows[:, None], new.in_open, self.in_open)
+        return replace(self, **numbers, in_block=in_block, in_open=in_open)
+
+    def full(self, candidates: Canvas, owner: Owner) -> Tensor:
+        """Candidates [N] with nothing left to decide in the current block of their row."""
+        return ~(candidates.undecided & owner.per_candidate(self.in_block)).any(1)
 
     def update(self, new: BlockState) -> BlockState:
         """``new`` in the active rows; those that wait stay as they are."""
@@ -138,20 +155,29 @@ class BlockState(Rowwise):
 
     def after_forward(self) -> BlockState:
         """After one more forward of the active rows."""
-        one = self.active.long() if self.shapes.waits else 1
+        one = self.active if self.shapes.waits else 1
         return replace(self, forwards=self.forwards + one, turn=self.turn + one)
 
     @property
     def opened(self) -> Tensor:
-        """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will."""
-        return (self.forwards == 0) & (self.host_wait == self.shapes.open_delay)
+        """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will. Where
+        the host reads late and rows do not wait for it, no policy asks."""
+        shapes = self.shapes
+        if shapes.waits:
+            return self.host_wait == shapes.open_delay if shapes.open_delay else self.done
+        return self.forwards == 0
 
     def after_turn(self, before: BlockState) -> BlockState:
         """After the blocks ``before`` have advanced to these: who takes part in the coming turn."""
         if not self.shapes.waits:
             return self
-        held = torch.where(self.index != before.index, self.shapes.open_delay, (self.host_wait - 1).clamp(min=0))
-        return replace(self, host_wait=held, active=(held == 0) & ~self.done)
+        if not self.shapes.open_delay:
+            return replace(self, active=~self.done)
+        opened = self.index != before.index
+        if self.shapes.open_delay == 1:
+            return replace(self, host_wait=opened.long(), active=~(opened | self.done))
+        wait = torch.where(opened, self.shapes.open_delay, (self.host_wait - 1).clamp(min=0))
+        return replace(self, host_wait=wait, active=(wait == 0) & ~self.done)
 
 
 @dataclass(frozen=True)
@@ -163,14 +189,15 @@ class View:
     blocks: BlockState  # where the blocks stand
     # [B, L] what the rule may commit: masked, in an open block, and committable; papers: eligible positions
     open: Tensor
-    forced: Tensor  # [B, L] what the cache's plan commits automatically, with the proposals
+    # [B, L] what the cache's plan commits automatically, with the proposals (None: the host knows that nothing is)
+    forced: Tensor | None
     editable: Tensor  # [B, L] decided positions of the current block whose token an editing rule may replace
     active: Tensor  # [B] rows for which the rule is called: something is open or editable, and nothing forced
     owner: Owner  # one candidate for each row
 
     @staticmethod
     def of(
-        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor, owner: Owner, edits: bool = False
+        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, edits: bool = False
     ) -> View:
         """edits: the rule replaces tokens."""
         open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.no_positions
@@ -178,15 +205,20 @@ class View:
         if edits:
             editable = canvas.revisable & blocks.in_block & scores.scored
             acts = acts | editable.any(1)
-        if forced is not canvas.no_positions:
+        if forced is not None:
             forced = forced & canvas.undecided
             acts = acts & ~forced.any(1)
         return View(canvas, scores, blocks, open_, forced, editable, acts, owner)
 
     @property
-    def may_force(self) -> bool:
-        """Whether anything is forced, as far as the host knows."""
-        return self.forced is not self.canvas.no_positions and self.blocks.shapes.any(self.forced)
+    def forced_now(self) -> Tensor | None:
+        """What is forced [B, L], where the host does not know that it is nothing."""
+        return self.forced if self.forced is not None and self.blocks.shapes.any(self.forced) else None
+
+    @property
+    def forced_positions(self) -> Tensor:
+        """What is forced [B, L], no position where the host knows that nothing is."""
+        return self.canvas.no_positions if self.forced is None else self.forced
 
     @property
     def block_step(self) -> Tensor:
@@ -214,43 +246,21 @@ class View:
             confidence = owner.per_candidate(self.scores.confidence)
             if isinstance(tokens, Tensor) and tokens.shape == proposed.shape:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
-        return Step(
+        commits = CandidateStep(
             commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.per_candidate(nothing) if remask is None else remask, owner, state or {},
-            nothing if next_positions is None else next_positions, none if stop is None else stop, edit,
+            owner.per_candidate(nothing) if remask is None else remask, edit,
+        )  # fmt: skip
+        rows = RowStep(
+            state or {}, nothing if next_positions is None else next_positions, none if stop is None else stop,
             none if keep_open is None else keep_open,
         )  # fmt: skip
+        return Step(commits, owner, rows)
 
-
-@dataclass(frozen=True)
-class Step:
-    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out. In papers:
-    action, transfer."""
-
-    commit: Tensor  # [N, L] positions to fix; papers: `transfer_index`
-    tokens: Tensor  # [N, L] what to fix them to; papers: x0
-    confidence: Tensor  # [N, L] of these tokens (nan: not known)
-    # [N, L] commits that the rule itself accepted; the rest are forced (None: a schedule, which judges no single
-    # position)
-    accepted: Tensor | None
-    remask: Tensor  # [N, L] commits to undo first; papers: remask index
-    owner: Owner  # the row of each candidate
-    state: State  # changed entries of the sampler's state
-    # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then); papers: decoding order
-    next_positions: Tensor
-    # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
-    stop: Tensor
-    # [N, L] decided positions to fix anew, to ``tokens``, without ever being masked (None: the rule never edits);
-    # papers: token-to-token
-    edit: Tensor | None
-    # [B] rows whose block must not close although it may be full: an editing rule sees it once more, and must bound
-    # how often
-    keep_open: Tensor
-
-    @property
-    def written(self) -> Tensor:
-        """Positions that get a token [N, L]: commits and edits."""
-        return self.commit if self.edit is None else self.commit | self.edit
+    def restated(self, step: Step, **changes: Any) -> Step:
+        """A step that a rule made from other scores of this view, with the confidences of this one."""
+        proposed, confidence = step.owner.per_candidate(self.scores.token), self.scores.confidence
+        said = torch.where(step.tokens == proposed, step.owner.per_candidate(confidence), torch.nan)
+        return step.but(confidence=said, **changes)
 
 
 @dataclass(frozen=True)
@@ -261,7 +271,8 @@ class ForwardPlan(Rowwise):
 
     columns: Tensor  # [B, L] columns to compute; papers: query positions
     committable: Tensor  # [B, L] positions that may be committed from it
-    forced: Tensor  # [B, L] a row with such positions commits exactly these
+    # [B, L] a row with such positions commits exactly these (None: the host knows that no row has any)
+    forced: Tensor | None
     # [B, x] columns (L: none) with an extra query: a mask that sees the others and every column but its own, and that
     # no ordinary query sees; papers: shadow tokens
     shadows: Tensor
@@ -287,76 +298,3 @@ class ForwardCost(Rowwise):
     scored: Tensor  # [N] hidden states that the head ran on
     copies: int = 1  # how often a row has keys of its own (2 under guidance)
     values: Tensor | int = 0  # [N, l] tokens of which the value alone was computed
-
-
-@dataclass(frozen=True)
-class Ledger(Rowwise):
-    """What is recorded of every row while it decodes. Sums are float64, over all forwards of the row. In papers:
-    statistics."""
-
-    commit_turn: Tensor  # [B, L] turn after which the column kept its token (0: none)
-    proposal: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
-    confidence: Tensor  # [B, L] its confidence; papers: confidence
-    queries: Tensor  # [B, l] query tokens
-    computed: Tensor  # [B, l] query tokens that ran, with padding
-    pairs: Tensor  # [B, l] queries times keys; papers: attention scores
-    kv_tokens: Tensor  # [B, l] queries and keys of all copies
-    scored: Tensor  # [B] hidden states that the head ran on
-    idle: Tensor  # [B] forwards in which the row waited
-    values: Tensor  # [B, l] tokens of which the value alone was computed
-
-    @staticmethod
-    def start(canvas: Canvas) -> Ledger:
-        """Before the first turn."""
-        blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
-        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
-
-    def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
-        """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
-        decided."""
-
-        def add(total: Tensor, more: Tensor) -> Tensor:
-            return total + owner.sum(more.double())
-
-        queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
-        if step.edit is not None:
-            masked = masked | step.owner.per_row(step.edit)
-        told = masked & scores.scored
-        return Ledger(
-            commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
-            proposal=torch.where(told, scores.token, self.proposal),
-            confidence=torch.where(told, scores.confidence, self.confidence),
-            queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
-            pairs=add(self.pairs, queries * keys), kv_tokens=add(self.kv_tokens, queries + cost.copies * keys),
-            scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
-            values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One forward and the step that followed it, for the rows still unfinished. Its tensors last until the next turn: a
-    recorded turn writes to the same ones. Whoever keeps them copies them. In papers: step, iteration."""
-
-    tried: Canvas  # [M] candidates that the forward ran on; papers: drafts
-    tried_owner: Owner  # the row of each
-    chosen: Tensor  # [B] the candidate with which each row went on; papers: accepted draft
-    cost: ForwardCost  # [M] what was computed for each
-    view: View  # what the sampler saw of the chosen ones
-    step: Step  # its decision
-    candidates: Canvas  # [N] canvases after the step and the end-of-text policy; those of a finished row are alike
-    blocks: BlockState  # where the blocks stand then
-    ledger: Ledger  # [B] what is recorded of the rows by now
-    constraints: Constrained  # the constraints that the rows are under
-    marks: ConstraintMarks  # what these changed in this turn
-    finished: tuple[int, ...]  # rows that the host knows to be complete, so that they leave; papers: finished sequences
-
-    @property
-    def canvas(self) -> Canvas:
-        """The canvases [B] before the step."""
-        return self.view.canvas
-
-    @property
-    def active(self) -> Tensor:
-        """Rows [B] that took part; the others waited."""
-        return self.view.blocks.active

@@ -7,6 +7,7 @@ from torch import Tensor
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
+from dllm.contract.traits import EosTraits, declared
 from dllm.models.ids import Ids
 
 
@@ -14,16 +15,12 @@ class EndOfText:
     """Base of all policies. The loop calls ``cut`` once a turn, after the step's commits and before blocks close. A
     policy implements ``cut``; it keeps no state. Order of calls: ``resolved`` when the model's ids are known, ``check``
     before weights are read, then ``cut``.
-
-    A policy that says nothing counts as one that may do most. at_once: it acts on tokens of a block that is still open,
-    which an editing rule may replace, so no such rule goes with it. shrinks: it may cut columns off the canvas, so no
-    cache rests on all of them. fills: it decides open positions of a row that goes on, so no rule that
-    drafts whole turns goes with it: the drafts know nothing of it. asks: it asks the device,
-    so a turn with it cannot be recorded.
     """
 
-    at_once = shrinks = fills = True
-    asks = False
+    traits: EosTraits
+
+    def __init_subclass__(cls) -> None:
+        declared(cls, "EosTraits", "cut")
 
     def resolved(self, ids: Ids) -> EndOfText:
         """The policy with the model's ``ids`` in place of options that leave them open."""
@@ -36,24 +33,17 @@ class EndOfText:
         """What must be scored for the policy, in every forward."""
         return ()
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         """The candidates [N] of a turn, cut or filled where a committed or predicted ``eos_id`` asks for it. ``view``
         [N]: what the sampler saw, repeated for each candidate, with the blocks as they are now. ``step``: what it
-        decided."""
+        decided. full [N]: the current block is full, and closes in this turn unless it must have more forwards."""
         raise NotImplementedError
 
 
 def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:
     """Committed end-of-text tokens that end the answer [B, L]: those behind all given text. In infilling, an EOS in one
     gap does not end what is given after it."""
-    ends = (canvas.tokens == eos_id) & ~canvas.masked & canvas.valid & ~canvas.given
-    return ends & behind_given(canvas)
-
-
-def behind_given(canvas: Canvas) -> Tensor:
-    """The columns behind all given text [B, L]."""
-    last = (canvas.columns * canvas.given).amax(1, keepdim=True)
-    return (canvas.columns > last) | ~canvas.given.any(1, keepdim=True)
+    return (canvas.tokens == eos_id) & canvas.tail & ~canvas.masked
 
 
 def after_first(canvas: Canvas, where: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,11 @@ arXiv 2601.20332)."""
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
@@ -12,9 +15,9 @@ class CutCanvas(EndOfText):
     """Columns behind the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
     plan forces does not cut (as published: the first forward of a phase)."""
 
-    fills = False
+    traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
-        found = found & ~view.forced.any(1)
+        found = found & ~view.forced_positions.any(1)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, answer_ends
 
 
 class CutLast(EndOfText):
     """The first turn that commits an EOS cuts behind its rightmost one. Later turns do not cut again."""
 
-    shrinks = fills = False
+    traits = EosTraits(at_once=True, shrinks=False, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         ends = answer_ends(candidates, eos_id)
         behind = (ends * (candidates.columns + 1)).amax(1)
         return candidates.stop_at(behind, ends.any(1) & ~candidates.shortened, attended=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
 class CutOpen(EndOfText):
     """The first turn that commits an EOS cuts behind its leftmost one. Later turns do not cut again."""
 
-    shrinks = fills = False
+    traits = EosTraits(at_once=True, shrinks=False, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         return candidates.stop_at(end, found & ~candidates.shortened, attended=True)

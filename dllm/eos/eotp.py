@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.eos.base import EndOfText, after_first, behind_given
+from dllm.contract.traits import EosTraits
+from dllm.eos.base import EndOfText, after_first
 from dllm.errors import in_choices
 
 
@@ -20,7 +22,7 @@ class EoTP(EndOfText):
     cut before what is given.
     """
 
-    fills = False
+    traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
     def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
         in_choices("eos.scope", scope, ("suffix", "block"))
@@ -29,8 +31,8 @@ class EoTP(EndOfText):
     def needs(self) -> tuple[Need, ...]:
         return (Need(self.scope),)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        before = (candidates.masked | step.commit) & behind_given(candidates)
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+        before = (candidates.masked | step.commit) & candidates.tail
         scores = view.scores
         says = scores.scored & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
         if self.scope == "block":

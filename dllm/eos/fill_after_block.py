@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, answer_ends
 from dllm.errors import UserError, in_choices, name_of
 
@@ -15,28 +18,24 @@ class FillAfterBlock(EndOfText):
     """when: which full block ends the text: one that holds ``any`` EOS (LocalLeap, dInfer), or one that is ``all`` EOS
     (FreeDave)."""
 
-    at_once = shrinks = fills = False
+    traits = EosTraits(at_once=False, shrinks=False, fills=False)
 
     def __init__(self, when: str = "any") -> None:
         in_choices("eos.when", when, ("any", "all"))
         self.when = when
 
     def check(self, setting: Setting) -> None:
-        if setting.blocks.slides:
+        if setting.blocks.traits.slides:
             raise UserError(
                 f"eos={name_of(self)} ends a row when a block is full, but blocks={name_of(setting.blocks)} has none "
                 "that closes. Use eos=cut_open, stop_front, cut_canvas or keep."
             )
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        waits = (candidates.undecided & view.blocks.in_block).any(1)
-        if view.blocks.shapes.all(waits):  # in most turns no block is full
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+        if not view.blocks.shapes.any(full):  # in most turns
             return candidates
-        rest, full = candidates.undecided & ~view.blocks.in_block, ~waits & ~view.blocks.done
-        if step.edit is not None:  # an end of text in a block that stays open may be replaced
-            full = full & ~step.owner.per_candidate(step.keep_open)
-        ends = answer_ends(candidates, eos_id)
-        ended = (ends & view.blocks.in_block).any(1) if self.when == "any" else (ends | ~view.blocks.in_block).all(1)
-        rest = rest & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
-        filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
-        return replace(filled, shortened=filled.shortened | rest.any(1))
+        ends, inside = answer_ends(candidates, eos_id), view.blocks.in_block
+        ended = (ends & inside).any(1) if self.when == "any" else (ends | ~inside).all(1)
+        rest = candidates.undecided & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
+        tokens, masked = candidates.tokens.masked_fill(rest, eos_id), candidates.masked.masked_fill(rest, False)
+        return replace(candidates, tokens=tokens, masked=masked, shortened=candidates.shortened | rest.any(1))

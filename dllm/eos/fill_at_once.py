@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
@@ -11,9 +14,9 @@ class FillAtOnce(EndOfText):
     """Every mask behind the leftmost committed end of text becomes one, whatever block it is in; positions before it go
     on. Positions that are decided already keep their token (the published code writes over them)."""
 
-    shrinks = False
+    traits = EosTraits(at_once=True, fills=True, shrinks=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         rest = candidates.undecided & (candidates.columns >= end[:, None]) & found[:, None]
         filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))

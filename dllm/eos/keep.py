@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 
 
 class Keep(EndOfText):
     """The canvas stays as it is; only the result's text ends at the first EOS."""
 
-    at_once = shrinks = fills = False
+    traits = EosTraits(at_once=False, shrinks=False, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         return candidates

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from dllm.common.ranking import one_of
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting, replaced
-from dllm.eos.base import EndOfText, after_first, behind_given
+from dllm.contract.traits import EosTraits
+from dllm.eos.base import EndOfText, after_first
 from dllm.errors import UserError, in_range
 from dllm.models.ids import Ids
 
@@ -24,7 +26,7 @@ class StopFront(EndOfText):
     dropped (None: the answer's own length).
     """
 
-    fills = False
+    traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
     def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
         in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or null for the model's own.")
@@ -42,10 +44,10 @@ class StopFront(EndOfText):
     def resolved(self, ids: Ids) -> EndOfText:
         return self if self.stops is not None else replaced(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         length, at = len(candidates.columns), candidates.columns - candidates.start[:, None]
         gap = torch.where(candidates.undecided, candidates.columns, length).amin(1, keepdim=True)
-        front = (at >= 0) & (candidates.columns < gap) & candidates.valid & behind_given(candidates)
+        front = (at >= 0) & (candidates.columns < gap) & candidates.valid & candidates.tail
         ends = one_of(candidates.tokens, (eos_id,) if self.stops is None else self.stops) & ~candidates.given
         if self.limit is not None:
             ends = ends | (at >= self.limit - 1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
 
@@ -18,11 +20,11 @@ class StopStrings(EndOfText):
     editing rule may still change none. The search runs on the host, so it costs
     a copy from the device per turn."""
 
-    asks = True
+    traits = EosTraits(at_once=True, shrinks=True, fills=True, syncs=True)
 
     def __init__(self, inner: EndOfText, strings: Sequence[str], text: Callable[[Sequence[int]], str]) -> None:
         self.inner, self.strings, self.text = inner, tuple(strings), text
-        self.shrinks, self.at_once, self.fills = inner.shrinks, inner.at_once, inner.fills
+        self.traits = inner.traits.but(syncs=True)
 
     @property
     def name(self) -> str:
@@ -35,8 +37,8 @@ class StopStrings(EndOfText):
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
-        candidates = self.inner.cut(candidates, view, step, eos_id)
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+        candidates = self.inner.cut(candidates, view, step, eos_id, full)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
         if step.edit is not None:  # what lies in a block that stays open may be replaced

@@ -9,17 +9,15 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache, Session
 from dllm.cache.guided import Guided
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
+from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.contract.attention import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
-from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
 from dllm.loop.probe import AttentionCapture
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.loop.rows import Rows
@@ -28,7 +26,6 @@ from dllm.models.memory import Memory
 from dllm.models.stream import Inputs, run_together
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
-from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
@@ -98,15 +95,13 @@ class Forward:
     network: Network
 
     @staticmethod
-    def of(
-        model: Transformer, cache: Cache, ids: Ids, sampling: Sampling, sampler: Sampler, blocks: Blocks,
-        eos: EndOfText, network: Network | None = None,
-    ) -> Forward:  # fmt: skip
+    def of(model: Transformer, ids: Ids, parts: Parts, network: Network | None = None) -> Forward:
         """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
-        needs = (*sampler.needs(), *blocks.needs(), *eos.needs(), *cache.needs())
+        cache, eos = parts.cache, parts.eos
+        needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
-        proposer = Proposer.of(sampling, ids, wanted, model)
-        return Forward(model, cache, proposer, needs, eos.shrinks, network or model)
+        proposer = Proposer.of(parts.sampling, ids, wanted, model)
+        return Forward(model, cache, proposer, needs, eos.traits.shrinks, network or model)
 
     def start(self, canvas: Canvas) -> Session:
         """The cache's session for the rows of ``canvas`` [B]."""
@@ -121,17 +116,30 @@ class Forward:
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
         return self.network is self.model
 
-    def __call__(self, rows: Rows) -> tuple[Scores, Tensor, ForwardPass, ForwardCost]:
-        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the positions that the cache forces
-        [N, L], the pass, and its cost."""
+    @property
+    def ids(self) -> Ids:
+        """The model's special ids."""
+        return self.proposer.ids
+
+    @property
+    def vocab(self) -> int:
+        """How many ids the model has."""
+        return self.model.config.vocab
+
+    def __call__(self, rows: Rows) -> tuple[Scores, ForwardPlan, ForwardPass, ForwardCost]:
+        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the plan [N], the pass, and its
+        cost."""
         owner, canvas = rows.owner, rows.candidates
-        plan = owner.per_candidate(rows.session.plan(owner.per_row(canvas), rows.blocks, rows.next_positions))
+        plan = rows.session.plan(owner.per_row(canvas), rows.blocks, rows.next_positions, rows.remembered)
+        plan = owner.per_candidate(plan)
         blocks = owner.per_candidate(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             wanted = wanted & (plan.committable | ~canvas.masked)
         if blocks.shapes.waits:  # nothing is scored in rows that wait, so nothing can be decided
-            wanted, plan = wanted & blocks.active[:, None], replace(plan, forced=plan.forced & blocks.active[:, None])
+            wanted = wanted & blocks.active[:, None]
+            if plan.forced is not None:
+                plan = replace(plan, forced=plan.forced & blocks.active[:, None])
         if "shadow" in self.proposer.wanted:
             plan = replace(plan, shadows=packed(blocks.in_block & canvas.valid, canvas.columns))
         if plan.beside is not None:  # a draft is what was proposed there last
@@ -142,10 +150,8 @@ class Forward:
         scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.constraints.free)
         drafts = None if plan.beside is None else plan.beside.drafts
         scores = replace(scores, attention=attention, drafts=drafts)
-        if self.cache.needs():
-            rows.session.after_scores(scores)
         cost = rows.session.cost(forward, scores.scored.sum(1))
-        return scores, plan.forced, forward, self._cost(cost, blocks)
+        return scores, plan, forward, self._cost(cost, blocks)
 
     def _cost(self, cost: ForwardCost, blocks: BlockState) -> ForwardCost:
         """The cost, in which rows that wait count in ``computed`` only: they ran, for nothing."""

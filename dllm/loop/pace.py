@@ -6,11 +6,12 @@ that stands still so many turns later.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, Turn
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError, name_of
@@ -51,8 +52,9 @@ class Pace(NamedTuple):
         return self.still > self.patience or self.behind > self.limit
 
 
-def never_ends(turn: Turn, row: int, pace: Pace, sampler: Any, blocks: Any, cache: Any) -> UserError:
+def never_ends(turn: Turn, row: int, pace: Pace, parts: Parts) -> UserError:
     """Says which part keeps a row from its end, and what that part must keep to."""
+    sampler, blocks, cache = parts.sampler, parts.blocks, parts.cache
     view = turn.view
     rule, number = f"sampler={name_of(sampler)}", int(view.canvas.param_index[row])
     since = f"{pace.still} forwards in a row (forwards {pace.turns - pace.still + 1} to {pace.turns} of row {number})"
@@ -65,16 +67,16 @@ def never_ends(turn: Turn, row: int, pace: Pace, sampler: Any, blocks: Any, cach
     if bool(view.open[row].any()):
         return UserError(
             f"{rule} decided nothing in {since}; {left}. A rule commits at least one position of view.open in every "
-            "row of every turn: add argmax_mask(confidence, view.open) to what it commits, or say in its class by "
-            f"patience = N how many turns it may wait ({sampler.patience} now)."
+            "row of every turn: add argmax_mask(confidence, view.open) to what it commits, or say in its traits by "
+            f"patience=N how many turns it may wait ({sampler.traits.patience} now)."
         )
     if bool((view.canvas.undecided & view.blocks.in_block)[row].any()):
         return UserError(
             f"cache={name_of(cache)} let nothing of the open block be committed in {since}; {left}. A plan computes "
             "and leaves committable at least one masked position of the open blocks in every forward."
         )
-    held = f"{rule} held a full block" if sampler.edits else f"blocks={name_of(blocks)} did not close a full block"
+    held = f"{rule} held" if sampler.traits.edits else f"blocks={name_of(blocks)} did not close"
     return UserError(
-        f"{held} for {since}; {left}. A rule that holds a block open bounds how often, and says so by patience; "
-        "a schedule closes a block that is full."
+        f"{held} a full block for {since}; {left}. A rule that keeps a full block open bounds how often, and says so "
+        "by patience; a schedule closes a block that is full."
     )

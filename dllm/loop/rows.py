@@ -5,16 +5,16 @@ Rows leave when they finish, and others join between turns. What the parts remem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
 from dllm.cache.base import Session
-from dllm.common.rowwise import Owner, join, select
+from dllm.common.rowwise import Owner, each_tensor, join, select
+from dllm.compose.fitted import Parts
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import BlockState, Ledger, State
 from dllm.contract.canvas import Canvas
@@ -22,7 +22,6 @@ from dllm.contract.checks import kept_start
 from dllm.contract.shapes import HostView, Shapes
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
-from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
@@ -59,43 +58,65 @@ class HostReport:
 
 @dataclass(frozen=True)
 class Rows:
-    """The N candidates of B rows, with everything that belongs to them. The session and the constraints change in
-    place: whoever has selected or joined rows goes on with the result alone. In papers: batch, running requests."""
+    """The N candidates of B rows, with everything that belongs to them. In papers: batch, running requests.
+
+    The session changes in place: whoever has selected or joined rows goes on with the result alone.
+    """
+
+    # What a turn makes anew, all on the device (``ON_DEVICE``).
 
     candidates: Canvas  # [N] their canvases; papers: drafts
     owner: Owner  # the row of each candidate
     blocks: BlockState  # [B] where the blocks stand
-    state: State  # the sampler's memory of the rows
-    session: Session  # the cache's memory of the rows
+    state: State  # [B, ...] what the sampler remembers of the rows
+    remembered: State  # [B, ...] what the cache remembers of the rows
     next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
-    constraints: ConstrainedBatch  # the constraints that they are under
+
+    # What the host holds.
+
+    session: Session  # the cache's buffers
+    constraints: ConstrainedBatch  # the constraints that the rows are under
     known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
     reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
 
     @staticmethod
-    def start(
-        canvas: Canvas,
-        session: Session,
-        sampler: Sampler,
-        blocks: Blocks,
-        shapes: Shapes,
-        constraints: ConstrainedBatch,
-    ) -> Rows:
+    def start(canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch) -> Rows:
         """Rows before their first turn, one candidate each."""
-        first, known = blocks.start(canvas, sampler.lookahead, shapes), tuple[HostView, ...]()
-        if shapes.waits:
+        sampler, blocks = parts.sampler, parts.blocks
+        first, known = blocks.start(canvas, sampler.traits.lookahead, shapes), tuple[HostView, ...]()
+        if shapes.bounded:
             known = tuple(map(HostView, first.begin.tolist()))
         state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
-            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session,
-            torch.zeros_like(canvas.tokens), Ledger.start(canvas), constraints, known,
+            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session.remembers(canvas),
+            torch.zeros_like(canvas.tokens), Ledger.start(canvas), session, constraints, known,
             Pace.start(canvas, first, sampler.may_wait(canvas)),
         )  # fmt: skip
 
     def __len__(self) -> int:
         return self.owner.rows
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors that a turn makes anew, in a fixed order."""
+        found: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        each_tensor(note, [getattr(self, name) for name in ON_DEVICE])
+        return found
+
+    def with_tensors(self, tensors: Iterable[Tensor]) -> Rows:
+        """The same rows on other tensors, as ``tensors`` orders them."""
+        left = iter(tensors)
+        return replace(self, **{name: each_tensor(lambda _: next(left), getattr(self, name)) for name in ON_DEVICE})
+
+    def on_host_as(self, other: Rows) -> Rows:
+        """The same with what the host holds of ``other``."""
+        return replace(other, **{name: getattr(self, name) for name in ON_DEVICE})
 
     def select(self, kept: Sequence[int]) -> Rows:
         """The rows numbered ``kept``, ascending, with all that belongs to them."""
@@ -103,10 +124,10 @@ class Rows:
         owner, candidates = self.owner.select(left)
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
-            self.candidates.select(candidates), owner, blocks, select(self.state, left), self.session.select(left),
-            self.next_positions[left], select(self.ledger, left), self.constraints.select(kept),
-            tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
-            tuple(report.select(kept) for report in self.reports),
+            self.candidates.select(candidates), owner, blocks, select(self.state, left), select(self.remembered, left),
+            self.next_positions[left], select(self.ledger, left), self.session.select(left),
+            self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
+            tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 
     def without(self, gone: Sequence[int]) -> Rows:
@@ -118,26 +139,24 @@ class Rows:
         blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
-            join(self.state, fresh.state), self.session.join(fresh.session),
-            join(self.next_positions, fresh.next_positions),
-            join(self.ledger, fresh.ledger), self.constraints.join(fresh.constraints), self.known + fresh.known,
-            self.paces + fresh.paces,
-            tuple(report.join(len(fresh)) for report in self.reports),
+            join(self.state, fresh.state), join(self.remembered, fresh.remembered),
+            join(self.next_positions, fresh.next_positions), join(self.ledger, fresh.ledger),
+            self.session.join(fresh.session), self.constraints.join(fresh.constraints), self.known + fresh.known,
+            self.paces + fresh.paces, tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded."""
-        shapes = self.blocks.shapes.bounded(lambda width: self.session.max_queries(self.known, width))
+        shapes = self.blocks.shapes.with_bounds(lambda width: self.session.max_queries(self.known, width))
         return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
-        blocks, counted = self.blocks, self.session.host_counts()
-        told = [blocks.done.long(), self.owner.per_row(self.candidates.undecided).sum(1)]
-        if blocks.shapes.waits:
-            counted = torch.zeros_like(blocks.turn) if counted is None else counted
-            told += [blocks.begin, blocks.opened.long(), blocks.turn, counted]
+        blocks, counted = self.blocks, self.session.host_counts(self.remembered)
+        told = [blocks.done, self.owner.per_row(self.candidates.undecided).sum(1)]
+        if blocks.shapes.bounded:  # a policy that counts nothing reads no count
+            told += [blocks.begin, blocks.opened, blocks.turn, blocks.turn if counted is None else counted]
         return torch.stack(told)
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
@@ -152,3 +171,6 @@ class Rows:
         paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
         done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
         return replace(self, known=known, paces=paces, reports=reports[1:]), done
+
+
+ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger")

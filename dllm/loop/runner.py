@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.constrained.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
@@ -28,32 +25,30 @@ from dllm.samplers.base import Sampler
 
 @dataclass(frozen=True)
 class Runner:
-    """One setting, checked and resolved, on one model. runtime: that of these parts. take: takes a turn. constraints:
-    what those of its requests mean for the model."""
+    """One setting, checked and resolved, on one model."""
 
-    model: Model
-    sampler: Sampler
-    blocks: Blocks
-    eos: EndOfText
-    sampling: Sampling
-    runtime: Runtime
-    forward: Forward
-    take: TakeTurn
-    constraints: Constraints
+    model: Model  # the model
+    parts: Parts  # fitted to it
+    runtime: Runtime  # that of these parts
+    forward: Forward  # the forward that serves them
+    take: TakeTurn  # takes a turn
+    constraints: Constraints  # what constraints of requests mean for the model
 
     @staticmethod
-    def of(
-        model: Model, sampler: Sampler, blocks: Blocks, cache: Cache, eos: EndOfText, sampling: Sampling,
-        runtime: Runtime,
-    ) -> Runner:  # fmt: skip
+    def of(model: Model, parts: Parts, runtime: Runtime) -> Runner:
         """Raises UserError if the runtime cannot run these parts, this model or this device."""
         network = model.transformer
         check_runtime(model.quantize, runtime.name, network.device)
-        chosen = runtime.resolved(cache, sampler, model.config, network.device, blocks)
-        runs, take = build_runtime(chosen, network, sampler, eos)
-        forward = Forward.of(network, cache, model.ids, sampling, sampler, blocks, eos, runs)
-        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, sampling.forbid_eos, model.name)
-        return Runner(model, sampler, blocks, eos, sampling, chosen, forward, take, constraints)
+        chosen = runtime.resolved(parts, model.config, network.device)
+        runs, take = build_runtime(chosen, network, parts)
+        forward = Forward.of(network, model.ids, parts, runs)
+        banned = parts.sampling.forbid_eos
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, banned, model.name)
+        return Runner(model, parts, chosen, forward, take, constraints)
+
+    def with_sampler(self, sampler: Sampler) -> Runner:
+        """The same with another rule of the same needs."""
+        return replace(self, parts=replace(self.parts, sampler=sampler))
 
     def traced(self) -> Runner:
         """The same with the entropy, which a trace needs and the sampler may not."""
@@ -63,14 +58,13 @@ class Runner:
 
     @torch.inference_mode()
     def start(
-        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
-        sampler: Sampler | None = None, blocks: Blocks | None = None,
-    ) -> Rows:  # fmt: skip
-        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. sampler, blocks:
-        a request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where
-        everything is the argmax, and for one whose constraint leaves it no text."""
+        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1, parts: Parts | None = None
+    ) -> Rows:
+        """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
+        request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where everything
+        is the argmax, and for one whose constraint leaves it no text."""
         hot = next((one.temperature for one in requests if one.temperature), None)
-        if hot and self.sampling.plain:
+        if hot and self.parts.sampling.plain:
             raise UserError(
                 f"a request names temperature={hot}, but sampling.temperature=0 takes the argmax for all. Set "
                 "sampling.temperature, too; requests may then name others, 0 included."
@@ -78,15 +72,9 @@ class Runner:
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
-        canvas = Canvas.of(requests, pad, device, at_zero, self.sampling.temperature, names, step)
-        return start_rows(
-            canvas,
-            self.forward,
-            sampler or self.sampler,
-            blocks or self.blocks,
-            self.runtime.reads,
-            self.constraints.batch(requests),
-        )
+        canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
+        own = self.constraints.batch(requests)
+        return start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
 
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
@@ -112,7 +100,7 @@ class Runner:
     ) -> Iterator[Turn]:  # fmt: skip
         """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck: as in ``turns`` of
         the loop. Raises UserError if the model's weights are damaged."""
-        running = turns(rows, self.forward, self.sampler, self.blocks, self.eos, self.take, between, stuck)
+        running = turns(rows, self.forward, self.parts, self.take, between, stuck)
         yield from checked_finite(running, self.model.name)
 
 

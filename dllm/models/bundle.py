@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 import torch
 
@@ -105,7 +105,7 @@ def load(
         known = [entry for entry in signature(load).parameters if entry != "unknown"]
         raise unknown_argument("load", name, unknown[name], known)
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, tokenizer, ids = describe(path, mask_id, attention_block)
+    _, config, tokenizer, ids, name = describe(path, mask_id, attention_block)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora = read_adapter(adapter, config, path)
     folder = locate(path)
@@ -120,7 +120,7 @@ def load(
         pack_weights(transformer)
     if invariant:
         transformer.become_invariant()
-    name, lora_folder = Path(path).expanduser().resolve().name, None if lora is None else lora.folder
+    lora_folder = None if lora is None else lora.folder
     return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder, kernels)
 
 
@@ -136,10 +136,18 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
     return found
 
 
-def describe(
-    path: str | Path, mask_id: int | None = None, attention_block: int | None = None
-) -> tuple[Path, ModelConfig, Tokenizer | None, Ids]:
-    """Folder, config, tokenizer and ids of a model, without its weights. mask_id, attention_block: as in ``load``.
+class Description(NamedTuple):
+    """What is known of a model without its weights."""
+
+    path: Path  # its folder
+    config: ModelConfig  # with the resolved mask, eos and pad ids
+    tokenizer: Tokenizer | None  # None: the folder has none
+    ids: Ids  # the ids that proposing needs
+    name: str  # of the folder or hub id
+
+
+def describe(path: str | Path, mask_id: int | None = None, attention_block: int | None = None) -> Description:
+    """Describe a model without reading its weights. mask_id, attention_block: as in ``load``.
 
     Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad
     id, and a missing pad the eos id (they are the same in most published checkpoints). The returned config holds the
@@ -149,7 +157,7 @@ def describe(
     config = read_model_config(folder, attention_block)
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
-    return folder, config, tokenizer, ids
+    return Description(folder, config, tokenizer, ids, Path(path).expanduser().resolve().name)
 
 
 def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:

@@ -14,8 +14,7 @@ from shutil import which
 import torch
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.choose import amd_kind
 from dllm.kernels.invariant import Tiled
@@ -23,7 +22,6 @@ from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
-from dllm.samplers.base import Sampler
 
 RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph", "compile_cudagraph")
 COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cudagraph")
@@ -61,47 +59,50 @@ class Runtime:
         """How many turns late the host reads; None: shapes are exact."""
         return None if self.name == "eager" else self.lag or 0
 
-    def resolved(
-        self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks
-    ) -> Runtime:
+    def resolved(self, parts: Parts, config: ModelConfig, device: torch.device) -> Runtime:
         """The runtime of these parts on this device. Raises UserError as ``check`` does."""
-        parts = cache, sampler, config, device, blocks
         if self.name == "auto":
             if device.type != "cuda" and not self.lag:
                 return Runtime("eager")
             try:
-                return replace(self, name="static").resolved(*parts)
+                return replace(self, name="static").resolved(parts, config, device)
             except UserError:
                 if self.lag:
                     raise
                 return Runtime("eager")
-        self.check(*parts)
-        late = device.type == "cuda" and not sampler.branches and self.name != "eager"
+        self.check(parts, config, device)
+        late = device.type == "cuda" and not parts.sampler.traits.branches and self.name != "eager"
         return replace(self, lag=int(late)) if self.lag is None else self
 
-    def check(self, cache: Cache, sampler: Sampler, config: ModelConfig, device: torch.device, blocks: Blocks) -> None:
+    def check(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
+        cache, sampler, blocks = parts.cache, parts.sampler, parts.blocks
         if self.name == "auto":
             return
-        if self.lag and sampler.branches:
+        if self.lag and sampler.traits.branches:
             raise UserError(
                 f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "
                 "the next turn. Use lag=0."
             )
-        if self.name != "eager" and cache.static and blocks.rolls_back and cache.follows_commits:
+        if (
+            self.name != "eager"
+            and cache.traits.bounded_shapes
+            and blocks.traits.rolls_back
+            and cache.traits.bounds_from_commits
+        ):
             raise UserError(
                 f"runtime={self.name} with cache={name_of(cache)} bounds shapes by what a turn may commit, but "
                 f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
             )
-        if self.name != "eager" and not cache.static:
+        if self.name != "eager" and not cache.traits.bounded_shapes:
             raise UserError(
                 f"runtime={self.name} needs shapes that the host can bound, but the number of rows that "
                 f"cache={name_of(cache)} computes cannot be. Use runtime=eager, or cache=none, prefix, dual or window."
             )
         if self.name not in FIXED:
             return
-        if sampler.branches or any("shadow" in need.statistics for need in sampler.needs()):
-            name, extra = name_of(sampler), "several candidates" if sampler.branches else "extra rows"
+        if sampler.traits.branches or any("shadow" in need.statistics for need in sampler.needs()):
+            name, extra = name_of(sampler), "several candidates" if sampler.traits.branches else "extra rows"
             raise UserError(
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."

@@ -36,7 +36,7 @@ class Adas(Wrapper):
                 "sampler/inner=adas."
             )
         super().__init__(inner)
-        self.stateless, self.by_confidence, self.asks = inner.stateless, False, True
+        self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
         self.weight, self.layers = weight, layers
 
     def check(self, setting: Setting) -> None:
@@ -55,7 +55,7 @@ class Adas(Wrapper):
         score = scores.confidence if self.statistic is None else -error
         charged = self.weight * debts(scores.attention, score, error, view.open, self.weight, rounds)
         step = super().propose(replace(view, scores=self._with(scores, score - charged)), state)
-        return view.step(step.commit, accepted=step.accepted, stop=step.stop, state=step.state)
+        return view.restated(step)
 
     def _with(self, scores: Scores, score: Tensor) -> Scores:
         if self.statistic is None:
@@ -67,7 +67,13 @@ def ranks_alone(rule: Sampler, statistic: str | None) -> bool:
     """Whether the rule commits the first positions by confidence, or by one ``statistic`` that it asks for."""
     needs = rule.needs()
     reads_more = any(need.logits or need.lookup or need.attention or len(need.statistics) > 1 for need in needs)
-    plain = rule.stateless and not (rule.revocable or rule.edits or rule.branches or rule.ahead or rule.lookahead)
+    plain = rule.traits.stateless and not (
+        rule.traits.revocable
+        or rule.traits.edits
+        or rule.traits.branches
+        or rule.traits.commits_ahead
+        or rule.traits.lookahead
+    )
     follows = plain and not reads_more and (rule.by_confidence or statistic is not None)
     return follows and rule.deterministic and goes_by(rule, statistic)
 

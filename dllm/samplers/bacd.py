@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
 
@@ -22,10 +22,10 @@ class BACD(Sampler):
     history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
     """
 
-    stateless = False
+    traits = SamplerTraits(stateless=False)
     per_request = ("lower", "upper")
 
-    def __init__(self, lower: Any = 0.6, upper: Any = 0.9, history: str = "block") -> None:
+    def __init__(self, lower: PerRequest = 0.6, upper: PerRequest = 0.9, history: str = "block") -> None:
         in_range("sampler.lower", lower, 0.0, 1.0)
         in_range("sampler.upper", upper, 0.0, 1.0)
         if (torch.as_tensor(lower) > torch.as_tensor(upper)).any():
@@ -33,19 +33,22 @@ class BACD(Sampler):
         in_choices("sampler.history", history, ("block", "sequence"))
         self.lower, self.upper, self.history = lower, upper, history
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {"sum": 0, "count": 0} if self.history == "block" else {}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         zero = torch.zeros_like(canvas.start)
-        return super().start(canvas, blocks) | {"sum": zero.double(), "count": zero, "block": zero - 1}
+        return super().start(canvas, blocks) | {"sum": zero.double(), "count": zero}
 
     def step(self, view: View, state: State) -> Step:
         confidence = view.scores.confidence
-        fresh = (state["block"] != view.blocks.index) & (self.history == "block")
-        total, count = state["sum"].masked_fill(fresh, 0), state["count"].masked_fill(fresh, 0)
+        total, count = state["sum"], state["count"]
         highest = confidence.masked_fill(~view.open, 0.0).amax(1)
         bar = torch.where(count > 0, total / count.clamp(min=1), highest)
         bar = torch.minimum(torch.maximum(bar, state["lower"]), state["upper"])
         accepted = view.open & (confidence >= bar[:, None])
         commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
         total = total + (confidence * commit).sum(1)
-        changed = {"sum": total, "count": count + commit.sum(1), "block": view.blocks.index}
+        changed = {"sum": total, "count": count + commit.sum(1)}
         return view.step(commit, accepted=accepted, state=changed)

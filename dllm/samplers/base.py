@@ -7,6 +7,7 @@ and leaves them unchanged where the rule is not called.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request, per_row
 from dllm.contract.checks import kept_contents, kept_step
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule, declared
 from dllm.samplers.trial import puts_last, repeats_itself
 
 
@@ -28,51 +29,33 @@ class Sampler:
     ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state; the rest has defaults.
     B rows, N candidates, L columns.
 
-    What other parts must know of a rule is found out where its class does not say it, or refused in its first step.
-    stateless: it carries nothing but parameters from turn to turn (a rule with a ``start`` of its own counts as one
-    that does). revocable: it may remask. edits: it may replace tokens of the current block, and hold the block open
-    when it is full. branches: it may offer several candidates, the first of which has every mask of the others, because
-    caches plan by it (so counts a rule with ``choose``). announces: it says what it will commit in its next turn.
-    verifies: what it announces are drafts, to be verified by a forward in which they lie beside their masks. tempered:
-    confidences come from the tempered distribution (Dream's convention). asks: its step asks the device (how many steps
-    there are, for example), so a turn with it cannot be recorded. prescribed: it commits the positions that a plan
-    names, whatever their scores. ahead: a turn may commit what only later turns of the rule inside would. lookahead:
-    how many blocks are open beyond the current one. patience: how many turns in a row it may leave a row as it is,
-    although something is open, or a full block is held. per_request: names of the parameters that may be one number for
-    all rows, or have one entry per request.
+    ``traits`` say what other parts must know of a rule; what they say wrongly is refused in its first step.
     """
 
-    stateless = True
-    revocable = False
-    edits = False
-    branches = False
-    announces = False
-    verifies = False
-    tempered = False
-    asks = False
-    prescribed = False
-    ahead = False
-    lookahead = 0
-    patience = 16
-    per_request: tuple[str, ...] = ()
+    traits: SamplerTraits
+    per_request: tuple[str, ...] = ()  # names of parameters that may have one entry per request
+
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        """Entries of the state that end with their block, and what they are in every position when the next one
+        opens."""
+        return {}
 
     def __init_subclass__(cls) -> None:
-        own = vars(cls)
-        if "start" in own and "stateless" not in own:
-            cls.stateless = False
-        if "choose" in own and "branches" not in own:
-            cls.branches = True
+        declared(cls, "SamplerTraits")
 
     @cached_property
     def deterministic(self) -> bool:
         """Whether the same scores always give the same step. A class that does not say so is tried."""
-        return repeats_itself(self)
+        said = self.traits.deterministic
+        return repeats_itself(self) if said is None else said
 
     @cached_property
     def by_confidence(self) -> bool:
         """Whether it commits positions of confidence -1 last (``sampling.eos_last``), because it goes by confidence. A
         class that does not say so is tried."""
-        return puts_last(self)
+        said = self.traits.by_confidence
+        return puts_last(self) if said is None else said
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""
@@ -103,7 +86,7 @@ class Sampler:
     def may_wait(self, canvas: Canvas) -> Tensor:
         """How many turns in a row the rule may leave the rows of ``canvas`` [B] as they are: ``patience``, or all turns
         of a fixed schedule, which may have more forwards than masks."""
-        patience, turns = torch.full_like(canvas.start, self.patience), self.turns(canvas)
+        patience, turns = torch.full_like(canvas.start, self.traits.patience), self.turns(canvas)
         return patience if turns is None else torch.maximum(patience, turns)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
@@ -118,24 +101,24 @@ class Sampler:
     def propose(self, view: View, state: State) -> Step:
         """What ``decide`` and wrappers call: ``step`` for the active rows. Rows in which the cache's plan forces
         positions commit the proposals at those instead."""
-        shapes, forces = view.blocks.shapes, view.may_force
-        if forces:
+        shapes, forced = view.blocks.shapes, view.forced_now
+        if forced is not None:
             view = replace(view, open=view.open & view.active[:, None])
         acts = shapes.any(view.active)
         step = kept_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.no_positions)
-        active, open_ = step.owner.per_candidate(view.active), step.owner.per_candidate(view.open)
-        remask = step.remask & active[:, None] if self.revocable else step.remask
-        step = replace(step, commit=step.commit & open_, remask=remask)
+        each = step.owner.per_candidate
+        step = step.but(commit=step.commit & each(view.open))
+        if self.traits.revocable:
+            step = step.but(remask=step.remask & each(view.active)[:, None])
         if step.edit is not None:
-            edit = step.edit & step.owner.per_candidate(view.editable) & active[:, None]
-            step = replace(step, edit=edit, keep_open=step.keep_open & view.active)
-        if not forces:
+            edit = step.edit & each(view.editable) & each(view.active)[:, None]
+            step = step.but(edit=edit, keep_open=step.keep_open & view.active)
+        if forced is None:
             return step
-        forced, proposed = step.owner.per_candidate(view.forced), step.owner.per_candidate(view.scores.token)
-        sure = step.owner.per_candidate(view.scores.confidence)
-        return replace(
-            step, commit=step.commit | forced, tokens=torch.where(forced, proposed, step.tokens),
-            confidence=torch.where(forced, sure, step.confidence),
+        forced = each(forced)
+        return step.but(
+            commit=step.commit | forced, tokens=torch.where(forced, each(view.scores.token), step.tokens),
+            confidence=torch.where(forced, each(view.scores.confidence), step.confidence),
         )  # fmt: skip
 
     def decide(self, view: View, state: State, vocab: int) -> Step:
@@ -146,6 +129,14 @@ class Sampler:
             step = kept_step(self, step, view, state)
         kept_contents(self, step, view, vocab, wraps)
         return step
+
+    def next_block(self, state: State, rows: Tensor) -> State:
+        """The state when another block has opened in ``rows`` [B]."""
+
+        def begun(value: Tensor, start: float) -> Tensor:
+            return value.masked_fill(rows.view(-1, *[1] * (value.dim() - 1)), start)
+
+        return state | {name: begun(state[name], start) for name, start in self.per_block.items()}
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]; ``state`` is [B].

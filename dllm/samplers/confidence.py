@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -13,9 +13,11 @@ from dllm.samplers.base import Sampler
 class Confidence(Sampler):
     """Commit each open position whose confidence is at least ``threshold``, and always the most confident one."""
 
+    traits = SamplerTraits(stateless=True)
+
     per_request = ("threshold",)
 
-    def __init__(self, threshold: Any = 0.9) -> None:
+    def __init__(self, threshold: PerRequest = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.threshold = threshold
 

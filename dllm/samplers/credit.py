@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
@@ -32,13 +32,19 @@ class Credit(Wrapper):
     per_request = ("beta", "gamma", "alpha")
 
     def __init__(
-        self, inner: Sampler, beta: Any = 0.7, gamma: Any = 0.2, alpha: Any = 0.65, slots: int = SLOTS
-    ) -> None:
+        self, inner: Sampler, beta: PerRequest = 0.7, gamma: PerRequest = 0.2, alpha: PerRequest = 0.65,
+        slots: int = SLOTS,
+    ) -> None:  # fmt: skip
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
-        takes_back = inner.revocable or inner.edits
-        if inner.tempered or takes_back or inner.branches or any(need.statistics for need in inner.needs()):
+        takes_back = inner.traits.revocable or inner.traits.edits
+        if (
+            inner.traits.tempered
+            or takes_back
+            or inner.traits.branches
+            or any(need.statistics for need in inner.needs())
+        ):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "
@@ -65,22 +71,20 @@ class Credit(Wrapper):
                 f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
             )
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {**super().per_block, "credit": 0}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         ids = canvas.tokens.new_zeros(*canvas.tokens.shape, self.slots)
-        credit, block = torch.zeros_like(ids, dtype=torch.float64), torch.zeros_like(canvas.start) - 1
-        return super().start(canvas, blocks) | {"block": block, "ids": ids, "credit": credit}
+        return super().start(canvas, blocks) | {"ids": ids, "credit": torch.zeros_like(ids, dtype=torch.float64)}
 
     def propose(self, view: View, state: State) -> Step:
         if not view.blocks.shapes.any(view.active):
             return super().propose(view, state)
-        fresh = (state["block"] != view.blocks.index)[:, None, None]
-        scores, changed = credited(view, state | {"credit": state["credit"].masked_fill(fresh, 0.0)})
+        scores, changed = credited(view, state)
         step = super().propose(replace(view, scores=scores), state)
-        changed |= step.state | {"block": view.blocks.index}
-        return view.step(
-            step.commit, tokens=step.tokens, accepted=step.accepted, next_positions=step.next_positions, stop=step.stop,
-            state=changed,
-        )  # fmt: skip
+        return view.restated(step, state=changed | step.state)
 
 
 def credited(view: View, state: State) -> tuple[Scores, State]:

@@ -6,10 +6,10 @@ d3llm/d3llm_DREAM/d3llm_dream_generate_util.py (_sample_multi_block).
 
 from __future__ import annotations
 
-from typing import Any
-
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
@@ -22,10 +22,10 @@ class D3LLM(Sampler):
     In one block at a time that is ``DParallel``. It is meant for ``blocks=ahead``.
     """
 
-    by_confidence = False
+    traits = SamplerTraits(stateless=True, by_confidence=False)
     per_request = ("threshold",)
 
-    def __init__(self, threshold: Any = 0.5, form: str = "llada") -> None:
+    def __init__(self, threshold: PerRequest = 0.5, form: str = "llada") -> None:
         in_range("sampler.threshold", threshold, 0.0)
         in_choices("sampler.form", form, ("llada", "dream"))
         self.threshold, self.form = threshold, form

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.canvas import PerRequest
 from dllm.contract.setting import Setting
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -31,13 +31,13 @@ class Dawn(Sampler):
     read it in the row of the position, not in the row that predicts it (the published code for Dream).
     """
 
-    by_confidence = False
-    asks = True  # how many rounds the last set takes
+    # how many rounds the last set takes
+    traits = SamplerTraits(stateless=True, by_confidence=False, syncs=True)
     per_request = ("threshold", "induced_threshold", "low_threshold", "edge", "sink")
 
     def __init__(
-        self, threshold: Any = 0.9, induced_threshold: Any = 0.7, low_threshold: Any = 0.75, edge: Any = 0.07,
-        sink: Any = 0.01, layers: int | None = None, unshifted: bool = False,
+        self, threshold: PerRequest = 0.9, induced_threshold: PerRequest = 0.7, low_threshold: PerRequest = 0.75,
+        edge: PerRequest = 0.07, sink: PerRequest = 0.01, layers: int | None = None, unshifted: bool = False,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.induced_threshold", induced_threshold, 0.0, advice="Above 1 nothing is induced.")

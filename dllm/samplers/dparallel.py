@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -14,10 +14,10 @@ class DParallel(Sampler):
     """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy. The rule
     works with any model, and gains most with one distilled for it."""
 
-    by_confidence = False
+    traits = SamplerTraits(stateless=True, by_confidence=False)
     per_request = ("threshold",)
 
-    def __init__(self, threshold: Any = 0.5) -> None:
+    def __init__(self, threshold: PerRequest = 0.5) -> None:
         in_range("sampler.threshold", threshold, 0.0)
         self.threshold = threshold
 

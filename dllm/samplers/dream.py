@@ -40,7 +40,7 @@ class Dream(Static):
     masks.
     """
 
-    tempered = True
+    traits = Static.traits.but(stateless=False, tempered=True)
 
     def __init__(
         self, alg: str = "entropy", steps: int | None = None, eps: float = 1e-3, alg_temp: float = 0.0
@@ -51,7 +51,7 @@ class Dream(Static):
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
         if alg_temp > 0:
-            self.stateless = self.deterministic = self.by_confidence = False
+            self.traits = self.traits.but(stateless=False, deterministic=False, by_confidence=False)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         self._grids(len(canvas.columns), canvas.columns.device)  # made here, not in a turn

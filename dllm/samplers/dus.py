@@ -12,7 +12,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler, shared_state
 
@@ -26,8 +26,8 @@ class DUS(Sampler):
     without an open column takes the most confident open one.
     """
 
-    stateless = True  # its state is a table
-    by_confidence = False
+    # its state is a table
+    traits = SamplerTraits(stateless=True, by_confidence=False)
 
     def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "binary", threshold: float = 0.0) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")
@@ -35,7 +35,7 @@ class DUS(Sampler):
         in_choices("sampler.levels", levels, ("dilated", "binary"))
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         self.base, self.base_skip, self.levels, self.threshold = base, base_skip, levels, threshold
-        self.prescribed = threshold == 0
+        self.traits = self.traits.but(fixed_order=threshold == 0)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """levels [B, W + 1, W]: the level of each offset in a block of each length."""

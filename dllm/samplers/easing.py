@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -22,11 +22,14 @@ class Easing(Sampler):
     whose forwards do not compute them).
     """
 
+    traits = SamplerTraits(stateless=True)
+
     per_request = ("threshold", "alpha")
 
     def __init__(
-        self, threshold: Any = 0.9, alpha: Any = 0.1, suffix_window: int | None = 96, suffix_masks: bool = True
-    ) -> None:
+        self, threshold: PerRequest = 0.9, alpha: PerRequest = 0.1, suffix_window: int | None = 96,
+        suffix_masks: bool = True,
+    ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.alpha", alpha, 0.0, 1.0, "0 is a fixed threshold.")
         in_range("sampler.suffix_window", suffix_window, 0, advice="It counts columns; null is all of them.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -16,10 +16,10 @@ class EntropyBound(Sampler):
     """Sort the open positions by entropy, H(1) <= H(2) <= ... Commit the longest prefix whose sum without its largest
     entry is at most ``gamma`` nats. That is always at least one position: its sum without itself is 0."""
 
-    by_confidence = False
+    traits = SamplerTraits(stateless=True, by_confidence=False)
     per_request = ("gamma",)
 
-    def __init__(self, gamma: Any = 0.1) -> None:
+    def __init__(self, gamma: PerRequest = 0.1) -> None:
         in_range("sampler.gamma", gamma, 0.0)
         self.gamma = gamma
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -15,10 +15,10 @@ class EntropyDistance(Sampler):
     one. Commit what costs less than ``threshold``, and always the cheapest. A position of no entropy waits until it is
     within threshold / penalty columns. threshold 0: one position per forward."""
 
-    by_confidence = False
+    traits = SamplerTraits(stateless=True, by_confidence=False)
     per_request = ("threshold", "penalty")
 
-    def __init__(self, threshold: Any = 0.4, penalty: Any = 0.02) -> None:
+    def __init__(self, threshold: PerRequest = 0.4, penalty: PerRequest = 0.02) -> None:
         in_range("sampler.threshold", threshold, 0.0, advice="0 is one token per forward.")
         in_range("sampler.penalty", penalty, 0.0, advice="0 is a threshold of entropy alone.")
         self.threshold, self.penalty = threshold, penalty

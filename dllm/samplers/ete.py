@@ -6,16 +6,14 @@ abstract leaves open is a parameter here.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
@@ -27,15 +25,13 @@ class ETE(Sampler):
     becomes a candidate of the next forward, and the row goes on with the most plausible.
     """
 
-    stateless = False
-    branches = True
+    traits = SamplerTraits(stateless=False, branches=True, by_confidence=False)
     per_request = ("threshold", "cross_threshold")
-    by_confidence = False
 
     def __init__(
-        self, threshold: Any = 0.9, lookahead_blocks: int = 1, cross_threshold: Any = 0.95, explore_min_commit: int = 2,
-        explore_width: int = 3, explore_mass: float = 0.8, explore_position: str = "entropy",
-        explore_score: str = "pseudo_likelihood",
+        self, threshold: PerRequest = 0.9, lookahead_blocks: int = 1, cross_threshold: PerRequest = 0.95,
+        explore_min_commit: int = 2, explore_width: int = 3, explore_mass: float = 0.8,
+        explore_position: str = "entropy", explore_score: str = "pseudo_likelihood",
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.cross_threshold", cross_threshold, 0.0, 1.0)
@@ -44,7 +40,8 @@ class ETE(Sampler):
         in_range("sampler.explore_width", explore_width, 1, 64)
         in_choices("sampler.explore_position", explore_position, ("entropy", "lowest_confidence", "leftmost"))
         in_choices("sampler.explore_score", explore_score, ("pseudo_likelihood", "cascade_count", "prior"))
-        self.threshold, self.cross_threshold, self.lookahead = threshold, cross_threshold, lookahead_blocks
+        self.threshold, self.cross_threshold = threshold, cross_threshold
+        self.traits = self.traits.but(lookahead=lookahead_blocks)
         self.min_commit, self.width, self.mass = explore_min_commit, explore_width, explore_mass
         self.position, self.score = explore_position, explore_score
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from dllm.common.ranking import rank
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -19,9 +19,11 @@ class Factor(Sampler):
     commit_last: if only the very last rank fails, commit it too (the published code does, the paper does not).
     """
 
+    traits = SamplerTraits(stateless=True)
+
     per_request = ("factor",)
 
-    def __init__(self, factor: Any = 1.0, commit_last: bool = True) -> None:
+    def __init__(self, factor: PerRequest = 1.0, commit_last: bool = True) -> None:
         in_range("sampler.factor", factor, 0.0)
         self.factor, self.commit_last = factor, commit_last
 

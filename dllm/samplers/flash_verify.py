@@ -5,16 +5,14 @@ The rule is that of VILA-Lab/Flash-dLLM@7437a55: llada/generate.py (generate_wit
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 
@@ -26,11 +24,10 @@ class FlashVerify(Sampler):
     at least ``gamma``; it may be empty. Nothing is drafted that comes last by ``sampling.eos_last``.
     """
 
-    stateless = False
-    verifies = True
+    traits = SamplerTraits(stateless=False, verifies=True)
     per_request = ("threshold", "gamma")
 
-    def __init__(self, threshold: Any = 0.9, gamma: Any = 0.8) -> None:
+    def __init__(self, threshold: PerRequest = 0.9, gamma: PerRequest = 0.8) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 1e-9, 1.0, advice="1 accepts what is certain alone.")
         self.threshold, self.gamma = threshold, gamma

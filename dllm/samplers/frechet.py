@@ -6,10 +6,10 @@ at least (Fréchet's inequality), and another joint answer has probability e(n) 
 
 from __future__ import annotations
 
-from typing import Any
-
 from dllm.common.ranking import rank
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
@@ -21,9 +21,11 @@ class Frechet(Sampler):
     Where ``factor`` counts the weakest error n + 1 times, this rule counts each error once, and the weakest twice.
     """
 
+    traits = SamplerTraits(stateless=True)
+
     per_request = ("margin",)
 
-    def __init__(self, margin: Any = 0.25) -> None:
+    def __init__(self, margin: PerRequest = 0.25) -> None:
         in_range("sampler.margin", margin, 0.0, 1.0, "1 is one token per forward.")
         self.margin = margin
 

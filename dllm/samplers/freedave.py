@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -34,7 +35,7 @@ class FreeDave(Wrapper):
 
     def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
-        if not (inner.deterministic and inner.stateless) or inner.revocable or inner.edits:
+        if not (inner.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
             raise UserError(
                 f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
                 f"sampler/inner={name_of(inner)} must be deterministic and carry no state. "
@@ -42,12 +43,12 @@ class FreeDave(Wrapper):
                 "inside: sampler=prophet sampler/inner=freedave."
             )
         super().__init__(inner)
-        self.branches, self.ahead, self.announces = True, True, False
+        self.traits = self.traits.but(branches=True, commits_ahead=True, plans_ahead=False)
         self.draft_steps, self.reference_branches = draft_steps, reference_branches
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
-        if setting.blocks.slides:
+        if setting.blocks.traits.slides:
             raise UserError(
                 f"sampler={name_of(self)} drafts several turns in one block, but blocks={name_of(setting.blocks)} "
                 "moves its own after every turn. Use blocks=fixed."
@@ -61,27 +62,31 @@ class FreeDave(Wrapper):
     def turns(self, canvas: Canvas) -> None:
         """None: drafts save turns, and the scores decide how many."""
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {**super().per_block, "turn": -1}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """steps [B]: inner steps done in the block when the last drafts were made, which fixed schedules count by.
-        left [B, K]: masks of the row after each draft, which tell the draft it went on with. block, turn [B]: when the
+        left [B, K]: masks of the row after each draft, which tell the draft it went on with. turn [B]: when the
         drafts were made."""
         zero = torch.zeros_like(canvas.start)
-        own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "block": zero, "turn": zero - 1}
+        own = {"steps": zero, "left": zero[:, None].expand(-1, self.draft_steps), "turn": zero - 1}
         return super().start(canvas, blocks) | own
 
     def propose(self, view: View, state: State) -> Step:
         """Draft in all rows: up to ``draft_steps`` candidates, and one where a single mask is left or nothing is
         open."""
         made, written, own = self.drafts(view, state)
-        room = (view.open & ~view.forced).sum(1)
-        most = torch.where(view.forced.any(1), room, self.draft_steps)
+        room = (view.open & ~view.forced_positions).sum(1)
+        most = torch.where(view.forced_positions.any(1), room, self.draft_steps)
         commit, owner = candidates_of(made, most, room * self.reference_branches)
         return view.step(commit, tokens=owner.per_candidate(written), owner=owner, state=own)
 
     def drafts(self, view: View, state: State) -> tuple[Tensor, Tensor, State]:
         """The inner rule applied once, twice, ... to the same scores: what each draft commits [B, K, L], the tokens
         [B, L], and the state that tells a draft from another."""
-        forced, steps = view.forced, self._steps(view, state)
+        forced, steps = view.forced_positions, self._steps(view, state)
         stale = forced.any(1, keepdim=True)
         left, draft = view.open & ~forced, replace(view, blocks=replace(view.blocks, forwards=steps))
         drafts: list[Tensor] = []
@@ -97,19 +102,17 @@ class FreeDave(Wrapper):
             left, draft = left & ~new, replace(draft, canvas=draft.canvas.commit(new, tokens))
         made = torch.stack(drafts, 1)
         masks = view.canvas.masked.sum(1, keepdim=True) - made.sum(2)  # an end of text cuts none of these
-        own = {"steps": steps, "left": masks, "block": view.blocks.index, "turn": view.blocks.turn}
+        own = {"steps": steps, "left": masks, "turn": view.blocks.turn}
         return made, torch.where(drafts[-1], draft.canvas.tokens, view.scores.token), own
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
-        return self.inner.propose(
-            replace(view, forced=view.canvas.no_positions, active=view.open.any(1)), inside(state)
-        )
+        return self.inner.propose(replace(view, forced=None, active=view.open.any(1)), inside(state))
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""
         kept = (state["left"] == view.canvas.masked.sum(1, keepdim=True)).long()
-        known = (state["turn"] == view.blocks.turn - 1) & (state["block"] == view.blocks.index)
+        known = state["turn"] == view.blocks.turn - 1
         return torch.where(known, state["steps"] + kept.argmax(1) + 1, view.block_step)
 
     def follows(self, candidates: Canvas, successors: Canvas, rows: Tensor) -> Tensor:

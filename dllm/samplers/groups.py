@@ -25,8 +25,7 @@ class Groups(Scheduled):
     so ``cache=recap cache.targets=announced`` computes little else.
     """
 
-    stateless = False
-    announces = True
+    traits = Scheduled.traits.but(stateless=False, plans_ahead=True)
 
     def __init__(self, steps: int | None = None, power: float = 2.5, full_steps: int = 0, local_steps: int = 1) -> None:
         super().__init__(steps)

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas, per_row
+from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import laid_over
@@ -29,12 +27,11 @@ class JointThreshold(Sampler):
     taken from the logit of the token that stands one column to the left in the block, masks included.
     """
 
-    stateless = False
-    edits = True
+    traits = SamplerTraits(stateless=False, edits=True)
     per_request = ("threshold", "edit_threshold")
 
     def __init__(
-        self, threshold: Any = 0.7, edit_threshold: float | Sequence[float] | None = 0.5, post_edit_steps: int = 16,
+        self, threshold: PerRequest = 0.7, edit_threshold: PerRequest | None = 0.5, post_edit_steps: int = 16,
         minimum: int = 1, penalty: float = 0.0,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -44,7 +41,7 @@ class JointThreshold(Sampler):
         in_range("sampler.penalty", penalty, 0.0, advice="0 is off.")
         self.threshold, self.edit_threshold, self.penalty = threshold, edit_threshold, penalty
         self.post_edit_steps, self.minimum = post_edit_steps, minimum
-        self.patience = max(Sampler.patience, post_edit_steps)
+        self.traits = self.traits.but(patience=max(self.traits.patience, post_edit_steps))
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True, logits=self.penalty > 0),)

@@ -5,14 +5,14 @@ The rule is that of shkim0116/KLASS@ad87ecb: src/model/llada_klass.py (stable_co
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.scheduled import Scheduled
@@ -30,12 +30,12 @@ class KLASS(Scheduled):
     tokens and bfloat16. A position that a cache left out for a forward begins anew.
     """
 
-    stateless = False
+    traits = Scheduled.traits.but(stateless=False)
     per_request = ("threshold", "kl")
 
     def __init__(
-        self, threshold: Any = 0.9, kl: Any = 0.01, history: int = 2, strategy: str = "all", since: str = "answer",
-        steps: int | None = None,
+        self, threshold: PerRequest = 0.9, kl: PerRequest = 0.01, history: int = 2, strategy: str = "all",
+        since: str = "answer", steps: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(steps)
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -51,40 +51,41 @@ class KLASS(Scheduled):
     def turns(self, canvas: Canvas) -> None:
         """None: the scores decide."""
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {"calm": -1} if self.since == "block" else {}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """calm [B, L]: forwards since a position's distribution last moved (0: now; -1: not scored in the last one).
-        before [B, W, V]: logits of the last forward. block [B]: its number."""
+        before [B, W, V]: logits of the last forward."""
         length = len(canvas.columns)
         width = min(length, blocks.widest(length)) if self.since == "block" else length
         # Only the first scores tell the vocabulary and the precision. Until then: no token, in the type that every
         # other one absorbs.
         nothing = canvas.masked.new_zeros(len(canvas.start), width, 0)
         return super().start(canvas, blocks) | {
-            "before": nothing, "calm": torch.zeros_like(canvas.tokens) - 1, "block": torch.zeros_like(canvas.start) - 1,
+            "before": nothing, "calm": torch.zeros_like(canvas.tokens) - 1,
         }  # fmt: skip
 
     def step(self, view: View, state: State) -> Step:
         scores, confidence = view.scores, view.scores.confidence
-        place, same = self._places(view, state)
+        place = self._places(view)
         now = in_block(scores, place, state["before"].shape[1])
         before = state["before"] if state["before"].shape[-1] else now
         moved = divergence(now, before).gather(1, place.clamp(0, now.shape[1] - 1))
-        known = (state["calm"] >= 0) & same[:, None]
-        calm = torch.where(known & (moved < state["kl"][:, None]), state["calm"] + 1, 0)
+        calm = torch.where((state["calm"] >= 0) & (moved < state["kl"][:, None]), state["calm"] + 1, 0)
         followed = view.blocks.in_block if self.since == "block" else view.canvas.undecided
         calm = calm.masked_fill(~(scores.scored & followed), -1)
         ready = view.open & (confidence > state["threshold"][:, None]) & (calm >= self.history)
         accepted = self._chosen(ready & (view.block_step >= self.history - 1)[:, None], confidence, moved)
         due = torch.where(accepted.any(1), 0, self.due(view, state).clamp(min=1))
         commit = accepted | top_k_mask(confidence, view.open, due)
-        return view.step(commit, accepted=accepted, state={"calm": calm, "before": now, "block": view.blocks.index})
+        return view.step(commit, accepted=accepted, state={"calm": calm, "before": now})
 
-    def _places(self, view: View, state: State) -> tuple[Tensor, Tensor]:
-        """Where in the state each column [B, L] lies, and whether the rows' [B] histories go on."""
+    def _places(self, view: View) -> Tensor:
+        """Where in the state each column [B, L] lies."""
         columns = view.canvas.columns
-        if self.since == "answer":
-            return columns.expand_as(view.canvas.tokens), torch.ones_like(view.active)
-        return columns - view.blocks.begin[:, None], state["block"] == view.blocks.index
+        return view.canvas.positions if self.since == "answer" else columns - view.blocks.begin[:, None]
 
     def _chosen(self, ready: Tensor, confidence: Tensor, moved: Tensor) -> Tensor:
         if self.strategy == "all":

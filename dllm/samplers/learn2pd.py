@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words, name_of
@@ -33,12 +32,11 @@ class Learn2PD(Scheduled):
     filter that comes with the model. steps None: a quota of one position per forward.
     """
 
-    stateless = deterministic = True
-    by_confidence = False
+    traits = Scheduled.traits.but(stateless=True, deterministic=True, by_confidence=False)
     per_request = ("threshold",)
 
     def __init__(
-        self, filter: str | dict[str, Tensor] | None = None, threshold: Any = 0.96, steps: int | None = None
+        self, filter: str | dict[str, Tensor] | None = None, threshold: PerRequest = 0.96, steps: int | None = None
     ) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         super().__init__(steps)

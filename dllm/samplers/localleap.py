@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
+from dllm.contract.canvas import PerRequest
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 
@@ -17,9 +17,13 @@ class LocalLeap(Sampler):
     """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
     ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are no anchors in the same turn."""
 
+    traits = SamplerTraits(stateless=True)
+
     per_request = ("threshold", "relaxed_threshold", "radius")
 
-    def __init__(self, threshold: Any = 0.9, relaxed_threshold: Any = 0.75, radius: Any = 4) -> None:
+    def __init__(
+        self, threshold: PerRequest = 0.9, relaxed_threshold: PerRequest = 0.75, radius: PerRequest = 4,
+    ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.relaxed_threshold", relaxed_threshold, 0.0, 1.0)
         in_range("sampler.radius", radius, 0)

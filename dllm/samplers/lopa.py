@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,8 +9,8 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, rank
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler, margin
 
@@ -30,12 +28,11 @@ class LoPA(Sampler):
     lookahead may commit the last open position, as published; the tokens are then one forward older.
     """
 
-    stateless = False
-    by_confidence = False
+    traits = SamplerTraits(stateless=False, by_confidence=False)
     per_request = ("threshold",)
 
     def __init__(
-        self, threshold: Any = 0.9, branching_factor: int = 2, score: str = "entropy", share: float = 1.0,
+        self, threshold: PerRequest = 0.9, branching_factor: int = 2, score: str = "entropy", share: float = 1.0,
         alpha: float = 0.0, reference_finish: bool = False,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -45,7 +42,7 @@ class LoPA(Sampler):
         in_range("sampler.alpha", alpha, 0.0, 1.0)
         self.threshold, self.score, self.share, self.alpha = threshold, score, share, alpha
         self.lookaheads = branching_factor if branching_factor > 1 else 0
-        self.branches, self.reference_finish = self.lookaheads > 0, reference_finish
+        self.traits, self.reference_finish = self.traits.but(branches=self.lookaheads > 0), reference_finish
 
     def needs(self) -> tuple[Need, ...]:
         wanted = {"margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.score, set())
@@ -64,7 +61,7 @@ class LoPA(Sampler):
         ahead = rest.sum(1).clamp(max=self.lookaheads)
         if not self.reference_finish:
             ahead = ahead.masked_fill(left == 1, 0)
-        if not self.branches:
+        if not self.traits.branches:
             return view.step(anchor, accepted=accepted)
         ranked, place = rank(rate, rest)
         order = torch.arange(self.lookaheads, device=ahead.device)

@@ -12,7 +12,7 @@ from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_words, name_of
 from dllm.samplers.base import Sampler
 
@@ -28,7 +28,7 @@ class Oracle(Sampler):
     fewer forwards than this one. Positions beyond the reference's end count as right, whatever the proposal.
     """
 
-    stateless = deterministic = True
+    traits = SamplerTraits(stateless=True, deterministic=True)
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:

@@ -26,10 +26,7 @@ class Order(Scheduled):
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
 
-    stateless = True
-    announces = True
-    prescribed = True
-    by_confidence = False
+    traits = Scheduled.traits.but(stateless=True, plans_ahead=True, fixed_order=True, by_confidence=False)
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:

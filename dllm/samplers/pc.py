@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words
@@ -35,11 +34,11 @@ class PC(Scheduled):
     counts). steps None: one token per forward.
     """
 
-    stateless = True
+    traits = Scheduled.traits.but(stateless=True)
     per_request = ("decay",)
 
     def __init__(
-        self, decay: Any = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None,
+        self, decay: PerRequest = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None,
         absent: float | None = None,
     ) -> None:  # fmt: skip
         in_range("sampler.decay", decay, 0.0)

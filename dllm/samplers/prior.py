@@ -23,7 +23,7 @@ class Prior(Wrapper):
 
     def __init__(self, inner: Sampler, sigma: float = 10.0, over_thresholds: bool = False) -> None:
         in_range("sampler.sigma", sigma, 0.1, advice="It counts columns.")
-        plain = not (inner.revocable or inner.edits or inner.branches) and inner.by_confidence
+        plain = not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.by_confidence
         if not plain or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
@@ -38,7 +38,7 @@ class Prior(Wrapper):
                 "sampler.over_thresholds=true."
             )
         super().__init__(inner)
-        self.stateless, self.by_confidence = inner.stateless, False
+        self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False)
         self.sigma, self.over_thresholds = sigma, over_thresholds
 
     def propose(self, view: View, state: State) -> Step:
@@ -46,7 +46,4 @@ class Prior(Wrapper):
         density = certainty_density(~canvas.masked, canvas.start, canvas.initial_end, self.sigma)
         weighed = replace(scores, confidence=scores.confidence * density)
         step = super().propose(replace(view, scores=weighed), state)
-        return view.step(
-            step.commit, tokens=step.tokens, accepted=step.accepted, next_positions=step.next_positions, stop=step.stop,
-            state=step.state,
-        )  # fmt: skip
+        return view.restated(step)

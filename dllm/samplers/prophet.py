@@ -15,7 +15,7 @@ from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.samplers.base import Sampler, shared_state
-from dllm.samplers.wrapper import Wrapper, alone
+from dllm.samplers.wrapper import Wrapper
 
 
 class Prophet(Wrapper):
@@ -43,7 +43,7 @@ class Prophet(Wrapper):
         if region == "anchor" and (anchor_text is None or anchor_position is None):
             raise UserError("sampler.region=anchor needs sampler.anchor_text and sampler.anchor_position.")
         in_range("sampler.length", length, 1, advice="It counts positions.")
-        if inner.revocable or inner.edits:
+        if inner.traits.revocable or inner.traits.edits:
             raise UserError(
                 f"sampler={name_of(self)} commits everything at once, which sampler/inner={name_of(inner)} would mask "
                 "or replace again. Use an inner sampler that keeps what it commits, such as static, confidence or "
@@ -53,7 +53,7 @@ class Prophet(Wrapper):
         in_range("sampler.anchor_position", anchor_position, 0)
         in_range("sampler.skip", skip, 0)
         super().__init__(inner)
-        self.ahead = True
+        self.traits = self.traits.but(commits_ahead=True)
         self.thresholds, self.breakpoints = tuple(thresholds), tuple(breakpoints)
         self.region, self.begin, self.length = region, start, length
         self.anchor_text, self.anchor_position, self.skip = anchor_text, anchor_position or 0, skip
@@ -131,10 +131,10 @@ class Prophet(Wrapper):
         if self.region == "none":
             return step
         sure = self.gap(view) >= self.bar(view, state)
-        step = alone(step, sure)
+        step = step.alone(sure)
         rest = step.owner.per_candidate(view.canvas.undecided & view.scores.scored & sure[:, None])
         accepted = None if step.accepted is None else step.accepted | rest
-        return replace(step, commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
+        return step.but(commit=step.commit | rest, accepted=accepted, stop=sure | step.stop)
 
     def gap(self, view: View) -> Tensor:
         """Mean top-2 logit gap over the region [B]; -inf where nothing of it is scored."""

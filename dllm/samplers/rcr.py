@@ -42,8 +42,7 @@ class RCR(Scheduled):
     many forwards, as in ``Scheduled``. score: as in ``Static``.
     """
 
-    stateless = False
-    revocable = True
+    traits = Scheduled.traits.but(stateless=False, revocable=True)
 
     def __init__(
         self, per_step: int = 1, steps: int | None = None, curve: str = "linear", score: str = "low_confidence"

@@ -27,15 +27,15 @@ class ReMDM(Scheduled):
     per forward).
     """
 
-    stateless = False
-    revocable = True
+    traits = Scheduled.traits.but(stateless=False, revocable=True)
 
     def __init__(self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None) -> None:
         super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)
         for name, value in (("extra", extra), ("number", number)):
             in_range(f"sampler.{name}", value, 0, advice="0 is the fixed schedule.")
         self.extra, self.number = extra, number
-        self.patience = max(self.patience, extra)  # a correction may decide what it masked as it was
+        # A correction may decide what it masked as it was.
+        self.traits = self.traits.but(patience=max(self.traits.patience, extra))
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

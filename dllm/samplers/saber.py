@@ -13,7 +13,7 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
 
@@ -32,9 +32,7 @@ class Saber(Sampler):
     The published loops take back in the whole answer up to the open block's end: ``blocks=growing`` or ``whole``.
     """
 
-    stateless = False
-    revocable = True
-    by_confidence = False
+    traits = SamplerTraits(stateless=False, revocable=True, by_confidence=False)
 
     def __init__(self, minimum: int = 2, backtrack: int = 8, form: str = "llada") -> None:
         in_range("sampler.minimum", minimum, 1)

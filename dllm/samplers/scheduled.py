@@ -8,7 +8,7 @@ from torch import Tensor
 from dllm.contract import State, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 
@@ -19,7 +19,7 @@ class Scheduled(Sampler):
     per forward, and in a block's last one what is left.
     """
 
-    stateless = True
+    traits = SamplerTraits(stateless=True)
 
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
         in_range("sampler.steps", steps, 1, advice="null is one token per step.")
@@ -29,7 +29,8 @@ class Scheduled(Sampler):
                 f"sampler.steps={steps} and sampler.per_step={per_step} say the same thing twice. Drop one."
             )
         self.steps, self.per_step = steps, per_step
-        self.patience = max(Sampler.patience, steps or 0)  # more forwards than masks: some of them commit nothing
+        # More forwards than masks: some of them commit nothing.
+        self.traits = self.traits.but(patience=max(self.traits.patience, steps or 0))
 
     def check(self, setting: Setting) -> None:
         setting.require_steps("sampler.steps", self.steps)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -23,15 +21,15 @@ class Spaced(Wrapper):
 
     def __init__(self, inner: Sampler, start_stride: int = 8) -> None:
         in_range("sampler.start_stride", start_stride, 0, advice="0 switches the filter off.")
-        if inner.branches or inner.edits or inner.revocable or inner.announces:
+        if inner.traits.branches or inner.traits.edits or inner.traits.revocable or inner.traits.plans_ahead:
             raise UserError(
                 f"sampler={name_of(self)} commits less than its inner rule chose, so sampler/inner={name_of(inner)}, "
                 "which drafts, takes tokens back or says beforehand what it commits, cannot be inside. Use confidence, "
                 "eb, factor, localleap or static."
             )
         super().__init__(inner)
-        self.start_stride, self.stateless, self.by_confidence = start_stride, inner.stateless, False
-        self.asks = True
+        self.start_stride = start_stride
+        self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
 
     def propose(self, view: View, state: State) -> Step:
         step = super().propose(view, state)
@@ -39,9 +37,9 @@ class Spaced(Wrapper):
             return step
         masks = (view.canvas.undecided & view.blocks.in_block).sum(1)
         gap = (masks * self.start_stride // (view.blocks.end - view.blocks.begin)).clamp(min=2)
-        free = step.commit & ~view.forced & ~step.stop[:, None]
+        free = step.commit & ~view.forced_positions & ~step.stop[:, None]
         kept = spaced_out(free, self._score(view), gap) | (step.commit & ~free)
-        return replace(step, commit=kept, accepted=None if step.accepted is None else step.accepted & kept)
+        return step.but(commit=kept, accepted=None if step.accepted is None else step.accepted & kept)
 
     def _score(self, view: View) -> Tensor:
         reads = any("entropy" in need.statistics for need in self.inner.needs())

@@ -21,8 +21,8 @@ class Static(Scheduled):
         in_choices("sampler.score", score, ("low_confidence", "random", "margin", "entropy"))
         super().__init__(steps, per_step)
         self.score = score
-        self.stateless = self.deterministic = score != "random"
-        self.by_confidence = score in ("low_confidence", "margin")
+        plain, ranks = score != "random", score in ("low_confidence", "margin")
+        self.traits = self.traits.but(stateless=plain, deterministic=plain, by_confidence=ranks)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=ranking_statistics(self.score)),)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
 from dllm.samplers.klass import divergence, in_block
@@ -57,13 +57,12 @@ class TACG(Sampler):
     position. Else it holds one or two rows of logits for each, of the widest block or of the whole canvas.
     """
 
-    stateless = False
-    by_confidence = False
+    traits = SamplerTraits(stateless=False, by_confidence=False)
     per_request = ("threshold", "floor", "escape")
 
     def __init__(
-        self, form: str = "gate", threshold: Any = 0.9, floor: Any = 0.8, ratio: float = 0.25, most: int = 2,
-        without_base: bool = True, streak: int = 3, escape: Any = 0.95, bonus: float = 0.05,
+        self, form: str = "gate", threshold: PerRequest = 0.9, floor: PerRequest = 0.8, ratio: float = 0.25,
+        most: int = 2, without_base: bool = True, streak: int = 3, escape: PerRequest = 0.95, bonus: float = 0.05,
         guidance_weight: float = 0.3, decay: float = 0.95, kl: float | None = None, kl_turns: int = 1,
         history: str = "block",
     ) -> None:  # fmt: skip
@@ -90,16 +89,20 @@ class TACG(Sampler):
     def needs(self) -> tuple[Need, ...]:
         return (Need(self.history, logits=self.bonus > 0 or self.kl is not None),)
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {"streak": 0} if self.history == "block" else {}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """By place [B, W]. token: the last proposal. streak: for how many forwards it has been the same (0: no
         history). calm: for how many its divergence has stayed below ``kl``. slow, before [B, W, V]: the slow mean and
-        the last logits, with no token before the first forward. block [B]: the block's number."""
+        the last logits, with no token before the first forward."""
         length = len(canvas.columns)
         zero = canvas.tokens.new_zeros(
             len(canvas.start), length if self.history == "answer" else min(length, blocks.widest(length))
         )
         nothing = canvas.masked.new_zeros(*zero.shape, 0)  # the type that every other one absorbs
-        own = {"token": zero, "streak": zero, "calm": zero, "block": torch.zeros_like(canvas.start) - 1}
+        own = {"token": zero, "streak": zero, "calm": zero}
         if self.form == "gate" and self.bonus > 0:
             own["slow"] = nothing
         if self.kl is not None or (self.form == "extras" and self.bonus > 0):
@@ -151,11 +154,11 @@ class TACG(Sampler):
         score keeps its history."""
         scores, told, known = view.scores, view.scores.scored & view.canvas.undecided, state["streak"] > 0
         if self.history == "block":
-            told, known = told & view.blocks.in_block, known & (state["block"] == view.blocks.index)[:, None]
+            told = told & view.blocks.in_block
         told, token = places.at(told) & places.known, places.at(scores.token)
         again = known & (state["token"] == token)
         changed = {
-            "token": torch.where(told, token, state["token"]), "block": view.blocks.index, "calm": state["calm"],
+            "token": torch.where(told, token, state["token"]), "calm": state["calm"],
             "streak": torch.where(told, torch.where(again, state["streak"] + 1, 1), state["streak"] * known),
         }  # fmt: skip
         gain = torch.zeros_like(token, dtype=torch.float64)

@@ -20,7 +20,7 @@ from dllm.contract.attention import AttentionWeights
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import BlocksTraits, SamplerTraits, Schedule
 from dllm.kernels.row_statistics import ROW_STATISTICS
 
 _ROWS, _PROMPT, _VOCAB, _TURNS = 3, 2, 16, 24
@@ -31,8 +31,8 @@ _MASK = _VOCAB - 1
 class Player(Protocol):
     """What a trial asks of a rule (``dllm.samplers.base.Sampler``)."""
 
-    edits: bool
-    lookahead: int
+    @property
+    def traits(self) -> SamplerTraits: ...
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State: ...
 
@@ -54,8 +54,8 @@ class TrialDraw:
 class OneBlock:
     """The schedule of a trial: the answer is one block."""
 
+    traits = BlocksTraits(slides=False, rolls_back=False)
     fixed_length: int | None = _LENGTH
-    slides = False
     per_request: tuple[str, ...] = ()
 
     def count(self, canvas: Canvas) -> Tensor:
@@ -69,16 +69,15 @@ def played(rule: Player, made: TrialDraw = TrialDraw()) -> Iterator[tuple[View, 
     """What the rule sees and does in every turn, until nothing is left or it offers several candidates."""
     requests = [Request.answer([0] * _PROMPT, _LENGTH, _MASK, row) for row in range(_ROWS)]
     canvas = Canvas.of([replace(request, param_index=0) for request in requests], 0)
-    blocks, owner = one_block(canvas, made.turn, rule.lookahead), Owner.single(_ROWS, canvas.start.device)
+    blocks, owner = one_block(canvas, made.turn, rule.traits.lookahead), Owner.single(_ROWS, canvas.start.device)
     state, noise = rule.start(canvas, OneBlock()), torch.Generator().manual_seed(0)
     for _ in range(_TURNS):
         blocks, noise = blocks.after_forward(), torch.Generator().manual_seed(0) if made.steady else noise
-        view = View.of(canvas, made_up_scores(canvas, made, noise), blocks, canvas.no_positions, owner, rule.edits)
+        view = View.of(canvas, made_up_scores(canvas, made, noise), blocks, None, owner, rule.traits.edits)
         step = rule.propose(view, state)
         yield view, step
-        canvas = step.owner.per_row(
-            step.owner.per_candidate(canvas).remask(step.remask, _MASK).commit(step.written, step.tokens)
-        )
+        tried = step.owner.per_candidate(canvas).remask(step.remask, _MASK)
+        canvas = step.owner.per_row(tried.commit(step.written, step.tokens))
         if not step.owner.is_single or not canvas.masked.any():
             return
         state = update_rows(view.active, state | step.state, state)
@@ -91,7 +90,7 @@ def one_block(canvas: Canvas, turn: int, lookahead: int) -> BlockState:
         begin=canvas.start, end=canvas.end, open_end=canvas.end, index=zero, masks=inside.sum(1), forwards=zero,
         turn=zero + turn, done=canvas.shortened, host_wait=zero, active=~canvas.shortened,
         in_block=inside, in_open=inside, params={},
-        lookahead=lookahead, shapes=Shapes(),
+        lookahead=lookahead, alone=not lookahead, shapes=Shapes(),
     )  # fmt: skip
 
 

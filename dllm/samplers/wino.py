@@ -5,15 +5,15 @@ The rule is that of Feng-Hong/WINO-DLLM@9549a1d: LLaDA/decoding.py (decoding_win
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 
@@ -30,11 +30,10 @@ class WINO(Sampler):
     still takes at most K turns, because its commits exceed what it takes back by at least one a turn.
     """
 
-    stateless = False
-    revocable = True
+    traits = SamplerTraits(stateless=False, revocable=True)
     per_request = ("threshold", "back_threshold")
 
-    def __init__(self, threshold: Any = 0.7, back_threshold: Any = 0.9) -> None:
+    def __init__(self, threshold: PerRequest = 0.7, back_threshold: PerRequest = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.back_threshold", back_threshold, 0.0, 1.0)
         self.threshold, self.back_threshold = threshold, back_threshold
@@ -51,20 +50,21 @@ class WINO(Sampler):
         if setting.sampling.guidance:
             raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
 
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {"before": FIRST}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """before [B]: commits of the last turn. block [B]: the number of its block."""
-        before = torch.full_like(canvas.start, FIRST)
-        return super().start(canvas, blocks) | {"before": before, "block": torch.zeros_like(before) - 1}
+        """before [B]: commits of the last turn."""
+        return super().start(canvas, blocks) | {"before": torch.full_like(canvas.start, FIRST)}
 
     def step(self, view: View, state: State) -> Step:
         confidence, masks = view.scores.confidence, (view.canvas.undecided & view.blocks.in_block).sum(1)
-        before = torch.where(state["block"] == view.blocks.index, state["before"], FIRST)
         accepted = view.open & (confidence > state["threshold"][:, None])
         accepted = top_k_mask(confidence, accepted, (7 * masks // 10).clamp(5, 20))
         commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
         count, likely = commit.sum(1), view.scores.statistic("shadow").exp()
         committed = view.blocks.in_block & view.canvas.revisable
         doubtful = committed & (likely < state["back_threshold"][:, None]) & (count > 1)[:, None]
-        remask = top_k_mask(-likely, doubtful, before - 1)
-        changed = {"before": count, "block": view.blocks.index}
-        return view.step(commit, accepted=accepted, remask=remask, state=changed)
+        remask = top_k_mask(-likely, doubtful, state["before"] - 1)
+        return view.step(commit, accepted=accepted, remask=remask, state={"before": count})

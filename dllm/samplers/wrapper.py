@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 from torch import Tensor
 
-from dllm.common.rowwise import Owner, select
+from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
 
@@ -28,19 +28,16 @@ class Wrapper(Sampler):
     never collide.
     """
 
-    stateless = False
+    traits = SamplerTraits(stateless=False)
 
     def __init__(self, inner: Sampler) -> None:
-        if inner.verifies:
+        if inner.traits.verifies:
             raise UserError(
                 f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="
                 f"{name_of(inner)} takes two for each of its steps. Use sampler/inner=confidence."
             )
         self.inner = inner
-        self.revocable, self.branches, self.edits = inner.revocable, inner.branches, inner.edits
-        self.tempered, self.announces, self.asks = inner.tempered, inner.announces, inner.asks
-        self.prescribed, self.ahead = inner.prescribed, inner.ahead
-        self.lookahead = inner.lookahead
+        self.traits = inner.traits.but(stateless=False, verifies=False, **own_traits(type(self)))
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -48,11 +45,17 @@ class Wrapper(Sampler):
 
     @cached_property
     def deterministic(self) -> bool:
-        return self.inner.deterministic
+        said = self.traits.deterministic
+        return self.inner.deterministic if said is None else said
 
     @cached_property
     def by_confidence(self) -> bool:
-        return self.inner.by_confidence
+        said = self.traits.by_confidence
+        return self.inner.by_confidence if said is None else said
+
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {INNER + name: start for name, start in self.inner.per_block.items()}
 
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
@@ -77,10 +80,16 @@ class Wrapper(Sampler):
 
     def propose(self, view: View, state: State) -> Step:
         step = self.inner.propose(view, inside(state))
-        return replace(step, state=outside(step.state))
+        return step.but(state=outside(step.state))
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
         return self.inner.choose(view, owner, inside(state))
+
+
+def own_traits(cls: type[Sampler]) -> dict[str, Any]:
+    """What the class of a wrapper says otherwise than every wrapper."""
+    theirs = vars(Wrapper.traits)
+    return {name: value for name, value in vars(cls.traits).items() if value != theirs[name]}
 
 
 def nested(sampler: Sampler) -> Iterator[Sampler]:
@@ -99,14 +108,3 @@ def inside(state: State) -> State:
 def outside(state: State) -> State:
     """The inner rule's state under the wrapper's names."""
     return {INNER + key: value for key, value in state.items()}
-
-
-def alone(step: Step, rows: Tensor) -> Step:
-    """The step with only the first candidate in each of ``rows`` [B] (boolean)."""
-    if step.owner.is_single:
-        return step
-    row, first = step.owner.row, step.owner.first
-    kept = (~rows[row]).index_fill(0, first, True).nonzero()[:, 0]
-    names = ("commit", "tokens", "confidence", "accepted", "remask", "edit")
-    parts = {name: select(getattr(step, name), kept) for name in names}
-    return replace(step, **parts, owner=Owner(row[kept], len(rows)))

@@ -9,9 +9,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dllm.blocks.base import Blocks
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, choice_of, configurations, with_options
-from dllm.compose.validate import validate
-from dllm.contract.setting import Sampling, Setting
+from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
@@ -139,21 +139,17 @@ class PartsBuilder:
 
     def _make_chosen(self, canonical: str) -> RequestParts:
         configs, fields, gen_length = json.loads(canonical)
-        model, prompts = self.defaults.model, self.defaults.prompts
-        sampler, blocks, cache, eos = (self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS)
-        ids_of = None if model.tokenizer is None else prompts.ids_of
-        blocks = blocks if ids_of is None else blocks.resolved(ids_of)
-        eos, sampling = eos.resolved(model.ids), Sampling(**fields).under(sampler)
-        setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
-        resolved = validate(setting, sampler, cache, eos)
+        built = {group: self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS}
+        chosen = Parts(**built, sampling=Sampling(**fields))
+        parts = chosen.fitted(self.defaults.model, gen_length)
         shared = {
             **configs,
-            "sampler": shared_options(configs["sampler"], sampler),
-            "blocks": shared_options(configs["blocks"], blocks),
+            "sampler": shared_options(configs["sampler"], chosen.sampler),
+            "blocks": shared_options(configs["blocks"], parts.blocks),
         }
         heat = {**fields, "temperature": fields["temperature"] > 0}
         key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
-        return RequestParts(resolved, blocks, cache, eos, sampling, configs, key)
+        return RequestParts(parts, configs, key)
 
     def _make_part(self, group: str, canonical: str) -> Any:
         return build_part(group, json.loads(canonical), per_request=False)

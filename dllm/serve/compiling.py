@@ -52,7 +52,7 @@ class Compiling:
 
     def checked(self, job: Job, seconds: float) -> object:
         """The language, compiled in so many seconds of this thread. Raises UserError."""
-        request: Request = job.chosen.sampler.prepare(job.request)
+        request: Request = job.chosen.parts.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
         timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
         steered = self.runner_of(job.chosen).constraints.row(timed)

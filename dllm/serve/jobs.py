@@ -8,30 +8,19 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
 from dllm.record.results import Result
-from dllm.samplers.base import Sampler
 
 
 @dataclass(frozen=True)
 class RequestParts:
-    """The parts of one request, built, resolved and checked for the model.
+    """The parts of one request, built and fitted to the model."""
 
-    config: what they were built from, by group, as a trace file has it. key: equal for requests that may share a batch.
-    It says all options but those of sampler and blocks that are ``per_request``, and of the temperature only whether it
-    is 0.
-    """
-
-    sampler: Sampler
-    blocks: Blocks
-    cache: Cache
-    eos: EndOfText
-    sampling: Sampling
-    config: Mapping[str, Mapping[str, Any]]
+    parts: Parts  # resolved for the model
+    config: Mapping[str, Mapping[str, Any]]  # what they were built from, by group, as a trace file has it
+    # equal for requests that may share a batch: all options but the ``per_request`` ones of sampler and blocks, and of
+    # the temperature only whether it is 0
     key: Hashable
 
 

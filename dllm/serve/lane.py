@@ -110,21 +110,21 @@ class SettingBatch:
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
-        rule, blocks = self.runner.sampler, self.runner.blocks
-        takes_back = rule.revocable or rule.edits or blocks.rolls_back
+        rule, blocks = self.runner.parts.sampler, self.runner.parts.blocks
+        takes_back = rule.traits.revocable or rule.traits.edits or blocks.traits.rolls_back
         return progress_of(turn, rows, [names[row].job for row in rows], takes_back)
 
     def _fresh(self) -> Rows:
         """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
         joining, self.waiting = self.waiting, []
-        alike: dict[tuple[int, int], list[Entry]] = {}
+        alike: dict[int, list[Entry]] = {}
         for entry in joining:
-            alike.setdefault((id(entry.job.chosen.sampler), id(entry.job.chosen.blocks)), []).append(entry)
+            alike.setdefault(id(entry.job.chosen.parts), []).append(entry)
         rows: Rows | None = None
         for entries in alike.values():
             chosen, requests = entries[0].job.chosen, [entry.job.request for entry in entries]
             names = [entry.number for entry in entries]
-            fresh = self.runner.start(requests, names, COLUMNS, chosen.sampler, chosen.blocks)
+            fresh = self.runner.start(requests, names, COLUMNS, chosen.parts)
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()

@@ -46,7 +46,7 @@ class AccessLine:
         log.info("%s", self.text(), extra={"fields": {"event": "request", **vars(self)}})
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """One JSON object in a line: time (UTC), level, and the fields of a request or else a message."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -61,4 +61,4 @@ class JsonLines(logging.Formatter):
 
 def formatter(form: str) -> logging.Formatter:
     """Of ``task.log``: text or json."""
-    return JsonLines() if form == "json" else logging.Formatter(TEXT_FORM)
+    return JsonLogFormatter() if form == "json" else logging.Formatter(TEXT_FORM)

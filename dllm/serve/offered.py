@@ -15,7 +15,7 @@ from functools import cache
 from math import inf
 from typing import Any
 
-from dllm.common.kinds import coerce, is_number, words_of
+from dllm.common.kinds import PER_REQUEST, coerce, is_number, words_of
 from dllm.compose.choice_files import choice_notes, choice_summary, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest
@@ -152,8 +152,8 @@ def _option(
     if takes_part(argument):
         inner = tuple(choice for choice in choices(f"{group}/inner") if _builds(group, choice))
         return Option("part", _name_of(group, default), choices=inner, note=note)
-    if "Any" in words:  # a number, which in Python may differ by request
-        words = [type(argument.default).__name__]
+    if PER_REQUEST in words:  # a number, which in Python may differ by request
+        words = [*words, type(argument.default).__name__]
     kind = next((kind for annotation, kind in ANNOTATIONS.items() if annotation in words), None)
     known = _words(group, config, key) if kind == "text" else ()
     if kind is None or (kind in BOUND_TO_LIMITS and most is None and not known):

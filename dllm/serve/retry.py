@@ -8,7 +8,7 @@ from math import ceil
 
 from dllm.serve.jobs import Stats
 
-LONGEST = 60  # seconds; OpenAI's clients take no longer ones
+LONGEST_WAIT = 60  # seconds; OpenAI's clients take no longer ones
 FIRST_GUESS = 0.1  # seconds that an answer takes, as long as none has ended
 SLACK = 1.25  # the queue must be empty by then, not about to be
 
@@ -21,11 +21,11 @@ class RetryTimes:
         self.promised: deque[float] = deque()  # when clients come back, by ``time.monotonic``
 
     def next(self, figures: Stats) -> int:
-        """Whole seconds, from 1 to ``LONGEST``."""
+        """Whole seconds, from 1 to ``LONGEST_WAIT``."""
         now = time.monotonic()
         self.promised = deque(until for until in self.promised if until > now)
         each = (figures.turn_seconds + FIRST_GUESS) / (figures.ended["done"] + 1)
         ahead = figures.waiting + figures.rows + len(self.promised)
-        seconds = min(LONGEST, max(1, ceil(ahead * each * SLACK)))
+        seconds = min(LONGEST_WAIT, max(1, ceil(ahead * each * SLACK)))
         self.promised.append(now + seconds)
         return seconds

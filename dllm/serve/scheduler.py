@@ -72,7 +72,7 @@ class Scheduler:
 
     def submit(self, job: Job, deliver: Callable[[Event], None]) -> int:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
-        job = replace(job, request=job.chosen.sampler.prepare(job.request))
+        job = replace(job, request=job.chosen.parts.sampler.prepare(job.request))
         entry = Entry(0, job, deliver, alone=self.limits.exact)
         if entry.columns > self.limits.max_cells:
             raise UserError(
@@ -110,9 +110,7 @@ class Scheduler:
             if chosen.key in self.runners:
                 self.runners.move_to_end(chosen.key)
                 return self.runners[chosen.key]
-        made = Runner.of(
-            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, self.runtime
-        )
+        made = Runner.of(self.model, chosen.parts, self.runtime)
         with self.condition:
             self.runners[chosen.key] = made
             while len(self.runners) > KEPT:

@@ -106,7 +106,7 @@ def _asked(
     ]  # fmt: skip
     with as_refusal("diffusion.sampler"):
         for request in requests[::count]:
-            chosen.sampler.prepare(request)  # refuses here what it could not write into the request later
+            chosen.parts.sampler.prepare(request)  # refuses here what it could not write into the request later
 
     def parts_of(request: Request) -> RequestParts:
         answer = len(request.tokens) - request.answer_start

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from dllm import part
+from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.attention import AttentionNeed
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
@@ -55,9 +55,9 @@ def forwards(model: Transformer, cache: str, asked: AttentionNeed | None, answer
     """Milliseconds of CPU time of each forward of the middle block, the first left out: it fills the cache."""
     assert CONFIG.mask_id is not None and CONFIG.eos_id is not None
     sampler, blocks, memory = Asking(asked), part("blocks", "fixed", block_length=BLOCK), part("cache", cache)
-    ids, keep = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Keep()
+    ids, parts = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Parts(sampler, blocks, memory, Keep())
     canvas = Canvas.of([request(answer, answer // 2 // BLOCK * BLOCK, model.config.vocab)], CONFIG.eos_id)
-    loop = denoise(canvas, Forward.of(model, memory, ids, Sampling(), sampler, blocks, keep), sampler, blocks, keep)
+    loop = denoise(canvas, Forward.of(model, ids, parts), parts)
     with torch.inference_mode():
         next(loop)
         while True:

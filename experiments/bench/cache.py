@@ -27,9 +27,9 @@ import torch
 
 from dllm import part
 from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import denoise
@@ -100,12 +100,13 @@ def parts_of(name: str, **options: Any) -> tuple[Sampler, Any, Cache]:
 def forwards(model: Transformer, name: str, answer: int, done: int, **options: Any) -> Iterator[Sample]:
     """Decode from position ``done`` on, and time every forward with the step that follows it."""
     sampler, blocks, cache = parts_of(name, **options)
-    config, keep, cost = model.config, Keep(), CostModel(model.config, 4)
+    config, cost = model.config, CostModel(model.config, 4)
     assert config.mask_id is not None and config.eos_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    forward = Forward.of(model, cache, ids, Sampling(), sampler, blocks, keep)
+    parts = Parts(sampler, blocks, cache, Keep())
+    forward = Forward.of(model, ids, parts)
     canvas = Canvas.of([request(answer, done, config.vocab)], config.eos_id)
-    loop = denoise(canvas, forward, sampler, blocks, keep)
+    loop = denoise(canvas, forward, parts)
     place = done
     while True:
         with torch.inference_mode():
@@ -173,10 +174,10 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
         mlp_width=16, rotary_dim=16, vocab=64, mask_id=63, eos_id=62, pad_id=62,
     )  # fmt: skip
     model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
-    sampler, blocks, cache = parts_of(name)
-    forward = Forward.of(model, cache, Ids(63, 62, ()), Sampling(), sampler, blocks, Keep())
+    parts = Parts(*parts_of(name), Keep())
+    forward = Forward.of(model, Ids(63, 62, ()), parts)
     with torch.inference_mode():
-        for turn in denoise(Canvas.of([request(answer, 0, 64)], 62), forward, sampler, blocks, Keep()):
+        for turn in denoise(Canvas.of([request(answer, 0, 64)], 62), forward, parts):
             full = bool(turn.cost.refreshed[:, -1].any()) or turn.view.blocks.turn.item() == 1 or name == "none"
             out.append((place, full, float(cost.flops(turn.cost))))
             place += int(turn.step.commit.sum())

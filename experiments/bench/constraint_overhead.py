@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.constrained import fits, joint
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
@@ -36,9 +37,8 @@ from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import start_rows, turns
+from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import LogitReproposer
 from dllm.models.ids import Ids
@@ -113,16 +113,15 @@ class Bench:
                 found.append([*ids, *[self.end] * (self.gen_length - len(ids))])
         return torch.tensor(found)
 
-    def turns(self, model: Any, rows: int, steering: ConstrainedBatch | None) -> int:
+    def turns(self, model: Any, rows: int, constraints: ConstrainedBatch | None) -> int:
         """Decode; returns the number of turns."""
-        mask, sampler, blocks = model.config.vocab - 1, Static(per_step=PER_TURN), Fixed(BLOCK)
-        forward = Forward.of(model, NoCache(), Ids(mask, self.end, ()), Sampling(), sampler, blocks, Keep())
+        mask, parts = model.config.vocab - 1, Parts(Static(per_step=PER_TURN), Fixed(BLOCK), NoCache(), Keep())
+        forward = Forward.of(model, Ids(mask, self.end, ()), parts)
         canvas = Canvas.of([Request.answer([], self.gen_length, mask) for _ in range(rows)], self.end)
         with torch.inference_mode():
-            return sum(1 for _ in turns(start_rows(canvas, forward, sampler, blocks, None, steering), forward, sampler,
-                                        blocks, Keep()))  # fmt: skip
+            return sum(1 for _ in denoise(canvas, forward, parts, constraints=constraints))
 
-    def steering(self, rows: int, together: bool) -> ConstrainedBatch:
+    def constrained(self, rows: int, together: bool) -> ConstrainedBatch:
         compiled = CompiledConstraint(self.language, "bench", joint=together)
         cells = [-1] * self.gen_length
         return ConstrainedBatch(
@@ -132,11 +131,11 @@ class Bench:
     def line(self, answers: Tensor, vocab: int, together: bool) -> str:
         """Milliseconds a turn, of free rows and of constrained ones, the memo warm as after a first batch."""
         rows, model = len(answers), StandIn(answers, vocab)
-        self.turns(model, rows, self.steering(rows, together))
+        self.turns(model, rows, self.constrained(rows, together))
         began = time.thread_time()
         free = self.turns(model, rows, None)
         plain = time.thread_time() - began
-        steering, inside, wide = self.steering(rows, together), Watch(), Watch()
+        batch, inside, wide = self.constrained(rows, together), Watch(), Watch()
         with (
             inside.on(ConstrainedBatch, "propose", "filter_commits", "undo_invalid_cuts"),
             wide.on(fits, "anew"),
@@ -145,9 +144,9 @@ class Bench:
             wide.on(CompiledConstraint, "ids"),
         ):
             began = time.thread_time()
-            count = self.turns(model, rows, steering)
+            count = self.turns(model, rows, batch)
             whole = time.thread_time() - began
-        steered = sum(row.steered for row in steering.rows if row) / count / rows
+        steered = sum(row.steered for row in batch.rows if row) / count / rows
         host = 1000 * (inside.seconds - wide.seconds) / count
         return (
             f"{steered:9.1f}{1000 * plain / free:10.1f}{1000 * whole / count:10.1f}"

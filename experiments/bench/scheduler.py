@@ -23,12 +23,14 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from dllm.analysis.measures import quantile
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.bundle import Model
@@ -66,12 +68,12 @@ class EndsEarly(EndOfText):
     """A row ends as soon as the first ``lengths[number]`` tokens of its answer stand: what an end of text does, which a
     random model does not say."""
 
-    shrinks = False
+    traits = EosTraits(at_once=True, fills=True, shrinks=False)
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = torch.tensor(lengths)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end = candidates.start + self.lengths[candidates.param_index]
         open_ = (candidates.undecided & (candidates.columns < end[:, None])).any(1)
         return candidates.stop_at(end, ~open_ & (end < candidates.end), attended=True)
@@ -91,7 +93,7 @@ def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int =
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule, eos = part("sampler", sampler, **options), EndsEarly(lengths)
     blocks = part("blocks", "fixed", block_length=block_length)
-    return RequestParts(rule, blocks, part("cache", cache), eos, Sampling(), {}, sampler)
+    return RequestParts(Parts(rule, blocks, part("cache", cache), eos), {}, sampler)
 
 
 def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Request], list[int]]:

@@ -28,6 +28,7 @@ from torch import Tensor
 from dllm import part
 from dllm.blocks.base import Blocks
 from dllm.common.rowwise import each_tensor
+from dllm.compose.fitted import Parts
 from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -113,13 +114,13 @@ def decode(
     sampler, blocks = parts_for(kv, load)
     sampler = rule or sampler
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
-    sampling = Sampling(suppress_mask=False)
-    forward = Forward.of(model, named("cache", kv), ids, sampling, sampler, blocks, KEEP, runs and runs[0])
+    parts = Parts(sampler, blocks, named("cache", kv), KEEP, Sampling(suppress_mask=False))
+    forward = Forward.of(model, ids, parts, runs and runs[0])
     prompts = (prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch))
     requests = [Request.answer(prompt, load.answer, ids.mask) for prompt in prompts]
     with torch.inference_mode():
         canvas = Canvas.of(requests, ids.eos, model.device)
-        yield from denoise(canvas, forward, sampler, blocks, KEEP, lag, runs and runs[1])
+        yield from denoise(canvas, forward, parts, lag, runs and runs[1])
 
 
 def plain(model: Transformer, prompt: list[int], load: Workload) -> tuple[Tensor, float]:
@@ -204,7 +205,8 @@ def time_turns(
     ahead.
     """
     began = time.perf_counter()
-    runs = build_runtime(runtime, model, rule or parts_for(cache, load)[0], KEEP)
+    sampler, blocks = parts_for(cache, load)
+    runs = build_runtime(runtime, model, Parts(rule or sampler, blocks, named("cache", cache), KEEP))
 
     def first(turns: int) -> Iterator[Turn]:
         return islice(decode(model, cache, load, runtime.reads, runs, rule), turns)
@@ -252,7 +254,7 @@ class Mark:
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
     """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
-        if name == "eager" or named("cache", cache).static:
+        if name == "eager" or named("cache", cache).traits.bounded_shapes:
             yield Runtime(name, 0 if name == "eager" else 1)
 
 

@@ -154,7 +154,7 @@ class Sweep:
                 self.refused.append(f"{name}: {error}")
 
     def _decoded(self, sampler: Sampler) -> tuple[list[Result], Setting]:
-        cache = "flash_verify" if sampler.verifies else "none"
+        cache = "flash_verify" if sampler.traits.verifies else "none"
         decoder = Decoder(self.model, sampler, cache=cache, eos="keep", gen_length=ANSWER, batch_size=BATCH)
         prompts: list[Prompt] = [item.messages for item in self.items]
         rows = decoder(prompts)

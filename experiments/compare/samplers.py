@@ -86,7 +86,7 @@ class Comparison:
         reference = None if name != "oracle" else [row.canvas for row in self.columns["static"].rows]
         try:
             sampler = part("sampler", name) if reference is None else Oracle(reference)
-            cache = name if sampler.verifies else "none"
+            cache = name if sampler.traits.verifies else "none"
             decoder = Decoder(self.model, sampler, cache=cache, eos="keep", gen_length=ANSWER, batch_size=BATCH)
         except UserError as error:
             self.refused.append(f"{name}: {error}")

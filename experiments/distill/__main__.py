@@ -55,7 +55,7 @@ class Plan:
         """Raises UserError for whatever cannot work."""
         recipe, place = parse(arguments)
         parse_device(place.device)
-        folder, config, tokenizer, ids = describe(recipe.model)
+        folder, config, tokenizer, ids, _ = describe(recipe.model)
         with torch.device("meta"):
             parameters = sum(weight.numel() for weight in Transformer(config).parameters())
         recipe = recipe.resolved(config, parameters)

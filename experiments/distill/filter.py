@@ -25,7 +25,7 @@ from dllm import Decoder, Model, UserError, load
 from dllm.blocks.fixed import Fixed
 from dllm.contract import Need, State, Step, Turn, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_words
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
@@ -78,7 +78,7 @@ class Options:
 class Replay(Sampler):
     """Commits what equals the reference; a block whose predictions repeat themselves is filled with the reference."""
 
-    stateless = False
+    traits = SamplerTraits(stateless=False)
 
     def __init__(self, reference: Sequence[Sequence[int]]) -> None:
         self.reference = reference

@@ -17,7 +17,7 @@ import torch
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.samplers.base import Sampler
 
 FILE = Path(__file__).with_name("trace.json")
@@ -48,7 +48,7 @@ class Follow(Sampler):
     cache may hold a position back beyond its turn). Each row strings the recorded blocks together from another one on.
     """
 
-    by_confidence = False
+    traits = SamplerTraits(stateless=False, by_confidence=False)
 
     def __init__(self, block: int = LENGTH) -> None:
         self.block = block

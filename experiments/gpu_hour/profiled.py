@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from dllm.compose.fitted import Parts
 from dllm.loop.recorded import build_runtime
-from experiments.bench.step import KEEP, decode
+from experiments.bench.step import KEEP, decode, named, parts_for
 from experiments.gpu_hour.cells import Cell
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.targets import best_turn, turn_target
@@ -37,7 +38,8 @@ def profile_cell(name: str, models: Models, store: Store) -> dict[str, Any]:
 def profiled(cell: Cell, models: Models) -> dict[str, Any]:
     """Milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device waits."""
     runtime, rule, model = check(cell, models.device), rule_of(cell), models(cell.model, cell.weights)
-    runs = build_runtime(runtime, model, rule, KEEP)
+    _, blocks = parts_for(cell.cache, cell.load)
+    runs = build_runtime(runtime, model, Parts(rule, blocks, named("cache", cell.cache), KEEP))
     for _ in range(2):  # compiles and records
         for _ in islice(decode(model, cell.cache, cell.load, runtime.reads, runs, rule), cell.turns):
             pass

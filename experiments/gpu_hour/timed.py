@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dllm.compose.fitted import Parts
 from dllm.errors import UserError
 from dllm.kernels.choose import use_triton
 from dllm.models.attention import has_varlen
@@ -16,7 +17,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from experiments.bench.step import named, parts_for, random_model, time_turns
+from experiments.bench.step import KEEP, named, parts_for, random_model, time_turns
 from experiments.gpu_hour.cells import CONFIGS, Cell
 from experiments.gpu_hour.follow import Follow, useful_share
 from experiments.gpu_hour.work import tidy
@@ -66,7 +67,7 @@ def check(cell: Cell, device: torch.device) -> Runtime:
     if cell.weights not in PLAIN:
         check_runtime(cell.weights, cell.runtime, device)
     sampler, blocks = rule_of(cell), parts_for(cell.cache, cell.load)[1]
-    runtime.check(named("cache", cell.cache), sampler, CONFIGS[cell.model], device, blocks)
+    runtime.check(Parts(sampler, blocks, named("cache", cell.cache), KEEP), CONFIGS[cell.model], device)
     return runtime
 
 

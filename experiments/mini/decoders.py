@@ -7,9 +7,8 @@ from functools import cache
 
 from dllm import Decoder, Model
 from dllm.app.command_line.options import checked_sampling
-from dllm.app.runs.plan import Parts
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import composed, plain_config
-from dllm.contract.setting import Sampling
 from dllm.models.order import CausalByRank, ContextCausal
 
 # The first of a kind takes one forward for each token; the others commit what the model is sure of.
@@ -41,14 +40,14 @@ def settings_of(model: Model) -> Mapping[str, tuple[str, ...]]:
 
 def decoder(model: Model, words: Sequence[str], length: int, batch: int) -> Decoder:
     """Answers of ``length`` tokens, ``batch`` at a time. Raises UserError for parts that do not fit the model."""
-    parts, sampling = parts_of(tuple(words))
+    parts = parts_of(tuple(words))
     return Decoder(
         model, parts.sampler, parts.blocks, parts.cache, parts.eos, gen_length=length, batch_size=batch,
-        sampling=sampling,
+        sampling=parts.sampling,
     )  # fmt: skip
 
 
 @cache  # composing takes a tenth of a second
-def parts_of(words: tuple[str, ...]) -> tuple[Parts, Sampling]:
+def parts_of(words: tuple[str, ...]) -> Parts:
     config = plain_config(composed(list(words)))
-    return Parts.of(config), checked_sampling(config["sampling"])
+    return Parts.of(config, checked_sampling(config["sampling"]))

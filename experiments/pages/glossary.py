@@ -25,12 +25,17 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What the loop hands out": {
         "contract/canvas.py": ("Request", "Canvas"),
         "loop/rows.py": ("Rows", "HostReport"),
-        "contract/types.py": ("Ledger", "Turn"),
+        "contract/turn.py": ("Ledger", "Turn"),
     },
     "What a part asks for and gets": {
-        "contract/types.py": ("Need", "Scores", "View", "Step"),
+        "contract/types.py": ("Need", "Scores", "View"),
+        "contract/step.py": ("CandidateStep", "RowStep", "Step"),
         "contract/attention.py": ("AttentionNeed", "AttentionWeights"),
         "contract/logits.py": ("Logits", "Lookup"),
+    },
+    "What a part says of itself": {
+        "contract/traits.py": ("SamplerTraits", "BlocksTraits", "CacheTraits", "EosTraits"),
+        "compose/fitted.py": ("Parts",),
     },
     "Blocks": {"contract/types.py": ("BlockState",), "contract/shapes.py": ("Bounded", "HostView")},
     "A forward": {

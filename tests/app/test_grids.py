@@ -10,8 +10,9 @@ import pytest
 
 from dllm.app.command_line.grids import combinations as combinations
 from dllm.app.command_line.grids import expanded, grids_of
-from dllm.app.runs.plan import Parts
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed
+from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 
 
@@ -39,7 +40,7 @@ def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
             overrides = [f"{key}={values[at]}" for key, values in grid.items()]
             config = composed([f"experiment={name}", *overrides, "sampler.reference=[]"] if "oracle" in str(overrides)
                               else [f"experiment={name}", *overrides])  # fmt: skip
-            assert Parts.of(config) and config.task.run == "dllm.app.commands.evaluate.run"
+            assert Parts.of(config, Sampling()) and config.task.run == "dllm.app.commands.evaluate.run"
 
 
 def test_the_grids_of_the_paper_have_its_sizes() -> None:

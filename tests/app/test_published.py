@@ -23,11 +23,11 @@ import yaml
 from dllm.analysis.published import FIGURES, Published, beside, reported
 from dllm.app.command_line.options import Options, checked_sampling, checked_settings
 from dllm.app.runs.evaluation import Evaluation
-from dllm.app.runs.plan import Parts
 from dllm.app.runs.reference import with_reference
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed, plain_config
 from dllm.compose.validate import validate
-from dllm.contract.setting import Setting
+from dllm.contract.setting import Sampling, Setting
 from dllm.models.weights import read_model_config
 from dllm.record.folders import relevant
 from tests.app.conftest import ROOT, Run
@@ -97,7 +97,7 @@ def test_every_method_has_published_settings(group: str) -> None:
 def test_the_settings_compose_and_their_parts_fit(name: str, settings: str) -> None:
     """Against the family's attention, alignment and sizes of a long-context model."""
     config = config_of(name, settings)
-    options, parts = Options.of(config), Parts.of({**config, "sampler": with_reference(config["sampler"])})
+    options, parts = Options.of(config), Parts.of({**config, "sampler": with_reference(config["sampler"])}, Sampling())
     assert config["task"]["run"] == "dllm.app.commands.evaluate.run" and config["published"]["experiment"] == name
     small = read_model_config(MODELS / KINDS[kind_of(config["model"]["name"])][0])
     blocks = parts.blocks.resolved(lambda text: [1])

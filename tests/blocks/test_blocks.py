@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from harness import Combination, decode, forward_of, model, requests
@@ -17,6 +19,7 @@ from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.common.rowwise import Owner
+from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
@@ -42,7 +45,8 @@ def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:
 
 def closed(blocks: Blocks, canvas: Canvas, span: BlockState) -> BlockState:
     """After a turn in which nobody was told to stop."""
-    return blocks.advance(canvas, span, Owner.single(1, canvas.start.device), canvas.shortened)
+    owner = Owner.single(1, canvas.start.device)
+    return blocks.advance(canvas, span, owner, span.full(canvas, owner), canvas.shortened)
 
 
 def answer(prompt: int, length: int, grid_at_zero: bool = False) -> Canvas:
@@ -93,9 +97,9 @@ def test_one_block_opens_in_a_turn_and_the_last_may_be_short() -> None:
 
 def test_with_a_share_of_one_blocks_come_one_after_the_other() -> None:
     def seen(blocks: Blocks) -> list[list[list[int]]]:
-        parts = Confidence(0.7), blocks, NoCache(), Keep()
+        parts = Parts(Confidence(0.7), blocks, NoCache(), Keep())
         forward = forward_of(model("tiny-llada"), parts, Sampling())
-        running = denoise(Canvas.of(requests(), 61), forward, *parts[:2], Keep())
+        running = denoise(Canvas.of(requests(), 61), forward, replace(parts, eos=Keep()))
         return [turn.candidates.tokens.tolist() for turn in running]
 
     assert seen(Ahead(5, 1.0)) == seen(Fixed(5)) != seen(Ahead(5, 0.2))
@@ -131,10 +135,10 @@ def test_a_list_is_its_lengths_written_out() -> None:
 )
 def test_no_block_is_wider_than_the_widest(blocks: Blocks) -> None:
     """Static shapes and states are cut to that measure."""
-    forward, widths = forward_of(model("tiny-llada"), (Static(), blocks, NoCache(), Keep()), Sampling()), []
+    forward, widths = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), Keep()), Sampling()), []
     canvas = Canvas.of(requests(), 61)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, Static(), blocks, Keep()):
+        for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep())):
             widths.append(int((turn.view.blocks.end - turn.view.blocks.begin).max()))
     length = len(canvas.columns)
     assert max(widths) <= blocks.widest(length) <= length
@@ -172,8 +176,8 @@ def test_tccf_rolls_back_to_the_marker_and_goes_on_in_fine_blocks() -> None:
     network, blocks = model("tiny-llada"), TCCF(8, 2, marker=54)
     request = requests()[0]
     canvas = Canvas.of([request], 61)
-    forward, seen, rolled = forward_of(network, (Static(), blocks, NoCache(), Keep()), Sampling()), [], 0
-    for turn in denoise(canvas, forward, Static(), blocks, Keep()):
+    forward, seen, rolled = forward_of(network, Parts(Static(), blocks, NoCache(), Keep()), Sampling()), [], 0
+    for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep())):
         start, span = int(turn.canvas.start[0]), turn.view.blocks
         seen.append((int(span.begin[0]) - start, int(span.end[0]) - start))
         undone = turn.candidates.masked & ~(turn.canvas.masked & ~turn.step.commit)
@@ -191,9 +195,9 @@ def test_what_tccf_discards_does_not_end_the_text() -> None:
     """A coarse block with a marker and, behind it, an end of text: both phases run, as without a policy."""
     canvas, blocks, policy = answer(3, 12), TCCF(8, 2, marker=54), FillAfterBlock("any")
     scripted = Writes([1, 1, 1, 5, 5, 54, 61, 61, 61, 61, 61, *[60] * 4])
-    forward = forward_of(model("tiny-llada"), (scripted, blocks, NoCache(), policy), Sampling())
+    forward = forward_of(model("tiny-llada"), Parts(scripted, blocks, NoCache(), policy), Sampling())
     with torch.inference_mode():
-        turn = next(denoise(canvas, forward, scripted, blocks, policy))
+        turn = next(denoise(canvas, forward, Parts(scripted, blocks, NoCache(), policy)))
     assert turn.candidates.masked[0].nonzero()[:, 0].tolist() == list(range(6, 15))
     assert not turn.blocks.done.any() and turn.blocks.begin.tolist() == [6]
 
@@ -211,9 +215,12 @@ class Writes(Static):
 
 def test_tccf_without_a_marker_is_fixed() -> None:
     def canvases(blocks: Blocks) -> list[list[int]]:
-        forward = forward_of(model("tiny-llada"), (Static(), blocks, NoCache(), Keep()), Sampling())
+        forward = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), Keep()), Sampling())
         canvas = Canvas.of(requests(), 61)
-        return [turn.candidates.tokens.tolist() for turn in denoise(canvas, forward, Static(), blocks, Keep())]
+        return [
+            turn.candidates.tokens.tolist()
+            for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep()))
+        ]
 
     assert canvases(TCCF(8, 2, marker=63)) == canvases(Fixed(8))
 

@@ -15,6 +15,7 @@ from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.common.rowwise import Owner
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import composed, part
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
@@ -31,9 +32,9 @@ def played(
     sampler: Sampler, blocks: Blocks, batch: list[Request], eos: Keep | CutOpen | None = None, name: str = "tiny-llada"
 ) -> list[Turn]:
     eos = eos or Keep()
-    forward = forward_of(model(name), (sampler, blocks, NoCache(), eos), Sampling())
+    forward = forward_of(model(name), Parts(sampler, blocks, NoCache(), eos), Sampling())
     with torch.inference_mode():
-        return list(denoise(Canvas.of(batch, 61), forward, sampler, blocks, eos))
+        return list(denoise(Canvas.of(batch, 61), forward, Parts(sampler, blocks, NoCache(), eos)))
 
 
 def window(masked: list[bool], size: int, bound: int | None, further: int) -> list[int]:
@@ -66,9 +67,8 @@ def test_the_window_is_the_leftmost_masks(size: int, bound: int | None, further:
                 assert int(state.begin[row]) == masked.index(True)
         commit = canvas.undecided & (torch.rand(canvas.masked.shape) < 0.4)
         canvas = canvas.commit(commit, canvas.tokens)
-        state = blocks.advance(
-            canvas, state.after_forward(), Owner.single(len(batch), canvas.start.device), canvas.shortened
-        )
+        owner = Owner.single(len(batch), canvas.start.device)
+        state = blocks.advance(canvas, state.after_forward(), owner, state.full(canvas, owner), canvas.shortened)
     assert not canvas.undecided.any()
 
 
@@ -90,8 +90,8 @@ def test_it_moves_as_the_paper_says(bound: int | None) -> None:
 
 @pytest.mark.parametrize("sampler", [Confidence(0.7), Static(steps=6), Static(per_step=3)], ids=["t", "steps", "three"])
 def test_a_window_as_long_as_the_answer_is_the_whole_answer(sampler: Sampler) -> None:
-    network, parts = model("tiny-dream"), (NoCache(), Keep())
-    one, other = (results(network, (sampler, blocks, *parts), requests()) for blocks in (Sliding(24), Whole()))
+    network, windows = model("tiny-dream"), (Sliding(24), Whole())
+    one, other = (results(network, Parts(sampler, blocks, NoCache(), Keep()), requests()) for blocks in windows)
     assert [(row.canvas, row.turns) for row in one] == [(row.canvas, row.turns) for row in other]
 
 
@@ -108,7 +108,8 @@ def test_one_window_serves_all_candidates_of_a_row() -> None:
     state, both = blocks.start(canvas), canvas.select(row)
     where = torch.zeros_like(both.masked)
     where[0, [2, 3]] = where[1, [2, 5]] = True
-    moved = blocks.advance(both.commit(where, both.tokens), state, Owner(row, 1), torch.zeros(1, dtype=torch.bool))
+    tried, owner = both.commit(where, both.tokens), Owner(row, 1)
+    moved = blocks.advance(tried, state, owner, state.full(tried, owner), torch.zeros(1, dtype=torch.bool))
     assert moved.in_open[0].nonzero()[:, 0].tolist() == [3, 4]
 
 
@@ -144,13 +145,13 @@ def test_an_empty_window_is_refused(option: str, value: int) -> None:
 def test_each_request_may_have_a_window_of_its_own() -> None:
     network = model("tiny-llada")
     sampler, sizes = Confidence(0.8), [3, 8, 5]
-    alone = [results(network, (sampler, Sliding(size), NoCache(), Keep()), [request])[0]
+    alone = [results(network, Parts(sampler, Sliding(size), NoCache(), Keep()), [request])[0]
              for size, request in zip(sizes, requests(), strict=True)]  # fmt: skip
     each = Sliding()
     each.block_length = sizes  # type: ignore[assignment]
-    together = results(network, (sampler, each, NoCache(), Keep()), requests())
+    together = results(network, Parts(sampler, each, NoCache(), Keep()), requests())
     assert [row.turns for row in together] == [row.turns for row in alone]
-    fixed = results(network, (sampler, Fixed(5), NoCache(), Keep()), requests())
+    fixed = results(network, Parts(sampler, Fixed(5), NoCache(), Keep()), requests())
     assert [row.turns for row in fixed] != [row.turns for row in alone]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from dllm.cache.d2cache import D2Cache, rolled_out, with_gaps
 from dllm.cache.entropy import Entropy
 from dllm.cache.none import NoCache
 from dllm.cache.passes import ForwardPass
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -31,10 +33,10 @@ BOTH = ["tiny-llada", "tiny-dream"]
 def run(name: str, policy: Cache, request: Request) -> list[tuple[Turn, list[int]]]:
     """Turns of two tokens each, and the columns that their forwards computed."""
     passes: list[ForwardPass] = []
-    parts = Static(per_step=2), Fixed(8), watched(policy, passes), Keep()
+    parts = Parts(Static(per_step=2), Fixed(8), watched(policy, passes), Keep())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
-        found = list(denoise(Canvas.of([request], 61), forward, *parts[:2], Keep()))
+        found = list(denoise(Canvas.of([request], 61), forward, replace(parts, eos=Keep())))
     return [(turn, one.queries[0].nonzero()[:, 0].tolist()) for turn, one in zip(found, passes, strict=True)]
 
 

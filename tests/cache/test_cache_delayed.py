@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from harness import forward_of, model, requests
@@ -14,6 +14,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.blocks.sliding import Sliding
 from dllm.cache.delayed import Delayed
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
@@ -62,12 +63,12 @@ class Walk:
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_each_forward_computes_what_the_published_walk_says(wait: str, delay: int, refresh: int, share: float) -> None:
     network, (request, *_) = model("tiny-llada"), requests()
-    parts = (D3LLM(0.4), Ahead(4, share), Delayed(delay, refresh, wait), Keep())
+    parts = Parts(D3LLM(0.4), Ahead(4, share), Delayed(delay, refresh, wait), Keep())
     canvas = Canvas.of([request], 61)
     start = request.answer_start
     walk = Walk(start, len(request.tokens) - start, 4, delay, refresh, wait == "each")
     forward = forward_of(network, parts, Sampling())
-    for number, turn in enumerate(denoise(canvas, forward, *parts[:2], Keep())):
+    for number, turn in enumerate(denoise(canvas, forward, replace(parts, eos=Keep()))):
         expected = walk.columns(number + 1, turn.canvas.masked[0].tolist())
         assert int(turn.cost.queries[0, 0]) == len(expected)
     assert walk.kept > 0

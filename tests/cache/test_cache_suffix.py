@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp, pi, sqrt
 from typing import Any
 
@@ -16,6 +17,7 @@ from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.suffix import Pruning
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
@@ -33,10 +35,10 @@ DRAWS = {"gaussian": {"suffix_tail": 0}, "uniform": {"suffix_count": 3}}
 
 
 def run(name: str, batch: list[Request], policy: Pruning) -> list[Turn]:
-    parts = Static(), Fixed(8), policy, Keep()
+    parts = Parts(Static(), Fixed(8), policy, Keep())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
-        return list(denoise(Canvas.of(batch, 61), forward, *parts[:2], Keep()))
+        return list(denoise(Canvas.of(batch, 61), forward, replace(parts, eos=Keep())))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -45,9 +45,10 @@ from dllm.cache.prefix import Prefix
 from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.common.rowwise import select_or_all
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.constrained.batch import ConstrainedBatch
-from dllm.contract import BlockState, ForwardPlan
+from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.contract.shapes import Shapes
@@ -80,9 +81,9 @@ def refreshing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling: Sampling | None = None) -> list[Any]:
     """What every turn of a ragged batch leaves."""
     network = model(name)
-    forward = forward_of(network, (sampler, blocks, cache, Keep()), sampling or Sampling())
+    forward = forward_of(network, Parts(sampler, blocks, cache, Keep()), sampling or Sampling())
     with torch.inference_mode():
-        loop = denoise(Canvas.of(requests(), 61), forward, sampler, blocks, Keep())
+        loop = denoise(Canvas.of(requests(), 61), forward, Parts(sampler, blocks, cache, Keep()))
         return [turn.candidates.tokens.tolist() for turn in loop]
 
 
@@ -107,9 +108,10 @@ class Windowed(NoCache):
         session = super().start(canvas, config, shrinks)
         whole = session.plan
 
-        def plan(canvas: Canvas, blocks: BlockState, next_positions: Tensor) -> ForwardPlan:
+        def plan(*given: Any) -> ForwardPlan:
+            canvas, blocks, *_ = given
             masks = canvas.undecided & blocks.in_open
-            return replace(whole(canvas, blocks, next_positions), committable=masks & (masks.cumsum(1) <= 5))
+            return replace(whole(*given), committable=masks & (masks.cumsum(1) <= 5))
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -309,7 +311,7 @@ def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
     buffer = network.config.kv_width * len(canvas.columns)
     reused, grows = 0, sampler == "freedave"
     with torch.inference_mode(), LargestNew() as watch:
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+        for turn in denoise(canvas, forward, parts):
             if watch.watching and not bool(turn.cost.refreshed.any()):
                 assert grows or watch.largest < buffer
                 reused, grows = reused + (not grows), False
@@ -383,15 +385,16 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
     """``select`` keeps exactly the rows named, in every tensor of a session."""
     for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy", "flash"):
         combination = Combination("confidence", "fixed", cache)
-        sampler, blocks, policy, eos = parts_of(combination)
-        forward = forward_of(model("tiny-llada"), (sampler, blocks, policy, eos), Sampling())
+        parts = parts_of(combination)
+        forward = forward_of(model("tiny-llada"), parts, Sampling())
         with torch.inference_mode():
             canvas = Canvas.of(requests(), 61)
             free = ConstrainedBatch.none(len(canvas.row_id))
-            rows = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
+            rows = Rows.start(canvas, forward.start(canvas), parts, Shapes(), free)
             forward(rows)
-            chosen = rows.session.select(torch.tensor([2, 0]))
+            left = rows.select([0, 2])
+        chosen = left.session
         assert not isinstance(chosen, NoCacheSession)
-        stored = [tensor for tensor in chosen.state.values() if tensor.dim() == 2]
+        stored = [tensor for tensor in left.remembered.values() if tensor.dim() == 2]
         assert all(store is None or len(store[0]) == 2 for store in chosen.stores)  # type: ignore[attr-defined]
         assert stored and all(len(tensor) == 2 for tensor in stored)

@@ -145,7 +145,7 @@ def scored(case: Combination, network: Transformer, runs: Network, sampling: Sam
     batch = [with_mask(request, config.mask_id or 0) for request in mixed(3)]
     canvas = Canvas.of(batch, config.pad_id or 0, "cpu", config.attention.grid_at_zero, sampling.temperature)
     with torch.inference_mode(), patch.object(HiddenStates, "of", noted(began)):
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+        for turn in denoise(canvas, forward, parts):
             scores = turn.view.scores
             yield {"calls": began.pop(), "token": scores.token, "confidence": scores.confidence}
 

@@ -12,6 +12,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.buffer import BufferSession
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -43,12 +44,12 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
     canvas = Canvas.of(requests(), network.config.pad_id or 0)
     most = 0
     with torch.inference_mode():
-        rows = start_rows(canvas, forward, parts[0], parts[1], None)
+        rows = start_rows(canvas, forward, parts, None)
         while len(rows):
             session = rows.session
-            rows, turn = take_turn(rows, forward, parts[0], parts[1], parts[3])
+            rows, turn = take_turn(rows, forward, parts)
             assert isinstance(session, BufferSession)
-            for row, flags in enumerate((session.state["exact"] & turn.canvas.valid).tolist()):
+            for row, flags in enumerate((rows.remembered["exact"] & turn.canvas.valid).tolist()):
                 exact = sum(flags)
                 assert all(flags[:exact]) and not bool(turn.canvas.masked[row, :exact].any())
                 if exact:
@@ -60,9 +61,9 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
 
 def run(name: str, batch: list[Request], cache: NoCache | Finished, blocks: Fixed) -> list[Turn]:
     network, sampler, eos = model(name), Confidence(0.6), Keep()
-    forward = forward_of(network, (sampler, blocks, cache, eos), Sampling())
+    forward = forward_of(network, Parts(sampler, blocks, cache, eos), Sampling())
     with torch.inference_mode():
-        return list(denoise(Canvas.of(batch, network.config.pad_id or 0), forward, sampler, blocks, eos))
+        return list(denoise(Canvas.of(batch, network.config.pad_id or 0), forward, Parts(sampler, blocks, cache, eos)))
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -98,10 +99,10 @@ def test_the_forward_that_opens_a_block_is_the_causal_pass_of_the_one_before() -
     request = requests()[1]
     start = request.answer_start
     turns = run("tiny-nbdiff", [request], Finished(), Fixed(4))
-    opens = [turn for turn in turns if bool(turn.view.forced.any())]
-    assert [turn.view.forced[0].nonzero().flatten().tolist() for turn in opens] == [[start], [start + 8]]
+    opens = [turn for turn in turns if bool(turn.view.forced_positions.any())]
+    assert [turn.view.forced_positions[0].nonzero().flatten().tolist() for turn in opens] == [[start], [start + 8]]
     assert [int(turn.cost.queries) for turn in turns] == [start] + [8] * (len(turns) - 1)
-    assert all(torch.equal(turn.step.commit, turn.view.forced) for turn in opens)
+    assert all(torch.equal(turn.step.commit, turn.view.forced_positions) for turn in opens)
 
 
 def test_a_window_computes_what_has_become_known_once_more_and_never_again() -> None:

@@ -18,10 +18,12 @@ from dllm import Decoder, UserError, load, part
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.tccf import TCCF
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import arguments_of, choices, takes_part
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
+from dllm.contract.traits import SamplerTraits
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
 from dllm.loop.denoise import denoise
@@ -48,12 +50,12 @@ def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]
     sampler = validate(Setting(network.config, blocks, None), sampler, kv, eos)
     ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
     request = sampler.prepare(Request.answer([62, 51, 25, 3, 55], 5, ids.mask))
-    forward = forward_of(network, (sampler, blocks, kv, eos), Sampling(tempered=sampler.tempered))
+    forward = forward_of(network, Parts(sampler, blocks, kv, eos), Sampling(tempered=sampler.traits.tempered))
     collector = Collector([request], ids, str, (), trace=False)
     at_zero = network.config.attention.grid_at_zero
     with torch.inference_mode():
         canvas = Canvas.of([request], network.config.pad_id or 0, grid_at_zero=at_zero)
-        for turn in denoise(canvas, forward, sampler, blocks, eos):
+        for turn in denoise(canvas, forward, Parts(sampler, blocks, kv, eos)):
             collector.observe(turn)
     result = collector.results()[0]
     return result.canvas, result.turns, result.nfe
@@ -171,6 +173,8 @@ def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
     """A user's class need not name kinds."""
 
     class Mine(Sampler):
+        traits = SamplerTraits(stateless=True)
+
         def __init__(self, threshold=0.9, count=3, score="margin", inner=None, width: int = 4) -> None:  # type: ignore[no-untyped-def]
             self.threshold = threshold
 

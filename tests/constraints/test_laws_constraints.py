@@ -219,9 +219,9 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     """Draws from what fits, and a host that reads late: as in eager turns. Recorded turns give way to plain ones."""
     combination, parts = case.combination, parts_of(case.combination)
     patterns, rows = patterns_of(combination), requests()
-    sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
+    sampling = Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
     steers, take = partial(constraints, combination.model, rows, patterns), None
-    if not (parts[0].asks or parts[3].asks):
+    if not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
         take = RecordedTurns(model(combination.model), lambda: FakeGraph([]))
     decoded = partial(results, model(combination.model), parts, rows, sampling)
     found, eager = decoded(lag=case.lag, take=take, constraints=steers()), decoded(constraints=steers())
@@ -259,7 +259,7 @@ class Hot(Shown):
     joint: bool
 
     def sampling(self) -> Sampling:
-        tempered = parts_of(self.combination)[0].tempered
+        tempered = parts_of(self.combination).sampler.traits.tempered
         return Sampling(self.heat, self.top_p, self.top_k, self.guidance, tempered=tempered)
 
     def accepted(self) -> bool:

@@ -19,10 +19,12 @@ from dllm.cache.base import Cache
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.none import NoCache
 from dllm.common.rowwise import Owner
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
+from dllm.contract.traits import EosTraits, SamplerTraits
 from dllm.eos.base import EndOfText
 from dllm.eos.keep import Keep
 from dllm.samplers.base import Sampler
@@ -52,10 +54,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "state of no row": ({"state": {"seen": torch.zeros(7)}}, r"'seen' has the shape \[7\], and must lead with the row"),
     "state of a number": ({"state": {"seen": 3}}, "'seen' is int, and must be a tensor"),
     "unknown state": ({"state": {"sene": torch.zeros(B)}}, "changes the state 'sene', and began with seen"),
-    "remask": ({"remask": ~FALSE}, "takes tokens back .*write revocable = True in its class"),
-    "edit": ({"edit": FALSE}, "replaces tokens .*write edits = True"),
-    "keep_open": ({"keep_open": torch.ones(B, dtype=torch.bool)}, "keeps a full block .*write edits = True"),
-    "candidates": ({"commit": FALSE[[0, 0, 1]], "owner": Owner(torch.tensor([0, 0, 1]), B)}, "write branches = True"),
+    "remask": ({"remask": ~FALSE}, "takes tokens back .*write revocable=True in its traits"),
+    "edit": ({"edit": FALSE}, "replaces tokens .*write edits=True"),
+    "keep_open": ({"keep_open": torch.ones(B, dtype=torch.bool)}, "keeps a full block .*write edits=True"),
+    "candidates": ({"commit": FALSE[[0, 0, 1]], "owner": Owner(torch.tensor([0, 0, 1]), B)}, "write branches=True"),
 }  # fmt: skip
 
 
@@ -70,6 +72,8 @@ def test_a_step_that_is_none_is_refused_in_one_sentence(what: str) -> None:
 
 def test_a_step_that_is_forgotten_is_refused() -> None:
     class Silent(Sampler):
+        traits = SamplerTraits(stateless=True)
+
         def step(self, view: View, state: State) -> Step:
             return None  # type: ignore[return-value]
 
@@ -79,19 +83,21 @@ def test_a_step_that_is_forgotten_is_refused() -> None:
 
 def test_state_that_a_rule_says_it_has_not_is_refused() -> None:
     class Forgets(Says):
-        stateless = True
+        traits = Says.traits.but(stateless=True)
 
-    with pytest.raises(UserError, match=r"^sampler=Forgets remembers something .*write stateless = False"):
+    with pytest.raises(UserError, match=r"^sampler=Forgets remembers something .*write stateless=False"):
         Game(Forgets(state={"seen": torch.zeros(1)}), 5).turn(0.5)
 
 
 def decode(sampler: Sampler, blocks: Blocks | None = None, cache: Cache | None = None, eos: EndOfText | None = None,
            lag: int | None = None) -> None:  # fmt: skip
-    results(model("tiny-llada"), (sampler, blocks or Fixed(8), cache or NoCache(), eos or Keep()), ROWS, lag=lag)
+    results(model("tiny-llada"), Parts(sampler, blocks or Fixed(8), cache or NoCache(), eos or Keep()), ROWS, lag=lag)
 
 
 class Starts(Sampler):
     """A rule whose first state is ``made``."""
+
+    traits = SamplerTraits(stateless=False)
 
     def __init__(self, made: Any) -> None:
         self.made = made
@@ -127,12 +133,12 @@ def test_a_rule_around_another_one_leaves_the_prompt_alone_and_the_gate_shut() -
     class Greedy(Twice):
         def propose(self, view: View, state: State) -> Step:
             step = super().propose(view, state)
-            return replace(step, commit=step.commit | step.owner.per_candidate(view.canvas.given))
+            return step.but(commit=step.commit | step.owner.per_candidate(view.canvas.given))
 
     class Short(Twice):
         def propose(self, view: View, state: State) -> Step:
             step = super().propose(view, state)
-            return replace(step, commit=step.commit[:, :1])
+            return step.but(commit=step.commit[:, :1])
 
     with pytest.raises(UserError, match="^sampler=Greedy commits positions that are decided already, prompt included"):
         decode(Greedy(Static()))
@@ -191,12 +197,12 @@ def test_a_rule_lost_on_the_way_is_refused() -> None:
 class Cuts(EndOfText):
     """A policy that does ``what`` with the candidates."""
 
-    shrinks = False
+    traits = EosTraits(at_once=True, fills=True, shrinks=False)
 
     def __init__(self, what: Callable[[Canvas], Any]) -> None:
         self.what = what
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         return self.what(candidates)  # type: ignore[no-any-return]
 
 
@@ -207,7 +213,7 @@ class Cuts(EndOfText):
         (lambda canvas: replace(canvas, end=canvas.end[:1]), r"end of what cut\(\) returned has the shape \[1\]"),
         (lambda canvas: replace(canvas, masked=canvas.masked.long()), "masked of what .* is of torch.int64"),
         (lambda canvas: replace(canvas, masked=canvas.valid), "leaves more to decide than before"),
-        (lambda canvas: canvas.stop_at(canvas.end - 1, ~canvas.shortened, False), "it must not say shrinks = False"),
+        (lambda canvas: canvas.stop_at(canvas.end - 1, ~canvas.shortened, False), "traits must not say shrinks=False"),
     ],
 )  # fmt: skip
 def test_a_policy_that_does_what_it_must_not_is_refused(what: Callable[[Canvas], Any], words: str) -> None:
@@ -217,9 +223,9 @@ def test_a_policy_that_does_what_it_must_not_is_refused(what: Callable[[Canvas],
 
 def test_a_policy_that_acts_earlier_than_it_says_is_refused_under_an_editing_rule() -> None:
     class Hasty(CutFirst):
-        at_once = False
+        traits = CutFirst.traits.but(at_once=False)
 
-        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
             return candidates.stop_at(candidates.end - 1, ~candidates.shortened, attended=False)
 
     with pytest.raises(UserError, match="^eos=Hasty acts in a block that is still open"):
@@ -229,9 +235,9 @@ def test_a_policy_that_acts_earlier_than_it_says_is_refused_under_an_editing_rul
 
 def test_a_policy_that_fills_rows_that_go_on_is_refused_if_it_says_it_does_not() -> None:
     class Filling(CutFirst):
-        fills = False
+        traits = CutFirst.traits.but(fills=False)
 
-        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
             last = candidates.undecided & (candidates.columns == candidates.end[:, None] - 1)
             return candidates.commit(last, candidates.tokens.masked_fill(last, eos_id))
 
@@ -291,7 +297,7 @@ class Plans(Buffered):
         (lambda plan: replace(plan, columns=plan.columns[:1]), r"the plan's columns has the shape \[1, "),
         (lambda plan: replace(plan, committable=plan.columns.long()), "the plan's committable is of torch.int64"),
         (lambda plan: replace(plan, keys=plan.columns[:, :4]), r"the plan's keys has the shape \[3, 4\]"),
-        (lambda plan: replace(plan, forced=plan.forced[0]), "the plan's forced has the shape"),
+        (lambda plan: replace(plan, forced=plan.columns[0]), "the plan's forced has the shape"),
         (lambda plan: replace(plan, state={"seen": torch.zeros(3)}), r"plan\(\) changes the state 'seen', and began"),
     ],
 )  # fmt: skip

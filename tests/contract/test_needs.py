@@ -23,8 +23,10 @@ SERVED = [combination for combination in NEEDY if allowed(combination)]
 def test_what_was_asked_for_is_scored(combination: Combination) -> None:
     """AdaBlock sizes a block by the forward that opens it. Under recap, elastic and window it got 91 of 143, 84 of 167
     and 109 of 159 positions before they were refused."""
-    sampler, blocks, _, eos = parts_of(combination)
-    needs = [need for need in (*sampler.needs(), *blocks.needs(), *eos.needs()) if need.region != "block"]
+    parts = parts_of(combination)
+    needs = [
+        need for need in (*parts.sampler.needs(), *parts.blocks.needs(), *parts.eos.needs()) if need.region != "block"
+    ]
     asked = 0
     for turn in turns(combination, requests()):
         for need in needs:

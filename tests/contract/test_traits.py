@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,19 +15,24 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.common.rowwise import Owner
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
+from dllm.contract.traits import CacheTraits
 from dllm.eos.base import EndOfText
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
 from dllm.runtime.runtime import Runtime
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.dream import Dream
 from dllm.samplers.joint_threshold import JointThreshold
+from dllm.samplers.prophet import Prophet
 from dllm.samplers.saber import Saber
 from dllm.samplers.wino import WINO
 
@@ -49,9 +53,9 @@ def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
         where[0, PROMPT : PROMPT + BLOCK] = torch.tensor([filled >> at & 1 for at in range(BLOCK)]).bool()
         tokens = torch.full_like(canvas.tokens, EOS)
         scores = Scores(known, tokens, known.double(), known)
-        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), canvas.no_positions,
+        view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), None,
                        Owner.single(1, canvas.start.device))  # fmt: skip
-        step = replace(view.step(where, accepted=where), edit=canvas.no_positions)  # of a rule that edits
+        step = view.step(where, accepted=where).but(edit=canvas.no_positions)  # of a rule that edits
         yield canvas.commit(where, tokens), view, step, filled == (1 << BLOCK) - 1
 
 
@@ -61,29 +65,45 @@ def test_an_end_of_text_policy_acts_no_earlier_and_takes_no_more_than_it_says(na
     policy = POLICIES[name]
     early = shrinks = False
     for candidates, view, step, full in turns_of_a_block():
-        cut = policy.cut(candidates, view, step, EOS)
+        cut = policy.cut(candidates, view, step, EOS, torch.tensor([full]))
         early |= not full and not torch.equal(cut.undecided, candidates.undecided)
         shrinks |= not torch.equal(cut.valid, candidates.valid)
-    assert (policy.at_once, policy.shrinks) == (early, shrinks)
+    assert (policy.traits.at_once, policy.traits.shrinks) == (early, shrinks)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
     """``cut_last`` was taken, and cut a row at an end of text that the rule then replaced: 4 of 32 tokens were left."""
     setting, rule = Setting(model("tiny-llada").config, Fixed(4), 8), JointThreshold()
-    if not POLICIES[name].at_once:
+    if not POLICIES[name].traits.at_once:
         validate(setting, rule, build("cache", "none"), POLICIES[name])
         return
     with pytest.raises(UserError, match=r"^eos=\w+ acts on an end of text at once, but sampler=joint_threshold"):
         validate(setting, rule, build("cache", "none"), POLICIES[name])
 
 
-def test_a_policy_that_says_nothing_counts_as_one_that_may_do_most() -> None:
-    class Silent(EndOfText):
-        pass
+@pytest.mark.parametrize(
+    ("base", "method", "kind"),
+    [(Sampler, "step", "SamplerTraits"), (Blocks, "containing", "BlocksTraits"), (Cache, "start", "CacheTraits"),
+     (EndOfText, "cut", "EosTraits"), (Fixed, "advance", "BlocksTraits"), (Fixed, "revise", "BlocksTraits"),
+     (Keep, "cut", "EosTraits")],
+)  # fmt: skip
+def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
+    """Nor one that does otherwise than the class it extends, in what the traits of that one speak of."""
+    with pytest.raises(UserError, match=rf"^Silent says nothing of itself: write traits = {kind}\(\.\.\.\) in the"):
+        type("Silent", (base,), {method: lambda *given: given})
 
-    assert Silent().at_once and Silent().shrinks
-    assert StopStrings(Silent(), ["x"], str).at_once
+
+def test_a_wrapper_has_the_traits_of_the_rule_inside_but_for_its_own() -> None:
+    inner = Dream(alg="origin")
+    rule = Prophet(inner, region="none")
+    assert inner.traits.tempered and rule.traits == inner.traits.but(stateless=False, commits_ahead=True)
+
+    class Tempered(Prophet):
+        traits = Prophet.traits.but(tempered=True)
+
+    assert Tempered(Confidence(), region="none").traits.tempered
+    assert StopStrings(CutFirst(), ["x"], str).traits == CutFirst.traits.but(syncs=True)
 
 
 class Columns(Buffered):
@@ -94,35 +114,32 @@ class Columns(Buffered):
 
 
 def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block() -> None:
-    silent = Cache()
-    assert not any((silent.opening, silent.committed, silent.branches, silent.shadows, silent.shows, silent.static))
-    assert silent.opens_wide and silent.follows_commits
+    silent = CacheTraits()
+    said = silent.scores_all_at_open, silent.committed, silent.branches, silent.shadows, silent.exposes_attention
+    assert not any(said) and not silent.bounded_shapes
+    assert silent.full_on_open and silent.bounds_from_commits
     setting = Setting(model("tiny-llada").config, Fixed(4), 8)
     validate(setting, Confidence(), Columns(), Keep())
     for rule in (Saber(), JointThreshold()):  # they read decided positions, which would never be scored
         with pytest.raises(UserError, match="^cache=Columns computes masked positions, not the committed ones"):
             validate(setting, rule, Columns(), Keep())
     with pytest.raises(UserError, match="^cache=Silent has no room for the extra rows of sampler=wino"):
-        validate(setting, WINO(), type("Silent", (Cache,), {})(), Keep())
+        validate(setting, WINO(), type("Silent", (Cache,), {"traits": CacheTraits()})(), Keep())
 
 
 def test_a_static_cache_that_says_nothing_of_its_bounds_counts_as_one_that_needs_them() -> None:
     class Bound(Columns):
-        static = True
+        traits = Columns.traits.but(bounded_shapes=True)
 
     class Back(Fixed):
+        traits = Fixed.traits.but(rolls_back=True)
+
         def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
             return candidates, blocks
 
-    assert Back(4).rolls_back  # found out from what it overrides
+    parts = Parts(Confidence(), Back(4), Bound(), Keep())
     with pytest.raises(UserError, match="^runtime=static with cache=Bound bounds shapes by what a turn may commit"):
-        Runtime("static").check(Bound(), Confidence(), model("tiny-llada").config, torch.device("cpu"), Back(4))
-
-
-def test_a_schedule_that_closes_blocks_by_itself_must_say_whether_it_does() -> None:
-    with pytest.raises(UserError, match=r"^Moves decides in advance\(\) when blocks close, .*write slides = True"):
-        type("Moves", (Blocks,), {"advance": Blocks.advance})
-    assert not type("Closes", (Blocks,), {"advance": Blocks.advance, "slides": False})().slides
+        Runtime("static").check(parts, model("tiny-llada").config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", [name for name in choices("blocks") if build("blocks", name).fixed_length])

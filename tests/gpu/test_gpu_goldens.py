@@ -19,7 +19,7 @@ import torch
 from harness import DATA
 from place import DEVICE, GPU
 from replay import METHODS, decode, differences, parts_of, record_of, run_case
-from replay_parts import Parts
+from replay_parts import CaseParts
 from under import RUNTIMES, model, way
 
 from dllm.errors import UserError
@@ -62,13 +62,13 @@ def accepted(golden: Golden) -> bool:
     parts = parts_of(case, model(case["model"]), data)
     config, place = model(case["model"]).config, torch.device("cuda") if golden.runtime in RECORDED else DEVICE
     try:
-        Runtime(golden.runtime).check(parts.cache, parts.sampler, config, place, parts.blocks)
+        Runtime(golden.runtime).check(parts, config, place)
     except UserError:
         return False
     return not any(name in case for name in WHOLE_RUNS) and parts.turns is None and not asks(parts)
 
 
-def asks(parts: Parts) -> bool:
+def asks(parts: CaseParts) -> bool:
     """Whether a part is made for the replay of one row, which may ask the device."""
     chosen = parts.sampler, parts.blocks, parts.cache, parts.eos
     own = any(type(part).__module__.startswith("replay") for part in chosen)
@@ -94,7 +94,7 @@ def different(golden: Golden, dtype: torch.dtype) -> list[str]:
         return differences(case, run_case(case, network, data))
     parts = parts_of(case, network, data)
     record = record_of(case, parts, data["method"])
-    runs = way(golden.runtime, network, parts.sampler, parts.eos)
+    runs = way(golden.runtime, network, parts)
     return differences(case, decode(network, case["prompt"], parts, record, (*runs, 0)))
 
 

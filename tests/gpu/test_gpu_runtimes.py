@@ -39,8 +39,8 @@ def sample() -> list[Case]:
 def outcome(case: Case, runtime: str, dtype: torch.dtype) -> list[tuple[list[int], int, list[int], int]]:
     """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
     name, parts = case.combination.model, parts_of(case.combination)
-    network, sampling = model(name, dtype), Sampling(temperature=case.heat, tempered=parts[0].tempered)
-    runs, take = way(runtime, network, parts[0], parts[3])
+    network, sampling = model(name, dtype), Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
+    runs, take = way(runtime, network, parts)
     lag = None if runtime == "eager" else case.lag
     for _ in range(2 if runtime in RECORDED else 1):  # most shapes come back in the second decode
         found = harness.results(network, parts, requests(), sampling, lag, runs, take)

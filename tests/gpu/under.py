@@ -13,14 +13,13 @@ from harness import DATA
 from place import DEVICE, GPU
 from recording import FakeGraph
 
-from dllm.eos.base import EndOfText
+from dllm.compose.fitted import Parts
 from dllm.loop.denoise import TakeTurn
 from dllm.loop.recorded import build_runtime
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.runtime import compiled as module
 from dllm.runtime.runtime import FIXED, Network, Runtime
-from dllm.samplers.base import Sampler
 
 RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
 Compiled = module.Compiled
@@ -50,7 +49,7 @@ def on_any_device() -> Iterator[None]:
         yield
 
 
-def way(runtime: str, network: Transformer, sampler: Sampler, eos: EndOfText) -> tuple[Network, TakeTurn]:
+def way(runtime: str, network: Transformer, parts: Parts) -> tuple[Network, TakeTurn]:
     """The model as the loop calls it under a runtime, and what takes its turns."""
     with on_any_device():
-        return build_runtime(Runtime(runtime, 0 if runtime == "eager" else None), network, sampler, eos)
+        return build_runtime(Runtime(runtime, 0 if runtime == "eager" else None), network, parts)

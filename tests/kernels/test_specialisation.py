@@ -111,7 +111,7 @@ def test_one_kernel_serves_all_sizes_of_a_decode(
     forward = forward_of(network, parts, Sampling())
     for batch in (requests(), requests()[:1]):
         with torch.inference_mode():
-            for turn in denoise(Canvas.of(batch, 61), forward, parts[0], parts[1], parts[3]):
+            for turn in denoise(Canvas.of(batch, 61), forward, parts):
                 counts.add(int(turn.view.open.sum()))
     assert len(counts) > 8 and counts & {1, 16, 17, 32} and len(launches.keys) >= 3
     assert {name: keys for name, keys in launches.keys.items() if len(keys) > 1} == {}

@@ -41,12 +41,12 @@ class Case(Shown):
         """Whether the parts take this runtime and temperature."""
         if not allowed(self.combination):
             return False
-        sampler, blocks, kv, _ = parts_of(self.combination)
-        sampling = Sampling(temperature=self.heat, tempered=sampler.tempered)
+        parts = parts_of(self.combination)
+        sampling = Sampling(temperature=self.heat, tempered=parts.sampler.traits.tempered)
         config = model(self.combination.model).config
         try:
             parts_of(self.combination, sampling)
-            Runtime(self.runtime, self.lag).check(kv, sampler, config, DEVICE[self.runtime], blocks)
+            Runtime(self.runtime, self.lag).check(parts, config, DEVICE[self.runtime])
         except UserError:
             return False
         return True
@@ -54,7 +54,7 @@ class Case(Shown):
 
 def cases(runtime: str) -> Iterator[Case]:
     """Every case of a runtime that its parts accept, in the order of ``drawn``."""
-    caches = [name for name in choices("cache") if build("cache", name).static]
+    caches = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
     models = MODELS[:1] if runtime == "compile" else MODELS
     groups = choices("sampler"), choices("blocks"), caches, choices("eos"), models, LAGS, HEATS
     for *names, lag, heat in drawn(*groups):
@@ -85,10 +85,10 @@ def network(runtime: str, name: str) -> Network | None:
 def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], int]]:
     """Of every row: its canvas, its acting forwards, the turn that fixed each position, the rows it asked for."""
     name, parts = case.combination.model, parts_of(case.combination)
-    sampling = Sampling(temperature=case.heat, tempered=parts[0].tempered)
+    sampling = Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
     if eager:
         found = results(model(name), parts, requests(), sampling)
-    elif case.runtime == "cudagraph" and not (parts[0].asks or parts[3].asks):
+    elif case.runtime == "cudagraph" and not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
         take = RecordedTurns(model(name), lambda: FakeGraph([]))
         for _ in range(2):  # most shapes come back in the second decode
             found = results(model(name), parts, requests(), sampling, case.lag, take=take)

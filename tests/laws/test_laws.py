@@ -50,10 +50,10 @@ def test_commits_stay(combination: Combination) -> None:
             undone = {at - start for at, (old, new) in pairs if old not in (-1, new)}
             remasked = {at for candidate in record.remasked for at in candidate}
             edited = {at: token for one in record.edited for at, token, *_ in one.rows()}
-            assert edited.keys() <= undone and (not edited or build("sampler", combination.sampler).edits)
+            assert edited.keys() <= undone and (not edited or build("sampler", combination.sampler).traits.edits)
             assert all(after[start + at] == token for at, token in edited.items())
             assert undone <= remasked | edited.keys() | {at for candidate in record.rolled for at in candidate}
-            assert not remasked or build("sampler", combination.sampler).revocable
+            assert not remasked or build("sampler", combination.sampler).traits.revocable
             assert all(record.block[1] <= at < record.block[2] for at in undone)
 
 
@@ -87,7 +87,7 @@ def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combinati
 def held_turns(combination: Combination, one: Decoded) -> int:
     """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
     sampler = build("sampler", combination.sampler)
-    if not sampler.edits:
+    if not sampler.traits.edits:
         return 0
     assert one.result is not None and one.result.trace is not None
     start, held = one.result.trace.start, Counter[tuple[int, int, int]]()

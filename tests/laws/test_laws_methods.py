@@ -19,6 +19,7 @@ from dllm.cache.base import Cache
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract.canvas import Request
 from dllm.eos.base import EndOfText
@@ -69,7 +70,7 @@ def decode(
 ) -> list[Result]:  # fmt: skip
     network = model(name)
     batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
-    return results(network, (sampler, blocks, cache or NoCache(), eos or Keep()), batch)
+    return results(network, Parts(sampler, blocks, cache or NoCache(), eos or Keep()), batch)
 
 
 STATIC = {

@@ -14,16 +14,13 @@ from plain_causal import Triangle
 
 from dllm import Decoder, UserError
 from dllm.app.command_line.options import checked_sampling
-from dllm.app.runs.plan import Parts
-from dllm.blocks.base import Blocks
 from dllm.blocks.sliding import Sliding
-from dllm.cache.base import Cache
 from dllm.cache.finished import Finished
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import composed, plain_config
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
 from dllm.loop.denoise import denoise
@@ -40,8 +37,6 @@ from dllm.samplers.entropy_distance import EntropyDistance
 from dllm.samplers.order import Order
 from dllm.samplers.static import Static
 
-AllParts = tuple[Sampler, Blocks, Cache, EndOfText]
-
 
 def prompts(count: int) -> list[list[int]]:
     """Tasks of the tiny models, of several lengths: copy, reverse, sort, shift."""
@@ -50,14 +45,14 @@ def prompts(count: int) -> list[list[int]]:
             for _ in range(count)]  # fmt: skip
 
 
-def run(network: Transformer, parts: AllParts, batch: list[Request]) -> tuple[list[Turn], list[Result]]:
+def run(network: Transformer, parts: Parts, batch: list[Request]) -> tuple[list[Turn], list[Result]]:
     """The turns of a batch, and the results."""
     ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
     collector = Collector(batch, ids, str, (), trace=False)
     forward, canvas = forward_of(network, parts, Sampling()), Canvas.of(batch, network.config.pad_id or 0)
     made = []
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3]):
+        for turn in denoise(canvas, forward, parts):
             collector.observe(turn)
             made.append(turn)
     return made, collector.results()
@@ -81,7 +76,7 @@ def test_wedlm_takes_at_most_a_forward_for_each_token_and_masks_of_the_window(
     network, batch = model("tiny-wedlm"), [Request.answer(prompt, 24, 60) for prompt in prompts(4)]
     fewer = 0
     for rule in (EntropyDistance(threshold, penalty), EntropyDistance(0.0, 1e6)):
-        turns, results = run(network, (rule, Sliding(size, size), Finished(), StopFront()), batch)
+        turns, results = run(network, Parts(rule, Sliding(size, size), Finished(), StopFront()), batch)
         tokens = emitted(turns)
         for number, result in enumerate(results):
             most = tokens[number] + (size - 1 if rule.threshold else 0)
@@ -93,7 +88,7 @@ def test_wedlm_takes_at_most_a_forward_for_each_token_and_masks_of_the_window(
 def test_wedlm_computes_its_window_and_what_has_become_known_at_its_front() -> None:
     """W + f queries, of which f are kept: over a decode all that is kept is what is before the last mask."""
     size, (request,) = 6, requests()[:1]
-    turns, _ = run(model("tiny-wedlm"), (EntropyDistance(), Sliding(size, size), Finished(), Keep()), [request])
+    turns, _ = run(model("tiny-wedlm"), Parts(EntropyDistance(), Sliding(size, size), Finished(), Keep()), [request])
     kept = 0
     for turn in turns:
         front = int(turn.canvas.masked[0].long().argmax())
@@ -110,9 +105,11 @@ def ends(tokens: list[int], policy: StopFront, start: int = 2, given: tuple[int,
     filled = torch.tensor([[1] * start + tokens])
     where = (filled != 60) & (canvas.columns >= start)
     canvas = canvas.commit(where, filled)
-    canvas = replace(canvas, given=canvas.given | torch.isin(canvas.columns, torch.tensor(given) + start))
+    fixed = torch.isin(canvas.columns, torch.tensor(given) + start)
+    last = max(given, default=-1) + start
+    canvas = replace(canvas, given=canvas.given | fixed, tail=canvas.valid & (canvas.columns > last))
     nothing: Any = None
-    cut = policy.cut(canvas, nothing, nothing, 61)
+    cut = policy.cut(canvas, nothing, nothing, 61, nothing)
     assert bool(cut.shortened) == (int(cut.end) < int(canvas.end)) and int(cut.valid.sum()) == int(cut.end)
     return int(cut.end) - start
 
@@ -183,14 +180,14 @@ def test_attention_blocks_of_one_column_decode_as_an_autoregressive_model(sample
     """One row of the prompt's length, then one column a forward, a forward for each token; several rows at once."""
     network = autoregressive()
     asked = prompts(3)
-    turns, results = run(network, (sampler, Sliding(1), Finished(), StopFront()), [
+    turns, results = run(network, Parts(sampler, Sliding(1), Finished(), StopFront()), [
         Request.answer(prompt, 20, 60, seed) for seed, prompt in enumerate(asked)])  # fmt: skip
     for prompt, result in zip(asked, results, strict=True):
         expected = greedy(network, prompt, 20)
         assert result.canvas[: len(expected)] == expected and result.nfe == len(expected)
         assert result.query_tokens == len(prompt) + len(expected) - 1
     assert min(result.nfe for result in results) < 20  # some end by themselves
-    assert all(bool(turn.view.forced.any()) for turn in turns)
+    assert all(bool(turn.view.forced_positions.any()) for turn in turns)
 
 
 # -- presets --------------------------------------------------------------------------------------------------------
@@ -201,45 +198,47 @@ def checkpoint(name: str) -> Model:
     return load_folder(str(DATA / "models" / name), dtype="float64")
 
 
-def preset(name: str, *more: str) -> tuple[Parts, Sampling]:
+def preset(name: str, *more: str) -> Parts:
     config = plain_config(composed([f"experiment={name}", *more]))
-    return Parts.of(config), checked_sampling(config["sampling"])
+    return Parts.of(config, checked_sampling(config["sampling"]))
 
 
 def test_wedlm_by_one_word() -> None:
-    parts, sampling = preset("wedlm")
+    parts = preset("wedlm")
     rule, window, end = vars(parts.sampler), vars(parts.blocks), vars(parts.eos)
-    assert (rule["threshold"], rule["penalty"]) == (0.4, 0.02) and sampling == Sampling()
+    assert (rule["threshold"], rule["penalty"]) == (0.4, 0.02) and parts.sampling == Sampling()
     assert window["block_length"] == window["max_block_length"] == 16 and isinstance(parts.cache, Finished)
     assert end["stops"] is None and end["limit"] is None
-    wide, _ = preset("wedlm", "blocks.block_length=8")
+    wide = preset("wedlm", "blocks.block_length=8")
     assert vars(wide.blocks)["max_block_length"] == 8
     decoder = Decoder(checkpoint("tiny-wedlm"), parts.sampler, parts.blocks, parts.cache, parts.eos, gen_length=24)
     (result,) = decoder([requests()[0].tokens[: requests()[0].answer_start]])
-    _, (same,) = run(model("tiny-wedlm"), (parts.sampler, Sliding(16, 16), parts.cache, StopFront()), requests()[:1])
+    _, (same,) = run(
+        model("tiny-wedlm"), Parts(parts.sampler, Sliding(16, 16), parts.cache, StopFront()), requests()[:1]
+    )
     assert result.canvas == same.canvas and result.nfe == same.nfe
 
 
 def test_nbdiff_by_one_word() -> None:
-    parts, sampling = preset("nbdiff")
+    parts = preset("nbdiff")
     assert vars(parts.sampler)["score"] == "entropy" and parts.blocks.fixed_length == 4
-    assert sampling == Sampling(temperature=1.0, top_p=0.8, tempered=True) and vars(parts.eos)["when"] == "any"
+    assert parts.sampling == Sampling(temperature=1.0, top_p=0.8, tempered=True) and vars(parts.eos)["when"] == "any"
     decoder = Decoder(
         checkpoint("tiny-nbdiff"), parts.sampler, parts.blocks, parts.cache, parts.eos, gen_length=32,
-        sampling=sampling,
+        sampling=parts.sampling,
     )  # fmt: skip
-    assert decoder.sampling.tempered
+    assert decoder.parts.sampling.tempered
     prompt = list(requests()[0].tokens[: requests()[0].answer_start])
     one, other, again = (decoder([prompt], seed=seed)[0] for seed in (1, 2, 1))
     assert one.canvas == again.canvas != other.canvas, "temperature 1 draws by the seed"
-    rule, cold = preset("nbdiff_threshold")
-    assert vars(rule.sampler)["threshold"] == 0.9 and rule.blocks.fixed_length == 4 and cold == Sampling()
+    rule = preset("nbdiff_threshold")
+    assert vars(rule.sampler)["threshold"] == 0.9 and rule.blocks.fixed_length == 4 and rule.sampling == Sampling()
 
 
 def test_autoregressive_by_one_word() -> None:
-    parts, _ = preset("ar")
+    parts = preset("ar")
     network = autoregressive()
-    _, (result,) = run(network, (parts.sampler, parts.blocks, parts.cache, parts.eos), requests()[:1])
+    _, (result,) = run(network, parts, requests()[:1])
     prompt = requests()[0].tokens[: requests()[0].answer_start]
     expected = greedy(network, list(prompt), 24)
     assert result.canvas[: len(expected)] == expected

@@ -17,6 +17,7 @@ from dllm.cache.dual import Dual
 from dllm.cache.elastic import Elastic
 from dllm.cache.prefix import Prefix
 from dllm.cache.window import Window
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas
@@ -74,9 +75,11 @@ def narrow() -> Iterator[Narrow]:
 @law(narrow, daily=80, least=200)
 def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
     rule, keep = case.rule, Keep()
-    forward = forward_of(model(case.model), (rule, BLOCKS, NARROW[case.cache], keep), Sampling(tempered=rule.tempered))
+    forward = forward_of(
+        model(case.model), Parts(rule, BLOCKS, NARROW[case.cache], keep), Sampling(tempered=rule.traits.tempered)
+    )
     with torch.inference_mode():
-        loop = denoise(Canvas.of(requests(), 61), forward, rule, BLOCKS, keep)
+        loop = denoise(Canvas.of(requests(), 61), forward, Parts(rule, BLOCKS, NARROW[case.cache], keep))
         made = list(islice(loop, MOST))
     assert len(made) < MOST
     assert not made[-1].candidates.masked.any()

@@ -24,8 +24,8 @@ Answer = tuple[list[int], int]  # tokens, forwards
 
 def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, Answer]:
     """Every request's answer by its seed, when so many turns have passed before it arrives."""
-    network, (sampler, blocks, kv, eos) = model(combination.model, torch.float64), parts_of(combination, sampling)
-    forward, config = forward_of(network, (sampler, blocks, kv, eos), sampling), network.config
+    network, parts = model(combination.model, torch.float64), parts_of(combination, sampling)
+    forward, config = forward_of(network, parts, sampling), network.config
     rows: Rows | None = None
     out: dict[int, Answer] = {}
     arrivals, turn = dict(arrivals), 0
@@ -33,12 +33,12 @@ def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampli
         if turn in arrivals:
             canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
             free = ConstrainedBatch.none(len(canvas.row_id))
-            fresh = Rows.start(canvas, forward.start(canvas), sampler, blocks, Shapes(), free)
+            fresh = Rows.start(canvas, forward.start(canvas), parts, Shapes(), free)
             rows = rows.join(fresh) if rows else fresh
         turn += 1
         if not rows:
             continue
-        rows, seen = take_turn(rows, forward, sampler, blocks, eos)
+        rows, seen = take_turn(rows, forward, parts)
         for row in seen.finished:
             canvas = rows.owner.per_row(seen.candidates)
             answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
@@ -72,7 +72,7 @@ def test_a_row_that_joins_decodes_as_it_does_alone(combination: Combination) -> 
 
 def some_sampling(combination: Combination, guidance: float) -> Sampling:
     """Guided where the parts take that. Confidences are tempered where the sampler's are."""
-    sampling = Sampling(guidance=guidance, tempered=parts_of(combination)[0].tempered)
+    sampling = Sampling(guidance=guidance, tempered=parts_of(combination).sampler.traits.tempered)
     try:
         parts_of(combination, sampling)
     except UserError:

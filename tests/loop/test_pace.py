@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Session
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
-from dllm.contract import BlockState, ForwardPlan, Step, View
+from dllm.compose.fitted import Parts
+from dllm.contract import ForwardPlan, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.eos.keep import Keep
 from dllm.loop.pace import Pace
@@ -32,7 +34,7 @@ ROWS = [Request.answer([3, 4], masks, 60, masks) for masks in (12, 9)]
 
 def decoded(rule: Sampler, cache: NoCache | Dual | None = None, lag: int | None = None, length: int = 8) -> list[int]:
     """Forwards of each row of a decode in blocks of ``length``."""
-    parts = rule, Fixed(length), cache or NoCache(), Keep()
+    parts = Parts(rule, Fixed(length), cache or NoCache(), Keep())
     return [row.nfe for row in results(model("tiny-llada"), parts, ROWS, lag=lag)]
 
 
@@ -60,7 +62,7 @@ def test_only_the_row_that_stands_still_is_named() -> None:
     class Skips(Static):
         def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
             step = super().step(view, state)
-            return replace(step, commit=step.commit & (view.canvas.param_index != 1)[:, None])
+            return step.but(commit=step.commit & (view.canvas.param_index != 1)[:, None])
 
     with pytest.raises(UserError, match=r"^sampler=Skips .* of row 1\)"):
         decoded(Skips())
@@ -82,12 +84,12 @@ def test_a_rule_that_takes_back_what_it_commits_goes_round_in_circles() -> None:
 )
 @pytest.mark.parametrize("lag", [None, 20])
 def test_a_schedule_with_more_forwards_than_masks_ends(rule: Sampler, lag: int | None) -> None:
-    if lag is None or not rule.branches:
+    if lag is None or not rule.traits.branches:
         assert all(decoded(rule, lag=lag, length=24))
 
 
 def test_a_full_block_may_wait_for_its_forwards() -> None:
-    parts = Static(per_step=8), Fixed(8, min_forwards=40), NoCache(), Keep()
+    parts = Parts(Static(per_step=8), Fixed(8, min_forwards=40), NoCache(), Keep())
     assert [row.nfe for row in results(model("tiny-llada"), parts, ROWS[:1])] == [2 * 40]
 
 
@@ -98,8 +100,8 @@ class Shut(NoCache):
         session = super().start(canvas, config, shrinks)
         whole = session.plan
 
-        def plan(canvas: Canvas, blocks: BlockState, next_positions: torch.Tensor) -> ForwardPlan:
-            return replace(whole(canvas, blocks, next_positions), committable=canvas.no_positions)
+        def plan(*given: Any) -> ForwardPlan:
+            return replace(whole(*given), committable=given[0].no_positions)
 
         session.plan = plan  # type: ignore[method-assign]
         return session
@@ -113,7 +115,7 @@ def test_a_cache_that_lets_nothing_be_committed_is_named() -> None:
 def test_a_rule_that_holds_a_full_block_for_ever_is_named() -> None:
     class Holds(JointThreshold):
         def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
-            return replace(super().step(view, state), keep_open=torch.ones_like(view.active))
+            return super().step(view, state).but(keep_open=torch.ones_like(view.active))
 
     with pytest.raises(UserError, match=r"^sampler=Holds held a full block for 17 forwards in a row"):
         decoded(Holds())

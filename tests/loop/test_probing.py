@@ -11,18 +11,17 @@ from harness import build, choices, forward_of, full, model, requests, with_mask
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import Need, Turn
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.base import EndOfText
 from dllm.eos.keep import Keep
 from dllm.loop.denoise import start_rows, take_turn
 from dllm.loop.rows import Rows
@@ -77,18 +76,15 @@ def plain(query: Tensor, keys: Tensor, seen: Tensor) -> Tensor:
     return torch.stack(heads).mean(0)
 
 
-Parts = tuple[Sampler, Blocks, Cache, EndOfText]
-
-
 def play(parts: Parts, name: str, batch: Sequence[Request], guidance: float = 0.0) -> Iterator[tuple[Rows, Turn]]:
     """The rows and the turn of every turn of a decode."""
-    network, (sampler, blocks, _, eos) = model(name), parts
-    forward = forward_of(network, parts, Sampling(guidance=guidance, tempered=sampler.tempered))
+    network, tempered = model(name), parts.sampler.traits.tempered
+    forward = forward_of(network, parts, Sampling(guidance=guidance, tempered=tempered))
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
     canvas = Canvas.of(batch, network.config.pad_id or 0, grid_at_zero=network.config.attention.grid_at_zero)
-    rows = start_rows(canvas, forward, sampler, blocks, None)
+    rows = start_rows(canvas, forward, parts, None)
     while len(rows):
-        rows, turn = take_turn(rows, forward, sampler, blocks, eos)
+        rows, turn = take_turn(rows, forward, parts)
         yield rows, turn
         rows = rows.without(turn.finished)
 
@@ -99,7 +95,7 @@ def found(turn: Turn) -> AttentionWeights:
 
 
 BARE = ("none", "dpad", "finished")  # no keys are kept, or the models are others
-HOLDING = [name for name in choices("cache") if name not in BARE and build("cache", name).shows]
+HOLDING = [name for name in choices("cache") if name not in BARE and build("cache", name).traits.exposes_attention]
 
 
 @pytest.mark.parametrize("cache", HOLDING)
@@ -114,9 +110,9 @@ def test_the_weights_are_those_of_the_keys_that_a_cache_holds(
         monkeypatch.setattr(type(rule), "needs", Asks.needs)
     blocks = Whole() if cache == "window" else Fixed(8)
     checked = 0
-    for rows, turn in play((rule, blocks, build("cache", cache), Keep()), name, requests()[1:2]):
+    for rows, turn in play(Parts(rule, blocks, build("cache", cache), Keep()), name, requests()[1:2]):
         kept: Any = rows.session
-        attended, given = kept.state["attended"][0], found(turn)
+        attended, given = rows.remembered["attended"][0], found(turn)
         assert given.received is not None
         asked = (turn.canvas.undecided & turn.view.blocks.in_open)[0].nonzero()[:, 0].tolist()
         assert given.columns[0].tolist() == asked
@@ -139,7 +135,7 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
     """Also what each column receives, on average over the rows of the canvas."""
     network = model(name)
     seen, shift, blocks = Seen(network, monkeypatch), network.config.prediction_shift, Fixed(8)
-    for _, turn in play((Asks(), blocks, NoCache(), Keep()), name, requests()[:1]):
+    for _, turn in play(Parts(Asks(), blocks, NoCache(), Keep()), name, requests()[:1]):
         canvas, given = turn.canvas, found(turn)
         order, length = network.config.attention.order(canvas.masked, canvas.start), len(canvas.columns)
         visible = torch.ones(length, length, dtype=torch.bool)
@@ -159,7 +155,7 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
 def test_a_row_has_the_weights_that_it_has_alone(cache: str) -> None:
     if cache in ("finished", "dkv_greedy", "flash_verify"):
         pytest.skip("it is for other models, or other rules")
-    parts = Asks(), Whole() if cache == "window" else Fixed(8), build("cache", cache), Keep()
+    parts = Parts(Asks(), Whole() if cache == "window" else Fixed(8), build("cache", cache), Keep())
     together: dict[tuple[int, int], AttentionWeights] = {}
     for _, turn in play(parts, "tiny-llada", requests()):
         given = found(turn)
@@ -186,8 +182,8 @@ class AsksMore(Asks):
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_rows_that_stand_in_for_tokens_count_for_nothing(cache: Cache) -> None:
-    rest: Any = Fixed(8), cache, Keep()
-    with_them, without = (play((rule, *rest), "tiny-llada", requests()) for rule in (AsksMore(), Asks()))
+    parts = [Parts(rule, Fixed(8), cache, Keep()) for rule in (AsksMore(), Asks())]
+    with_them, without = (play(one, "tiny-llada", requests()) for one in parts)
     for (_, more), (_, plain) in zip(with_them, without, strict=True):
         assert torch.allclose(found(more).weights, found(plain).weights, atol=1e-12)
         one, other = found(more).received, found(plain).received
@@ -195,7 +191,7 @@ def test_rows_that_stand_in_for_tokens_count_for_nothing(cache: Cache) -> None:
 
 
 def test_guidance_reads_the_canvas_as_it_is() -> None:
-    parts = Asks(), Fixed(8), Dual(), Keep()
+    parts = Parts(Asks(), Fixed(8), Dual(), Keep())
     free, guided = (next(play(parts, "tiny-llada", requests(), weight))[1] for weight in (0.0, 1.5))
     assert torch.allclose(found(free).weights, found(guided).weights, atol=1e-12)
 
@@ -207,14 +203,14 @@ def test_who_asks_for_no_weights_pays_nothing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("dllm.loop.probe.attention_weights", never)
     monkeypatch.setattr("dllm.models.memory.Memory.reader", property(lambda _: None))
     for cache in (NoCache(), Dual()):
-        for _, turn in play((Confidence(), Fixed(8), cache, Keep()), "tiny-llada", requests()):
+        for _, turn in play(Parts(Confidence(), Fixed(8), cache, Keep()), "tiny-llada", requests()):
             assert turn.view.scores.attention is None
 
 
 class Outputs(NoCache):
     """A cache that would keep what attention gave, and no keys."""
 
-    shows = False
+    traits = NoCache.traits.but(exposes_attention=False)
 
 
 def check(sampler: Sampler, cache: Cache | None = None) -> None:
@@ -229,7 +225,8 @@ def test_weights_that_cannot_be_had_are_refused() -> None:
         check(Asks(), Outputs())
     for name in ("compile", "cudagraph", "compile_cudagraph"):
         with pytest.raises(UserError, match=f"^runtime={name} runs .* sampler=Asks reads .* Use runtime=eager or stat"):
-            Runtime(name).check(NoCache(), Asks(), model("tiny-llada").config, torch.device("cuda"), Fixed(8))
+            parts = Parts(Asks(), Fixed(8), NoCache(), Keep())
+            Runtime(name).check(parts, model("tiny-llada").config, torch.device("cuda"))
 
 
 def test_two_sets_of_weights_in_one_forward_are_refused() -> None:

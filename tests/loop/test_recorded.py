@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dllm import part
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
@@ -41,11 +43,11 @@ def turns(
     combination: Combination, take: RecordedTurns | None, lag: int | None = 1, guidance: float = 0.0, rows: int = 3
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), made(combination)
-    forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered, guidance=guidance))
+    forward = forward_of(network, parts, Sampling(tempered=parts.sampler.traits.tempered, guidance=guidance))
     batch = [with_mask(request, network.config.mask_id or 0) for request in requests()[3 - rows :]]
     canvas = Canvas.of(batch, network.config.pad_id or 0)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag, take)
+        yield from denoise(canvas, forward, parts, lag, take)
 
 
 def decoded(running: Iterator[Turn]) -> dict[int, tuple[list[int], int, list[int]]]:
@@ -152,7 +154,7 @@ def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
                     continue
                 found[number] |= decoded(iter([turn]))
         assert found == [expected, expected] and out == [[], []]
-        assert len(take.tenants) == 2
+        assert len(take.owners) == 2
 
 
 def test_guidance_and_temperature_are_recorded() -> None:
@@ -198,12 +200,13 @@ def test_a_recording_belongs_to_its_parts() -> None:
 def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dllm.runtime.graphs.Recorder", lambda device: FakeGraph)
     monkeypatch.setattr("dllm.loop.recorded.Recorder", lambda device: FakeGraph)
-    network, runtime, keep = model("tiny-llada"), Runtime("cudagraph"), part("eos", "keep")
-    asking = part("sampler", "confidence")
-    asking.asks = True
-    runs, take = build_runtime(runtime, network, asking, keep)
+    network, runtime = model("tiny-llada"), Runtime("cudagraph")
+    rule, asking = part("sampler", "confidence"), part("sampler", "confidence")
+    asking.traits = asking.traits.but(syncs=True)
+    parts = Parts(rule, part("blocks", "fixed"), part("cache", "none"), part("eos", "keep"))
+    runs, take = build_runtime(runtime, network, replace(parts, sampler=asking))
     assert isinstance(runs, Graphs) and not isinstance(take, RecordedTurns)
-    runs, take = build_runtime(runtime, network, part("sampler", "confidence"), keep)
+    runs, take = build_runtime(runtime, network, parts)
     assert runs is network and isinstance(take, RecordedTurns)
 
 

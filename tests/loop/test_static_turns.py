@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dllm import Decoder, UserError, load, part
 from dllm.common import debug
+from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
@@ -53,10 +54,10 @@ class Trap(TorchDispatchMode):
 
 def turns(combination: Combination, lag: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:
     network, parts = model(combination.model, dtype), parts_of(combination)
-    forward = forward_of(network, parts, Sampling(tempered=parts[0].tempered))
+    forward = forward_of(network, parts, Sampling(tempered=parts.sampler.traits.tempered))
     canvas = Canvas.of(requests(), network.config.pad_id or 0)
     with torch.inference_mode():
-        yield from denoise(canvas, forward, parts[0], parts[1], parts[3], lag)
+        yield from denoise(canvas, forward, parts, lag)
 
 
 def combinations() -> list[Combination]:
@@ -127,11 +128,12 @@ def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, l
 @pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
 @pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
 def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
-    others = part("sampler", "confidence"), model("tiny-llada").config, torch.device("cuda"), part("blocks", "fixed")
+    parts = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", cache), part("eos", "keep"))
+    where = model("tiny-llada").config, torch.device("cuda")
     reason = f"runtime={name} needs shapes that the host can bound, .*cache={cache} .*Use runtime=eager, or cache=none"
     with pytest.raises(UserError, match=reason):
-        Runtime(name, 2).check(part("cache", cache), *others)
-    Runtime("eager").check(part("cache", cache), *others)
+        Runtime(name, 2).check(parts, *where)
+    Runtime("eager").check(parts, *where)
 
 
 def test_runtimes_that_cannot_be() -> None:

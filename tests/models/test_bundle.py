@@ -66,7 +66,7 @@ def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> 
 def test_describe_needs_no_weights(tmp_path: Path) -> None:
     folder = with_tokenizer(tmp_path)
     (folder / "model.safetensors").unlink()
-    where, config, tokenizer, ids = describe(folder)
+    where, config, tokenizer, ids, _ = describe(folder)
     assert (where, config.mask_id, ids.mask) == (folder, 258, 258)
     assert tokenizer is not None
 

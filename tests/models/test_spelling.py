@@ -29,7 +29,7 @@ ORDINARY = [
 
 
 def prompts(folder: Path, **options: Any) -> Prompts:
-    _, config, tokenizer, ids = describe(folder)
+    _, config, tokenizer, ids, _ = describe(folder)
     return Prompts(config, tokenizer, ids, folder.name, 8, **options)
 
 

@@ -32,6 +32,7 @@ from fake_gpu import GPU, FakeGPUs, device_of, parameter, placed
 from fake_tensors import FakeTensors
 from harness import forward_of, full, model
 
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -105,8 +106,8 @@ def test_static_turns_run_on_torchs_own_fake_tensors(
     spread_over_devices(network, placement)
     batch = [Request.answer(prompt, length, 60) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
     with mode, torch.inference_mode():
-        canvas, forward = Canvas.of(batch, 0, GPU), forward_of(network, (sampler, blocks, cache, eos), Sampling())
-        running = denoise(canvas, forward, sampler, blocks, eos, 4)
+        canvas, forward = Canvas.of(batch, 0, GPU), forward_of(network, Parts(sampler, blocks, cache, eos), Sampling())
+        running = denoise(canvas, forward, Parts(sampler, blocks, cache, eos), 4)
         first = next(running)
         assert first.candidates.tokens.device == GPU and first.view.scores.confidence.device == GPU
         asked = mode.asked

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
 from dllm.cache.base import Session
+from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
@@ -35,11 +36,11 @@ def answers(
 ) -> dict[int, list[int]]:  # fmt: skip
     """Tokens by request, decoded in float32; rows finish at different turns."""
     net, parts = model(combination.model, torch.float32), parts_of(combination)
-    forward = forward_of(net, parts, Sampling(tempered=parts[0].tempered, guidance=guidance))
+    forward = forward_of(net, parts, Sampling(tempered=parts.sampler.traits.tempered, guidance=guidance))
     forward = forward if network is None else replace(forward, network=network)
     canvas, out, sizes = Canvas.of(batch or requests(), net.config.pad_id or 0), {}, set()
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts[0], parts[1], parts[3], lag):
+        for turn in denoise(canvas, forward, parts, lag):
             sizes.add(len(turn.candidates.row_id))
             for row, name in enumerate(turn.candidates.row_id.tolist()):
                 out[name] = turn.candidates.tokens[row].tolist()
@@ -134,10 +135,7 @@ def test_two_decodes_at_once_have_buffers_of_their_own() -> None:
     combination, other = Combination("confidence", "fixed", "dual"), requests()[1:]
     net, parts = model(combination.model, torch.float32), parts_of(combination)
     forward = replace(forward_of(net, parts, Sampling()), network=network)
-    running = [
-        denoise(Canvas.of(batch, net.config.pad_id or 0), forward, parts[0], parts[1], parts[3], 1)
-        for batch in (requests(), other)
-    ]
+    running = [denoise(Canvas.of(batch, net.config.pad_id or 0), forward, parts, 1) for batch in (requests(), other)]
     out: list[dict[int, list[int]]] = [{}, {}]
     with torch.inference_mode():
         while running[0] is not None or running[1] is not None:
@@ -208,23 +206,27 @@ def test_compiled_by_inductor_the_answer_is_the_same() -> None:
     assert [result.tokens for result in decoder(prompts)] == expected
 
 
+def together(sampler: str) -> Parts:
+    return Parts(part("sampler", sampler), FIXED, part("cache", "dual"), part("eos", "keep"))
+
+
 def test_what_cannot_be_recorded_is_refused() -> None:
-    config, confidence, dual = model("tiny-llada").config, part("sampler", "confidence"), part("cache", "dual")
+    config, parts = model("tiny-llada").config, together("confidence")
     with pytest.raises(UserError, match="runtime=cudagraph records the work of a GPU, and the model is on cpu"):
-        Runtime("cudagraph").check(dual, confidence, config, CPU, FIXED)
-    Runtime("cudagraph").check(dual, confidence, config, CUDA, FIXED)
-    Runtime("compile").check(dual, confidence, config, CPU, FIXED)
+        Runtime("cudagraph").check(parts, config, CPU)
+    Runtime("cudagraph").check(parts, config, CUDA)
+    Runtime("compile").check(parts, config, CPU)
     routed = replace(config, moe=MoEConfig(4, 2, 8, "softmax", (0,)))
     with pytest.raises(UserError, match="runtime=compile cannot follow a model with routed experts.*cudagraph"):
-        Runtime("compile").check(dual, confidence, routed, CUDA, FIXED)
-    Runtime("cudagraph").check(dual, confidence, routed, CUDA, FIXED)
+        Runtime("compile").check(parts, routed, CUDA)
+    Runtime("cudagraph").check(parts, routed, CUDA)
     with pytest.raises(UserError, match="runtime=cudagraph runs routed experts with our kernel alone.*kernels=auto"):
         Runtime("cudagraph").network(model("llada_moe"))
     for name in ("compile", "cudagraph"):
         for sampler, reason in (("freedave", "several candidates"), ("wino", "extra rows")):
             with pytest.raises(UserError, match=f"runtime={name} .* sampler={sampler} has {reason}.*eager or static"):
-                Runtime(name).check(dual, part("sampler", sampler), config, CUDA, FIXED)
-    Runtime("static").check(dual, confidence, routed, CPU, FIXED)
+                Runtime(name).check(together(sampler), config, CUDA)
+    Runtime("static").check(parts, routed, CPU)
 
 
 def test_models_that_cannot_be_recorded_are_refused() -> None:
@@ -240,17 +242,16 @@ def test_models_that_cannot_be_recorded_are_refused() -> None:
 
 def test_without_a_compiler_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before weights are read. On a GPU torch.compile needs Triton, and a GPU that Triton takes."""
-    config, confidence, dual = model("tiny-llada").config, part("sampler", "confidence"), part("cache", "dual")
-    parts = dual, confidence, config
+    config, parts = model("tiny-llada").config, together("confidence")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 1))
     for name, nearest in (("compile", "static"), ("compile_cudagraph", "cudagraph")):
         with pytest.raises(UserError, match=rf"={name} compiles for .* 7\.0 .* has 6\.1\. Use runtime={nearest}\."):
-            Runtime(name).check(*parts, CUDA, FIXED)
+            Runtime(name).check(parts, config, CUDA)
         with monkeypatch.context() as bare:
             bare.setattr("dllm.runtime.runtime.find_spec", lambda name: None)
             with pytest.raises(UserError, match=f"={name} compiles with Triton, which is.* Use runtime={nearest}"):
-                Runtime(name).check(*parts, CUDA, FIXED)
-    Runtime("compile").check(*parts, CPU, FIXED)
+                Runtime(name).check(parts, config, CUDA)
+    Runtime("compile").check(parts, config, CPU)
     monkeypatch.setattr("dllm.runtime.runtime.which", lambda name: None)
     with pytest.raises(UserError, match="runtime=compile needs a C\\+\\+ compiler.*use runtime=static"):
-        Runtime("compile").check(*parts, CPU, FIXED)
+        Runtime("compile").check(parts, config, CPU)

@@ -27,7 +27,7 @@ class Game:
     def __init__(self, sampler: Sampler, length: int, block: int | None = None, rows: int = 1) -> None:
         self.sampler, self.blocks, self.length = sampler, Fixed(block or length), length
         self.canvas = Canvas.of([Request.answer([0] * PROMPT, length, MASK, seed) for seed in range(rows)], PAD)
-        self.span = self.blocks.start(self.canvas, sampler.lookahead)
+        self.span = self.blocks.start(self.canvas, sampler.traits.lookahead)
         self.state = sampler.start(self.canvas, self.blocks)
         self.step: Step = self.view_of(Scores(*[torch.zeros_like(self.canvas.masked)] * 4)).step(
             self.canvas.no_positions
@@ -53,8 +53,7 @@ class Game:
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
         owner = Owner.single(len(self.canvas.row_id), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, self.canvas.no_positions if forced is None else forced, owner,
-                       self.sampler.edits)  # fmt: skip
+        return View.of(self.canvas, scores, self.span, forced, owner, self.sampler.traits.edits)
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""
@@ -66,8 +65,11 @@ class Game:
         self.state = update_rows(view.active, {**self.state, **self.step.state}, self.state)
         assert self.step.owner.is_single
         self.canvas = applied(self.step, view)
-        closed = self.blocks.advance(self.canvas, self.span, self.step.owner, self.step.stop)
-        self.span = update_rows(self.step.keep_open, self.span, closed) if self.sampler.edits else closed
+        full, before = self.span.full(self.canvas, self.step.owner), self.span
+        if self.sampler.traits.edits:
+            full = full & ~self.step.keep_open
+        self.span = self.blocks.advance(self.canvas, self.span, self.step.owner, full, self.step.stop)
+        self.state = self.sampler.next_block(self.state, self.span.index != before.index)
         return positions(self.step.commit)
 
     @property
@@ -81,7 +83,7 @@ class Game:
         where = torch.zeros_like(self.canvas.masked)
         where[:, [PROMPT + at for at in places]] = True
         self.canvas = self.canvas.commit(where, torch.full_like(self.canvas.tokens, token))
-        self.span = self.blocks.start(self.canvas, self.sampler.lookahead)
+        self.span = self.blocks.start(self.canvas, self.sampler.traits.lookahead)
 
     def _lay(self, value: Any) -> Tensor:
         rows = len(self.canvas.tokens)

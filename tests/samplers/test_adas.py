@@ -15,6 +15,7 @@ from dllm.cache.base import Cache
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import View
 from dllm.contract.setting import Setting
@@ -154,7 +155,7 @@ def test_every_candidate_has_its_own_weights(cache: Cache) -> None:
     and prefix candidates lie side by side in a row, and share what they do not compute."""
     rule = Adas(Static(per_step=2), 30.0, 2)
     plain, drafted, other = (
-        results(model("tiny-llada"), (one, Fixed(8), cache, Keep()), requests())
+        results(model("tiny-llada"), Parts(one, Fixed(8), cache, Keep()), requests())
         for one in (rule, FreeDave(rule, 3), Static(per_step=2))
     )
     assert [row.canvas for row in plain] == [row.canvas for row in drafted]
@@ -164,7 +165,7 @@ def test_every_candidate_has_its_own_weights(cache: Cache) -> None:
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
-    parts = Adas(Static(per_step=3), 30.0), Fixed(8), cache, Keep()
+    parts = Parts(Adas(Static(per_step=3), 30.0), Fixed(8), cache, Keep())
     exact, *bounded = (results(model("tiny-llada"), parts, requests(), lag=lag) for lag in (None, 0, 1))
     for found in bounded:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]

@@ -13,6 +13,7 @@ from dllm import UserError
 from dllm.contract import Step, Turn, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
+from dllm.contract.traits import SamplerTraits
 from dllm.loop.denoise import denoise
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -27,6 +28,7 @@ from tests.support.dense_credit import dense_credit
 class Seen(Sampler):
     """Commits one position a turn and keeps what it was shown."""
 
+    traits = SamplerTraits(stateless=True)
     view: View
 
     def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:
@@ -124,7 +126,7 @@ def turns_of(name: str, guidance: float) -> Iterator[Turn]:
     parts = parts_of(Combination("credit", "fixed", "dual", "keep", name))
     forward = forward_of(model(name), parts, Sampling(guidance=guidance))
     with torch.inference_mode():
-        yield from denoise(Canvas.of(requests(), 0), forward, parts[0], parts[1], parts[3])
+        yield from denoise(Canvas.of(requests(), 0), forward, parts)
 
 
 def test_few_slots_forget_the_poorest() -> None:

@@ -15,6 +15,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
 from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import View
 from dllm.contract.setting import Setting
@@ -136,7 +137,7 @@ def test_thresholds_above_one_leave_the_confidence_rule() -> None:
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
-    parts = Dawn(low_threshold=0.3, induced_threshold=0.5), Fixed(8), cache, Keep()
+    parts = Parts(Dawn(low_threshold=0.3, induced_threshold=0.5), Fixed(8), cache, Keep())
     exact, *bounded = (results(model("tiny-llada"), parts, requests(), lag=lag) for lag in (None, 0, 1))
     for found in bounded:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]

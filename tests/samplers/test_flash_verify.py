@@ -13,6 +13,7 @@ from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.flash import Flash
 from dllm.cache.flash_verify import VerifiedFlash
+from dllm.compose.fitted import Parts
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -53,8 +54,8 @@ def test_rows_see_each_position_once() -> None:
 def test_nothing_certain_is_the_rule_without_drafts(eos: Any) -> None:
     """At gamma 1 nothing is confirmed. The rest is the same where every decided column is computed in each step."""
     for tracked in (-1, 12):
-        plain = results(model("tiny-llada"), (Confidence(0.8), Whole(), Flash(4, 2, tracked), eos), requests())
-        drafted = (FlashVerify(0.8, 1.0), Whole(), VerifiedFlash(4, 2, tracked), eos)
+        plain = results(model("tiny-llada"), Parts(Confidence(0.8), Whole(), Flash(4, 2, tracked), eos), requests())
+        drafted = Parts(FlashVerify(0.8, 1.0), Whole(), VerifiedFlash(4, 2, tracked), eos)
         found = results(model("tiny-llada"), drafted, requests())
         assert [row.canvas for row in found] == [row.canvas for row in plain]
         assert all(row.nfe > other.nfe for row, other in zip(found, plain, strict=True))
@@ -65,8 +66,8 @@ def test_forwards_without_drafts_change_nothing(eos: Any) -> None:
     """The published loop has them."""
     rule, saved = FlashVerify(0.6, 0.02), 0
     for request in requests():
-        (found,) = results(model("tiny-llada"), (rule, Whole(), VerifiedFlash(5, 2, 1), eos), [request])
-        (published,) = results(model("tiny-llada"), (rule, InPairs(), VerifiesAlways(5, 2, 1), eos), [request])
+        (found,) = results(model("tiny-llada"), Parts(rule, Whole(), VerifiedFlash(5, 2, 1), eos), [request])
+        (published,) = results(model("tiny-llada"), Parts(rule, InPairs(), VerifiesAlways(5, 2, 1), eos), [request])
         assert found.canvas == published.canvas and found.nfe <= published.nfe
         saved += published.nfe - found.nfe
     assert saved > 0
@@ -79,8 +80,16 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
     start = VerifiedFlash.start
 
     def noted(self: Any, *given: Any) -> Any:
-        sessions.append(start(self, *given))
-        return sessions[-1]
+        session: Any = start(self, *given)
+        keep = session.keep
+
+        def remembering(*given: Any) -> Any:
+            session.remembered = keep(*given)
+            return session.remembered
+
+        session.keep = remembering
+        sessions.append(session)
+        return session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VerifiedFlash, "start", noted)
@@ -89,7 +98,7 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
             (session,), drafts = sessions, turn.view.scores.drafts
             size = len(turn.canvas.columns)
             kept = (one[:, :, :size].clone() for kv in session.stores for one in kv)
-            now = [session.state["importance"].clone(), *kept]
+            now = [session.remembered["importance"].clone(), *kept]
             if drafts is not None:
                 verified += 1
                 confirmed += int(turn.step.commit.sum())
@@ -102,11 +111,11 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
 
 @pytest.mark.parametrize(("prompt", "drafted"), [([62, 0, 14, 55], True), ([62, 34, 21, 7, 33, 15, 10, 55], False)])
 def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: bool) -> None:
-    parts = FlashVerify(1.0, 1e-9), Whole(), VerifiedFlash(6, 2, 2), CutLast()
+    parts = Parts(FlashVerify(1.0, 1e-9), Whole(), VerifiedFlash(6, 2, 2), CutLast())
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     canvas = Canvas.of([Request.answer(prompt, 24, 60)], 61)
     with torch.inference_mode():
-        taken = list(denoise(canvas, forward, parts[0], parts[1], parts[3]))
+        taken = list(denoise(canvas, forward, parts))
     (found,) = [turn for turn in taken if bool(turn.candidates.shortened[0]) and not bool(turn.canvas.shortened[0])]
     ends = (found.step.commit & (found.candidates.tokens == 61))[0].nonzero()[:, 0]
     assert (found.view.scores.drafts is not None) == drafted and int(found.candidates.end[0]) == int(ends.max()) + 1
@@ -114,7 +123,7 @@ def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: b
 
 def test_a_prompt_shorter_than_the_rows_is_decoded() -> None:
     request = Request.answer([55], 9, 60)
-    (row,) = results(model("tiny-llada"), (FlashVerify(0.8, 0.02), Whole(), VerifiedFlash(16), Keep()), [request])
+    (row,) = results(model("tiny-llada"), Parts(FlashVerify(0.8, 0.02), Whole(), VerifiedFlash(16), Keep()), [request])
     assert 60 not in row.canvas and len(row.canvas) == 9
 
 

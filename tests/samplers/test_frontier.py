@@ -9,6 +9,7 @@ from harness import build, full, model, requests, results
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract.canvas import Request
 from dllm.eos.keep import Keep
@@ -33,7 +34,7 @@ def decode(name: str, sampler: Sampler) -> list[Result]:
         Request.answer(row.tokens[: row.answer_start], 10 - number, 60, number)
         for number, row in enumerate(requests()[:2])
     ]
-    return results(model(name), (sampler, Whole(), NoCache(), Keep()), batch)
+    return results(model(name), Parts(sampler, Whole(), NoCache(), Keep()), batch)
 
 
 def test_masks_count_and_not_columns() -> None:

@@ -95,7 +95,9 @@ def moved(value: Any, device: str) -> Any:
     return replace(value, **{name: one.to(device) for name, one in tensors.items() if isinstance(one, Tensor)})
 
 
-@pytest.mark.parametrize("name", [name for name, make in VARIANTS.items() if not (make().asks or make().branches)])
+@pytest.mark.parametrize(
+    "name", [name for name, make in VARIANTS.items() if not (make().traits.syncs or make().traits.branches)]
+)
 def test_a_rule_decides_where_its_canvas_is(name: str) -> None:
     sampler = VARIANTS[name]()
     game, view = played(sampler)
@@ -156,7 +158,7 @@ def test_a_schedule_makes_no_tensor_of_numbers_in_a_turn(blocks: Blocks) -> None
         span = blocks.resize(game.canvas, view.scores, span.after_forward())
         full = game.canvas.commit(span.in_block, view.scores.token)
         full, span = blocks.revise(full, span, 60)
-        opened = blocks.advance(full, span, view.owner, view.canvas.shortened)
+        opened = blocks.advance(full, span, view.owner, span.full(full, view.owner), view.canvas.shortened)
     assert int(opened.begin[0]) > int(span.begin[0])
 
 
@@ -167,7 +169,8 @@ def test_a_policy_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
     view = game.view([0.9] * 6, 7)
     step = game.sampler.propose(view, game.state)
     with Here("cpu"):
-        policy.cut(game.canvas.commit(step.commit, view.scores.token), view, step, 7)
+        after = game.canvas.commit(step.commit, view.scores.token)
+        policy.cut(after, view, step, 7, view.blocks.full(after, step.owner))
 
 
 def test_end_of_text_proposals_are_found_without_a_tensor_of_their_ids() -> None:

@@ -18,6 +18,7 @@ from dllm.cache.base import Cache
 from dllm.cache.dkv import DKV
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
@@ -140,7 +141,7 @@ def decode(
     length: int = 24,
 ) -> list[Result]:  # fmt: skip
     batch = [Request.answer(row, length, MASK) for row in rows]
-    return results(model(NAME), (rule, Fixed(8), cache or NoCache(), eos or Keep()), batch)
+    return results(model(NAME), Parts(rule, Fixed(8), cache or NoCache(), eos or Keep()), batch)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,8 @@ def test_a_text_ends_when_the_block_that_ends_it_closes(policy: EndOfText, end: 
         view = game.view(0.9, [*tokens, 7, 7, 7, 7])
         game.step = game.sampler.propose(view, game.state)
         game.state, game.canvas = game.state | game.step.state, applied(game.step, view)
-        return bool(policy.cut(game.canvas, view, game.step, EOS).undecided.sum() == 0)
+        full = view.blocks.full(game.canvas, game.step.owner) & ~game.step.keep_open
+        return bool(policy.cut(game.canvas, view, game.step, EOS, full).undecided.sum() == 0)
 
     assert not cut([end, 3])  # the block is full, and held
     assert not cut([4, 3])  # and indeed, the end is replaced
@@ -209,9 +211,11 @@ def traced(rule: JointThreshold, rows: list[list[int]]) -> list[Result]:
     network, batch = model(NAME), [Request.answer(row, 24, MASK) for row in rows]
     ids = Ids(MASK, EOS, ())
     collector = Collector(batch, ids, str, (), trace=True)
-    forward = forward_of(network, (rule, Fixed(8), NoCache(), Keep()), Sampling())
+    forward = forward_of(network, Parts(rule, Fixed(8), NoCache(), Keep()), Sampling())
     with torch.inference_mode():
-        for turn in denoise(Canvas.of(batch, EOS, grid_at_zero=True), forward, rule, Fixed(8), Keep()):
+        for turn in denoise(
+            Canvas.of(batch, EOS, grid_at_zero=True), forward, Parts(rule, Fixed(8), NoCache(), Keep())
+        ):
             collector.observe(turn)
     return collector.results()
 

@@ -16,6 +16,7 @@ from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.common.rowwise import Owner, select
+from dllm.compose.fitted import Parts
 from dllm.contract import Step
 from dllm.contract.canvas import Canvas
 from dllm.eos.keep import Keep
@@ -64,7 +65,7 @@ def test_few_positions_are_few_candidates_and_rows_differ_in_them() -> None:
 @pytest.mark.parametrize("factor", [0, 1])
 def test_a_factor_of_one_is_the_anchor_alone(factor: int) -> None:
     rule = LoPA(0.9, factor, "confidence")
-    assert not rule.branches and positions(looked(Game(rule, 3), [0.95, 0.5, 0.5]).commit) == [[0]]
+    assert not rule.traits.branches and positions(looked(Game(rule, 3), [0.95, 0.5, 0.5]).commit) == [[0]]
 
 
 def kept(rule: LoPA, future: list[list[float]], game: Game, step: Step) -> int:
@@ -120,12 +121,12 @@ def test_a_row_with_one_candidate_keeps_it() -> None:
 def test_a_fresh_last_token_costs_no_forward(name: str) -> None:
     """With alpha 0 a finished lookahead always wins, so both ways of the last position take the same forwards."""
     ours, published = (
-        results(model(name), (LoPA(0.9, 2, reference_finish=finish), Whole(), NoCache(), Keep()), requests())
+        results(model(name), Parts(LoPA(0.9, 2, reference_finish=finish), Whole(), NoCache(), Keep()), requests())
         for finish in (False, True)
     )
     assert [row.nfe for row in ours] == [row.nfe for row in published]
     alone = [replace(row, param_index=number) for number, row in enumerate(requests())]
-    again = [results(model(name), (LoPA(0.9, 2), Whole(), NoCache(), Keep()), [row])[0] for row in alone]
+    again = [results(model(name), Parts(LoPA(0.9, 2), Whole(), NoCache(), Keep()), [row])[0] for row in alone]
     assert [(row.canvas, row.nfe) for row in again] == [(row.canvas, row.nfe) for row in ours]
 
 

@@ -8,6 +8,7 @@ from harness import build, model, requests, results
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
@@ -63,8 +64,8 @@ def test_a_rule_that_reads_other_numbers_is_refused(inner: object) -> None:
 
 
 def test_it_is_told_from_rules_that_keep_state() -> None:
-    assert Prior(Static()).stateless and not Prior(KLASS(), over_thresholds=True).stateless
-    assert Prior(Dream("maskgit_plus")).tempered
+    assert Prior(Static()).traits.stateless and not Prior(KLASS(), over_thresholds=True).traits.stateless
+    assert Prior(Dream("maskgit_plus")).traits.tempered
     with pytest.raises(UserError, match="sampling.eos_last=true ranks"):
         rule, blocks = Prior(Static()), Whole()
         validate(Setting(model("tiny-llada").config, blocks, 8, Sampling(eos_last=True)), rule, NoCache(), Keep())
@@ -73,7 +74,7 @@ def test_it_is_told_from_rules_that_keep_state() -> None:
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 def test_drafts_are_weighed_anew_and_lose_nothing(name: str) -> None:
     plain, drafted = (
-        results(model(name), (rule, Whole(), NoCache(), Keep()), requests())
+        results(model(name), Parts(rule, Whole(), NoCache(), Keep()), requests())
         for rule in (Prior(Static()), FreeDave(Prior(Static()), 4))
     )
     assert [row.canvas for row in drafted] == [row.canvas for row in plain]

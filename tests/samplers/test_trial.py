@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from harness import build
-from own_parts import Above, Alternate, Calmest, Drawing, Says, Steady, Surest, Twice
+from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest, Twice
 
 from dllm import UserError
 from dllm.compose.parts import choices
+from dllm.contract.traits import SamplerTraits
 from dllm.samplers.adas import Adas
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -37,7 +38,7 @@ OWN: dict[type[Sampler], tuple[bool, bool, bool, bool]] = {
 def test_a_rule_is_what_it_does(kind: type[Sampler]) -> None:
     rule = kind()
     assert (goes_by(rule, None), puts_last(rule), repeats_itself(rule), is_free_of_scale(rule)) == OWN[kind]
-    assert goes_by(Calmest(), "entropy") and rule.stateless == (kind is not Steady)
+    assert goes_by(Calmest(), "entropy") and rule.traits.stateless == (kind is not Steady)
     assert (rule.by_confidence, rule.deterministic) == OWN[kind][1:3]
 
 
@@ -67,6 +68,8 @@ def test_a_trial_draws_nothing_from_the_users_generator() -> None:
 
 def test_a_rule_that_cannot_be_tried_is_taken_for_nothing() -> None:
     class Wants(Sampler):
+        traits = SamplerTraits(stateless=False)
+
         def start(self, canvas, blocks):  # type: ignore[no-untyped-def]
             raise UserError("sampler.file=x is no file.")
 
@@ -108,19 +111,5 @@ def test_the_tests_know_every_wrapper() -> None:
 
 def test_a_wrapper_of_the_users_passes_on_what_is_inside() -> None:
     pair = Twice(ETE())
-    assert pair.branches and pair.lookahead == 1 and not pair.stateless
+    assert pair.traits.branches and pair.traits.lookahead == 1 and not pair.traits.stateless
     assert Twice(Twice(Drawing())).deterministic is False and Twice(Confidence()).by_confidence
-
-
-def test_what_a_method_tells_need_not_be_said() -> None:
-    class Chooses(Sampler):
-        def choose(self, view, owner, state):  # type: ignore[no-untyped-def]
-            return owner.first
-
-    class Knows(Says):
-        stateless = True
-
-        def start(self, canvas, blocks):  # type: ignore[no-untyped-def]
-            return {}
-
-    assert Chooses().branches and not Says().stateless and Knows().stateless

@@ -9,6 +9,7 @@ from harness import Combination, forward_of, model, requests, turns
 from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.keep import Keep
@@ -61,10 +62,10 @@ def test_shadows_change_nothing_for_the_other_rows() -> None:
 
 def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() -> None:
     network, undone, behind = model("tiny-llada"), 0, 0
-    parts = (WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), Keep())
+    parts = Parts(WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), Keep())
     canvas = Canvas.of(requests(), 61)
     last, balance = {int(row): 30 for row in canvas.row_id}, {int(row): 0 for row in canvas.row_id}
-    for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts[0], parts[1], parts[3]):
+    for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts):
         step = turn.step
         assert (turn.view.scores.statistic("shadow")[step.remask].exp() < 0.99).all()
         for row, commits, remasks in zip(

@@ -14,6 +14,7 @@ from harness import build, full, model, requests, results
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part as build_part
 from dllm.compose.parts import choices, composed
 from dllm.contract import State, Step, View
@@ -74,7 +75,7 @@ def chosen() -> list[tuple[str, str, str]]:
 
 
 def decode(name: str, sampler: Sampler, batch: list[Request]) -> list[Result]:
-    return results(model(name), (sampler, Fixed(5), NoCache(), Keep()), batch)
+    return results(model(name), Parts(sampler, Fixed(5), NoCache(), Keep()), batch)
 
 
 def short() -> list[Request]:
@@ -247,7 +248,9 @@ def test_a_wrapper_that_decides_where_nobody_asks_is_no_class() -> None:
 def test_a_combination_of_parts_knows_what_is_inside() -> None:
     """Whatever a cache, a schedule or a runtime refuses in the inner rule, it refuses in the pair."""
     pair = Prophet(FreeDave(Static()))
-    assert pair.branches and not pair.announces and Prophet(build("sampler", "order")).announces
-    assert Prophet(ETE()).lookahead == 1 and Prophet(build("sampler", "dream")).tempered
+    assert (
+        pair.traits.branches and not pair.traits.plans_ahead and Prophet(build("sampler", "order")).traits.plans_ahead
+    )
+    assert Prophet(ETE()).traits.lookahead == 1 and Prophet(build("sampler", "dream")).traits.tempered
     with pytest.raises(UserError, match="sampler=prophet cannot draft over it"):
         build("blocks", "tccf").check(Setting(model("tiny-llada").config, Fixed(8), 16), pair)

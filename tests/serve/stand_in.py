@@ -38,9 +38,7 @@ class OneByOne:
         self.thread: threading.Thread | None = None
 
     def runner_of(self, chosen: RequestParts) -> Runner:
-        return Runner.of(
-            self.model, chosen.sampler, chosen.blocks, chosen.cache, chosen.eos, chosen.sampling, Runtime("eager")
-        )
+        return Runner.of(self.model, chosen.parts, Runtime("eager"))
 
     def start(self) -> None:
         if self.thread is None:
@@ -104,14 +102,14 @@ class OneByOne:
         deliver(event)
 
     def decode(self, job: Job, deliver: Deliver) -> None:
-        chosen = job.chosen
+        parts = job.chosen.parts
         decoder = Decoder(
             self.model,
-            chosen.sampler,
-            chosen.blocks,
-            chosen.cache,
-            chosen.eos,
-            sampling=chosen.sampling,
+            parts.sampler,
+            parts.blocks,
+            parts.cache,
+            parts.eos,
+            sampling=parts.sampling,
             gen_length=max(1, list(job.request.masked).count(True)),
         )
 

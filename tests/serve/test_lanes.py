@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from harness import Combination, full
@@ -34,10 +35,16 @@ def in_one_lane(todo: Sequence[Request], parts: Sequence[RequestParts], runtime:
     return [(client.last.result.canvas, client.last.result.nfe) for client in clients]
 
 
+def changed(combination: Combination, **parts: Any) -> RequestParts:
+    """What is chosen, with other parts."""
+    asked = chosen(combination)
+    return replace(asked, parts=replace(asked.parts, **parts))
+
+
 def test_settings_of_the_sampler_travel_with_the_request() -> None:
     combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
     todo = requests(random.Random(5), 4, 60)
-    parts = [replace(chosen(combination), sampler=part("sampler", "confidence", threshold=threshold))
+    parts = [changed(combination, sampler=part("sampler", "confidence", threshold=threshold))
              for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1
@@ -53,7 +60,7 @@ def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str
     combination = Combination(sampler, "fixed", cache, "keep", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 24, 60, seed) for seed in range(4)]
     shapes = ((8, 1), (24, 1), (3, 1), (5, 2))
-    parts = [replace(chosen(combination), blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
+    parts = [changed(combination, blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
              for length, least in shapes]  # fmt: skip
     expected = [alone(combination, one, own) for one, own in zip(todo, parts, strict=True)]
     assert len({nfe for _, nfe in expected}) > 1 or sampler == "static"

@@ -12,6 +12,7 @@ from dllm.app.command_line.help import help_text
 from dllm.compose import choice_files
 from dllm.compose.choice_files import choice_file, comments, serve_limits
 from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_config
+from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler
 from dllm.serve import offered
@@ -57,6 +58,8 @@ def test_what_names_a_file_is_not_offered() -> None:
 
 class Fresh(Sampler):
     """A part that somebody adds, without a word about the server."""
+
+    traits = SamplerTraits(stateless=True)
 
     def __init__(
         self, threshold: float = 0.5, copies: int = 3, file: str = "table.json", sizes: Any = 4, spans: Any = None,

@@ -24,6 +24,7 @@ from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
+from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress, RequestParts
 from dllm.serve.lane import SettingBatch
@@ -68,10 +69,14 @@ def serving(name: str, limits: Limits = Limits(), runtime: str = "eager") -> Ite
 
 def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, **options: Any) -> RequestParts:
     parts = parts_of(combination, Sampling(temperature=heat, guidance=guidance))
-    sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts[0].tempered)
+    sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts.sampler.traits.tempered)
     for option, value in options.items():
-        setattr(parts[0], option, value)
-    return RequestParts(*parts, sampling, {}, (str(combination), heat > 0, guidance))
+        setattr(parts.sampler, option, value)
+    return RequestParts(replace(parts, sampling=sampling), {}, (str(combination), heat > 0, guidance))
+
+
+def with_rule(parts: RequestParts, rule: Sampler) -> RequestParts:
+    return replace(parts, parts=replace(parts.parts, sampler=rule))
 
 
 def job(request: Request, parts: RequestParts, **options: Any) -> Job:
@@ -93,8 +98,8 @@ def requests(noise: random.Random, count: int, mask: int) -> list[Request]:
 
 def alone(combination: Combination, one: Request, parts: RequestParts) -> tuple[list[int], int]:
     network = model(combination.model, torch.float64)
-    whole = (parts.sampler, parts.blocks, parts.cache, parts.eos)
-    found = results(network, whole, [parts.sampler.prepare(one)], parts.sampling)[0]
+    whole = parts.parts
+    found = results(network, whole, [whole.sampler.prepare(one)], whole.sampling)[0]
     return found.canvas, found.nfe
 
 
@@ -183,9 +188,9 @@ class Poisoned(Confidence):
 
 def test_a_poisoned_row_fails_alone() -> None:
     combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
-    parts = replace(chosen(combination), sampler=Poisoned(0.99))
+    parts = with_rule(chosen(combination), Poisoned(0.99))
     todo = [Request.answer([3, 4, 5 + seed % 9], 16, 60, seed) for seed in (1, 666, 2, 3)]
-    expected = [alone(combination, one, replace(parts, sampler=Confidence(0.99))) for one in todo]
+    expected = [alone(combination, one, with_rule(parts, Confidence(0.99))) for one in todo]
     scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
     for one, client in zip(todo, clients, strict=True):
         scheduler.submit(job(one, parts), client)
@@ -207,12 +212,12 @@ class Stalled(Confidence):
 
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
-        return replace(step, commit=step.commit & (view.canvas.seed != 666)[:, None])
+        return step.but(commit=step.commit & (view.canvas.seed != 666)[:, None])
 
 
 def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
     combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
-    parts = replace(chosen(combination), sampler=Stalled(0.99))
+    parts = with_rule(chosen(combination), Stalled(0.99))
     todo = [Request.answer([3, 4, 5 + seed % 9], 24, 60, seed) for seed in (1, 666, 2)]
     scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
     for one, client in zip(todo, clients, strict=True):
@@ -222,7 +227,7 @@ def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
     assert isinstance(clients[1].last, Failed) and clients[1].last.kind == "forwards"
     assert clients[1].last.message.startswith("sampler=Stalled decided nothing in 17 forwards in a row")
     for one, client in ((todo[0], clients[0]), (todo[2], clients[2])):
-        answer = alone(combination, one, replace(parts, sampler=Confidence(0.99)))
+        answer = alone(combination, one, with_rule(parts, Confidence(0.99)))
         assert (client.last.result.canvas, client.last.result.nfe) == answer
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dllm.app.runs.plan import Parts
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
+from dllm.contract.setting import Sampling
 from dllm.record.trace import Trace
 from dllm.serve.choose import Defaults
 from dllm.serve.offered import OFFERED_GROUPS, offers
@@ -27,14 +28,14 @@ def recorded_parts(mini: Defaults, diffusion: dict[str, Any]) -> Parts:
     """The parts that the trace of a request describes, after a way through JSON."""
     (job,) = chat(mini, diffusion={**diffusion, "trace": True}).jobs
     file = json.dumps(trace_file("a", job, EMPTY, {"model": {}}), allow_nan=False)
-    return Parts.of(json.loads(file)["config"])
+    return Parts.of(json.loads(file)["config"], Sampling())
 
 
 @pytest.mark.parametrize(("diffusion", "overrides"), SAME, ids=lambda entry: "-".join(entry) if entry else "none")
 def test_a_trace_describes_the_parts_of_the_command_line(
     diffusion: dict[str, Any], overrides: list[str], mini: Defaults
 ) -> None:
-    found, expected = recorded_parts(mini, diffusion), Parts.of(plan_of(*overrides).config)
+    found, expected = recorded_parts(mini, diffusion), Parts.of(plan_of(*overrides).config, Sampling())
     for group in GROUPS:
         assert alike(getattr(found, group), getattr(expected, group)), group
 

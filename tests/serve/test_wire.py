@@ -29,7 +29,9 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
     )  # fmt: skip
     assert found.chat and found.stream and found.include_usage and found.logprobs and found.snapshots and found.trace
     assert found.stop == ("x", "y") and found.jobs[0].snapshots and found.jobs[0].trace
-    assert found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.sampling.top_k == 5
+    assert (
+        found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.parts.sampling.top_k == 5
+    )
     plain = asked({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
     assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
     assert not (plain.chat or plain.stream or plain.include_usage)

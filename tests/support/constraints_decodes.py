@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
 from dllm.constrained.row import ConstrainedRow
@@ -20,7 +21,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.keep import Keep
-from dllm.loop.denoise import start_rows, turns
+from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.order import FULL
@@ -57,17 +58,20 @@ def sampler_of(rule: Case) -> Sampler:
 
 def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: int = 0) -> Iterator[Turn]:  # noqa: B008
     """The turns of a case's decode."""
-    mask, sampler, blocks, eos = case["mask"], sampler_of(case["rule"]), Fixed(case["block_length"]), Keep()
+    mask, parts = (
+        case["mask"],
+        Parts(sampler_of(case["rule"]), Fixed(case["block_length"]), NoCache(), Keep(), sampling),
+    )
     model: Any = Recorded(case["logits"])
-    forward = Forward.of(model, NoCache(), Ids(mask, mask, tuple(case["ends"])), sampling, sampler, blocks, eos)
+    forward = Forward.of(model, Ids(mask, mask, tuple(case["ends"])), parts)
     tokens = [mask if token < 0 else token for token in case["canvas"]]
     request = Request(tokens, [token < 0 for token in case["canvas"]], seed, start=0)
     canvas = Canvas.of([request], mask, temperature=sampling.temperature)
     renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
     compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
-    rows = start_rows(canvas, forward, sampler, blocks, None, ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),)))
+    own = ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),))
     with torch.inference_mode():
-        yield from turns(rows, forward, sampler, blocks, eos)
+        yield from denoise(canvas, forward, parts, constraints=own)
 
 
 def decoded(case: Case, row: RowSets) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from harness import Combination, allowed, build, forward_of, full, model, with_m
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.calls import ROWS_PER_STREAMED
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import Need
@@ -111,18 +112,18 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     """The case's results, by a model on the CPU or by this one."""
     (sampler, blocks, kv, eos), name = parts(case)
     network = network or model(name)
-    config, sampling = network.config, replace(case.sampling, tempered=sampler.tempered)
+    config, sampling = network.config, replace(case.sampling, tempered=sampler.traits.tempered)
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
     batch = [
         with_mask(Request.answer(prompt, length, ids.mask, seed), ids.mask)
         for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
-    forward = forward_of(network, (sampler, blocks, kv, eos), sampling)
+    forward = forward_of(network, Parts(sampler, blocks, kv, eos), sampling)
     collector = Collector(batch, ids, str, (), case.trace)
     at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with patch.dict(ROWS_PER_STREAMED, dict.fromkeys(ROWS_PER_STREAMED, 0) if case.apart else {}):
-        for turn in islice(denoise(canvas, forward, sampler, blocks, eos, case.lag), case.turns):
+        for turn in islice(denoise(canvas, forward, Parts(sampler, blocks, kv, eos), case.lag), case.turns):
             collector.observe(turn)
     return collector.results() if case.turns is None else []
 

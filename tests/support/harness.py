@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from dllm.analysis.compatibility import PART_GROUPS, all_parts
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.constrained.batch import ConstrainedBatch
@@ -169,18 +170,17 @@ def with_mask(request: Request, mask_id: int) -> Request:
 def parts_of(
     combination: Combination,
     sampling: Sampling = Sampling(),  # noqa: B008  frozen
-) -> tuple[Sampler, Blocks, Cache, EndOfText]:
+) -> Parts:
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
     kv, eos = build("cache", combination.cache), build("eos", combination.eos)
     sampler = validate(Setting(model(combination.model).config, blocks, None, sampling), sampler, kv, eos)
-    return sampler, blocks, kv, eos
+    return Parts(sampler, blocks, kv, eos, sampling)
 
 
-def forward_of(network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], sampling: Sampling) -> Forward:
-    sampler, blocks, kv, eos = parts
+def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forward:
     ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
-    return Forward.of(network, kv, ids, sampling, sampler, blocks, eos)
+    return Forward.of(network, ids, replace(parts, sampling=sampling))
 
 
 def turns(
@@ -192,12 +192,12 @@ def turns(
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
     batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
-    sampling = sampling or Sampling(tempered=parts[0].tempered)
+    sampling = sampling or Sampling(tempered=parts.sampler.traits.tempered)
     forward = forward_of(network, parts, sampling)
     at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
     with torch.inference_mode():
-        yield from ending(denoise(canvas, forward, parts[0], parts[1], parts[3], lag, None, constraints))
+        yield from ending(denoise(canvas, forward, parts, lag, None, constraints))
 
 
 def decode(
@@ -223,20 +223,20 @@ def decode(
 
 
 def results(
-    network: Transformer, parts: tuple[Sampler, Blocks, Cache, EndOfText], batch: Sequence[Request],
+    network: Transformer, parts: Parts, batch: Sequence[Request],
     sampling: Sampling | None = None, lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
     constraints: ConstrainedBatch | None = None,
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
-    config, (sampler, blocks, _, eos) = network.config, parts
+    config = network.config
     batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    sampling, at_zero = sampling or Sampling(tempered=sampler.tempered), config.attention.grid_at_zero
+    sampling, at_zero = sampling or Sampling(tempered=parts.sampler.traits.tempered), config.attention.grid_at_zero
     forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
     collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
     with torch.inference_mode():
-        for turn in ending(denoise(canvas, forward, sampler, blocks, eos, lag, take, constraints)):
+        for turn in ending(denoise(canvas, forward, parts, lag, take, constraints)):
             collector.observe(turn)
     return collector.results()
 

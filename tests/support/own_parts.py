@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
 from dllm.eos.base import EndOfText, after_first, answer_ends
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
@@ -19,6 +18,8 @@ from dllm.samplers.wrapper import Wrapper
 
 class Above(Sampler):
     """A threshold on the confidence."""
+
+    traits = SamplerTraits(stateless=True)
 
     per_request = ("threshold",)
 
@@ -33,12 +34,16 @@ class Above(Sampler):
 class Surest(Sampler):
     """Two positions a turn, the surest first."""
 
+    traits = SamplerTraits(stateless=True)
+
     def step(self, view: View, state: State) -> Step:
         return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, 2)))
 
 
 class Calmest(Sampler):
     """Two positions a turn, of the least entropy."""
+
+    traits = SamplerTraits(stateless=True)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
@@ -52,6 +57,8 @@ class Calmest(Sampler):
 class Alternate(Sampler):
     """Every other position first: the example of ``docs/add_a_sampler.md``."""
 
+    traits = SamplerTraits(stateless=True)
+
     def step(self, view: View, state: State) -> Step:
         even = view.open & ((view.canvas.columns - view.blocks.begin[:, None]) % 2 == 0)
         turn = even | (view.open & ~even.any(1, keepdim=True))
@@ -61,12 +68,16 @@ class Alternate(Sampler):
 class Drawing(Sampler):
     """A position at random."""
 
+    traits = SamplerTraits(stateless=True)
+
     def step(self, view: View, state: State) -> Step:
         return view.step(argmax_mask(torch.rand(view.open.shape, dtype=torch.float64), view.open))
 
 
 class Steady(Sampler):
     """What was proposed two turns in a row, or the best: it remembers."""
+
+    traits = SamplerTraits(stateless=False)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"before": torch.full_like(canvas.tokens, -1)}
@@ -89,13 +100,13 @@ class Patient(Surest):
 
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
-        return replace(step, commit=step.commit & (view.blocks.turn % 9 == 0)[:, None])
+        return step.but(commit=step.commit & (view.blocks.turn % 9 == 0)[:, None])
 
 
 class Undoing(Surest):
     """Takes back what it committed a turn before."""
 
-    revocable = True
+    traits = Surest.traits.but(revocable=True)
 
     def step(self, view: View, state: State) -> Step:
         undo = view.canvas.revisable & view.blocks.in_block & (view.blocks.turn % 2 == 0)[:, None]
@@ -108,19 +119,23 @@ class Twice(Wrapper):
     def propose(self, view: View, state: State) -> Step:
         step = super().propose(view, state)
         left = view.canvas.undecided & view.scores.scored & ~step.owner.per_row(step.commit)
-        return replace(step, commit=step.commit | step.owner.per_candidate(argmax_mask(view.scores.confidence, left)))
+        return step.but(commit=step.commit | step.owner.per_candidate(argmax_mask(view.scores.confidence, left)))
 
 
 class CutFirst(EndOfText):
     """Ends a row behind its first end of text at once."""
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    traits = EosTraits(at_once=True, shrinks=True, fills=True)
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         return candidates.stop_at(end, found, attended=False)
 
 
 class Says(Sampler):
     """Returns whatever a test hands to it: ``commit``, and the rest of a step."""
+
+    traits = SamplerTraits(stateless=False)
 
     def __init__(self, commit: Tensor | None = None, **rest: Any) -> None:
         self.commit, self.rest = commit, rest

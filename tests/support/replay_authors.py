@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 import torch
 from replay_caches import each_turn, suffix
 from replay_d3llm import d3llm
-from replay_parts import Case, Parts, steps_of_a_block
+from replay_parts import Case, CaseParts, steps_of_a_block
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -40,17 +40,17 @@ from dllm.samplers.spaced import Spaced
 from dllm.samplers.wino import WINO
 
 
-def eb(params: Case) -> Parts:
+def eb(params: Case) -> CaseParts:
     """pc-sampler: the whole answer, gamma in nats; dus: blocks, gamma in bits."""
     if params["form"] == "dus":
-        return Parts(EntropyBound(params["gamma"] * math.log(2)), Fixed(params["block_length"]))
-    return Parts(EntropyBound(params["gamma"]), Whole())
+        return CaseParts(EntropyBound(params["gamma"] * math.log(2)), Fixed(params["block_length"]))
+    return CaseParts(EntropyBound(params["gamma"]), Whole())
 
 
-def prior(params: Case) -> Parts:
+def prior(params: Case) -> CaseParts:
     """d2Cache's loop without its cache."""
     inner = each_turn(params) if params["factor"] is None else NeverLast(params["factor"])
-    return Parts(Prior(inner, params["sigma"], over_thresholds=True), Fixed(params["block_length"]))
+    return CaseParts(Prior(inner, params["sigma"], over_thresholds=True), Fixed(params["block_length"]))
 
 
 class NeverLast(Factor):
@@ -64,48 +64,48 @@ class NeverLast(Factor):
         return view.step(view.open & (place < count[:, None]))
 
 
-def klass(params: Case) -> Parts:
+def klass(params: Case) -> CaseParts:
     names = {"threshold": "conf_threshold", "kl": "kl_threshold", "history": "kl_history_length",
              "strategy": "unmask_strategy"}  # fmt: skip
     options = {ours: params[theirs] for ours, theirs in names.items()}
     if "block_length" in params:
-        return Parts(KLASS(**options, steps=params["steps"]), Fixed(params["block_length"]))
-    return Parts(KLASS(**options), Whole())
+        return CaseParts(KLASS(**options, steps=params["steps"]), Fixed(params["block_length"]))
+    return CaseParts(KLASS(**options), Whole())
 
 
-def pc(params: Case) -> Parts:
+def pc(params: Case) -> CaseParts:
     """The table is one of the file's ``baselines``."""
     with NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(params["baselines"][params["baseline"]], file)
         file.flush()
         rule = PC(params["lambd"], params["alpha"], str(Path(file.name)), params["steps"])
-    return Parts(rule, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
+    return CaseParts(rule, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
 
 
-def remdm(params: Case) -> Parts:
+def remdm(params: Case) -> CaseParts:
     rule = ReMDM(None, params["remdm_steps"], params["remdm_number"], params["steps"])
-    return Parts(rule, Fixed(params["block_length"]))
+    return CaseParts(rule, Fixed(params["block_length"]))
 
 
-def rcr(params: Case) -> Parts:
+def rcr(params: Case) -> CaseParts:
     """MDPO's code and ParallelBench's. A block gets all its forwards."""
     steps, score = steps_of_a_block(params), {"topk_margin": "margin", "entropy": "entropy"}
     curve = {"pow2": "square", "pow3": "cubic"}.get(params["mode"], params["mode"])
     rule = RCR(steps=params["steps"], curve=curve, score=score.get(params.get("conf_alg", ""), "low_confidence"))
-    return Parts(rule, Growing(params["block_length"], min_forwards=steps))
+    return CaseParts(rule, Growing(params["block_length"], min_forwards=steps))
 
 
-def saber(params: Case) -> Parts:
+def saber(params: Case) -> CaseParts:
     if "block_length" in params:
-        return Parts(Saber(params["n"]), Growing(params["block_length"]))
-    return Parts(Saber(form="dream"), Whole())
+        return CaseParts(Saber(params["n"]), Growing(params["block_length"]))
+    return CaseParts(Saber(form="dream"), Whole())
 
 
-def wino(params: Case) -> Parts:
-    return Parts(WINO(params["threshold"], params["threshold_back"]), Fixed(params["block_length"]))
+def wino(params: Case) -> CaseParts:
+    return CaseParts(WINO(params["threshold"], params["threshold_back"]), Fixed(params["block_length"]))
 
 
-def dus(params: Case) -> Parts:
+def dus(params: Case) -> CaseParts:
     """Levels, or a rule thinned out by the spacing filter. A column that the published loop withholds stays a mask."""
     blocks = Fixed(params["block_length"])
     if params["sampler"] != "scheduled":
@@ -114,13 +114,13 @@ def dus(params: Case) -> Parts:
             if params["sampler"] == "cb_spaced"
             else EntropyBound(params["gamma"] * math.log(2))
         )
-        return Parts(Spaced(inner, params["start_stride"]), blocks)
+        return CaseParts(Spaced(inner, params["start_stride"]), blocks)
     rule = DUS(params["base"], params["base_skip"], params["scheduler"])
     if params["confidence_threshold"]:
         rule = Withholding(params["base"], params["base_skip"], params["scheduler"], params["confidence_threshold"])
         levels = int(rule.table(params["block_length"])[-1].max()) + 1
         blocks = Leaving(params["block_length"], min_forwards=levels)
-    return Parts(rule, blocks)
+    return CaseParts(rule, blocks)
 
 
 class Withholding(DUS):
@@ -136,20 +136,23 @@ class Withholding(DUS):
 class Leaving(Fixed):
     """A block closes after its forwards, with masks inside."""
 
-    slides = False
+    traits = Fixed.traits
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
         ran_out = (blocks.forwards >= blocks.params["min_forwards"])[:, None]
         left = candidates.masked & ~(ran_out & (candidates.columns < blocks.end[:, None]))
-        return super().advance(replace(candidates, masked=left), blocks, owner, stopped)
+        rest = replace(candidates, masked=left)
+        return super().advance(rest, blocks, owner, blocks.full(rest, owner), stopped)
 
 
-def recap_groups(params: Case) -> Parts:
+def recap_groups(params: Case) -> CaseParts:
     """The published loop always takes all its steps."""
     steps = params["gen_step"]
     rule = Groups(steps, 2.5, params["pre_full_iters"], params["num_cache_iters"])
     cache = ClassToken(targets="announced")
-    return Parts(rule, Whole(min_forwards=steps), cache, sampling=Sampling(suppress_mask=True))
+    return CaseParts(rule, Whole(min_forwards=steps), cache, sampling=Sampling(suppress_mask=True))
 
 
 class ClassToken(Recap):
@@ -160,7 +163,7 @@ class ClassToken(Recap):
         return replace(plan, columns=plan.columns | (view.canvas.columns == 0))
 
 
-METHODS: dict[str, Callable[[Case], Parts]] = {
+METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "d3llm": d3llm,
     "dus": dus,
     "easing": suffix,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from replay_parts import Case, EachTurn, Parts, steps_of_a_block
+from replay_parts import Case, CaseParts, EachTurn, steps_of_a_block
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -39,7 +39,7 @@ from dllm.samplers.prior import Prior
 from dllm.samplers.static import Static
 
 
-def vicinity(params: Case) -> Parts:
+def vicinity(params: Case) -> CaseParts:
     """Tests of a block, and records of refreshes, as late as in the published loop."""
     policy = Recorded(
         prefix_look=params["prefix_look"], after_look=params["after_look"], warmup=params["warmup_steps"],
@@ -47,7 +47,7 @@ def vicinity(params: Case) -> Parts:
     )  # fmt: skip
     blocks = Unrolled(params["block_length"], policy, params["expected_tpf"], params["maximum_unroll"])
     eos = FillAfterBlock("any") if params["early_stop"] else Keep()
-    return Parts(Confidence(params["threshold"]), blocks, policy, eos)
+    return CaseParts(Confidence(params["threshold"]), blocks, policy, eos)
 
 
 class Recorded(Dual):
@@ -72,7 +72,7 @@ class Recorded(Dual):
 class Unrolled(Fixed):
     """dInfer's loop tests a block after groups of iterations; a full and a window forward are one. For one row."""
 
-    slides = False
+    traits = Fixed.traits.but(one_at_a_time=False)
 
     def __init__(self, block_length: int, policy: Recorded, expected: int, most: int) -> None:
         super().__init__(block_length)
@@ -84,12 +84,14 @@ class Unrolled(Fixed):
             self.left = min(max(masks // self.expected, 1), self.most)
         return blocks
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
         self.left -= not self.policy.refreshes
-        return blocks if self.left else super().advance(candidates, blocks, owner, stopped)
+        return blocks if self.left else super().advance(candidates, blocks, owner, full, stopped)
 
 
-def suffix(params: Case) -> Parts:
+def suffix(params: Case) -> CaseParts:
     """DPad's draws are input: they come from the case. Every forward is followed by a test; a full block that holds an
     end of text ends the row. Dream's published loop commits a block's first position from the forward that opens it."""
     kept, length = params["shown"].get("kept"), params["block_length"]
@@ -106,7 +108,7 @@ def suffix(params: Case) -> Parts:
     if params.get("confidence_alpha"):
         behind = params["cache"] != "dual"
         sampler = Easing(params["threshold"], params["confidence_alpha"], params["window_size"], behind)
-    return Parts(sampler, Fixed(length), policy, FillAfterBlock("any"), Sampling(suppress_mask=False))
+    return CaseParts(sampler, Fixed(length), policy, FillAfterBlock("any"), Sampling(suppress_mask=False))
 
 
 def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
@@ -119,13 +121,13 @@ def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
     return of
 
 
-def dllm_cache(params: Case) -> Parts:
+def dllm_cache(params: Case) -> CaseParts:
     """LLaDA's loop with the official hooks, or d2Cache's loop: so many tokens a forward, or a threshold."""
     policy = DLLMCache(params["kp"], params["kr"], params["rho"], query_left=False)
     if params["loop"] == "llada":
         blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-        return Parts(Static(params["steps"]), blocks, policy)
-    return Parts(each_turn(params), Fixed(params["block_length"]), policy)
+        return CaseParts(Static(params["steps"]), blocks, policy)
+    return CaseParts(each_turn(params), Fixed(params["block_length"]), policy)
 
 
 def each_turn(params: Case) -> Sampler:
@@ -135,14 +137,14 @@ def each_turn(params: Case) -> Sampler:
     return EachTurn(count) if threshold is None else Confidence(threshold)
 
 
-def d2cache(params: Case) -> Parts:
+def d2cache(params: Case) -> CaseParts:
     """reference_quirks: the published code as it is, else with these two repaired."""
     kind = Unrepaired if params["reference_quirks"] else D2Cache
     policy = kind(params["current_k"], params["rollout_p"], params["cache_sigma"], params["inflate_w"])
     sampler = each_turn(params)
     if params["decoding_sigma"] is not None:
         sampler = Prior(sampler, params["decoding_sigma"], over_thresholds=True)
-    return Parts(sampler, Fixed(params["block_length"]), policy)
+    return CaseParts(sampler, Fixed(params["block_length"]), policy)
 
 
 class Unrepaired(D2Cache):
@@ -157,22 +159,22 @@ class Unrepaired(D2Cache):
         return blocks.in_block & canvas.masked
 
 
-def entropy(params: Case) -> Parts:
+def entropy(params: Case) -> CaseParts:
     sampler = EachTurn(params["per_step"]) if params["threshold"] is None else Confidence(params["threshold"])
-    return Parts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
+    return CaseParts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
 
 
-def flash(params: Case) -> Parts:
+def flash(params: Case) -> CaseParts:
     policy = Flash(params["block_length"], params["mask_num"], params["track_num"])
-    return Parts(Confidence(params["threshold"]), Whole(), policy, CutLast())
+    return CaseParts(Confidence(params["threshold"]), Whole(), policy, CutLast())
 
 
-def flash_verify(params: Case) -> Parts:
+def flash_verify(params: Case) -> CaseParts:
     """The published loop verifies in every second forward, with no drafts too. tail: end-of-text tokens that count as
     masks, up to the next multiple of 128."""
     policy = VerifiesAlways(params["block_length"], params["mask_num"], params["track_num"])
     sampler, tail = FlashVerify(params["threshold"], params["gamma"]), 128 if params["tail"] else 0
-    return Parts(sampler, InPairs(), policy, CutLast(), tail=tail)
+    return CaseParts(sampler, InPairs(), policy, CutLast(), tail=tail)
 
 
 class VerifiesAlways(VerifiedFlash):
@@ -183,21 +185,23 @@ class VerifiesAlways(VerifiedFlash):
 class InPairs(Whole):
     """The answer is found finished by forwards that verify. For one row."""
 
-    slides = False
+    traits = Whole.traits
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
-        return blocks if bool(blocks.turn % 2) else super().advance(candidates, blocks, owner, stopped)
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
+        return blocks if bool(blocks.turn % 2) else super().advance(candidates, blocks, owner, full, stopped)
 
 
-def dsb(params: Case) -> Parts:
+def dsb(params: Case) -> CaseParts:
     """The published window, whose first one is block_length wide even if max_block_length is less, and which looks for
     its begin below its old end. suffix_window: masks of that window may be committed, too, a slip of the source."""
     bound, suffix = params["max_block_length"], params["suffix_window"]
     sampler, blocks = Confidence(params["threshold"]), Sliding(params["block_length"], None if bound == -1 else bound)
     if not params["cached"]:
-        return Parts(sampler, blocks)
+        return CaseParts(sampler, blocks)
     slid = Slid(params["block_length"], None if bound == -1 else bound, suffix)
-    return Parts(sampler, slid, Slipped(params["prefix_window"], suffix, reference_first=True))
+    return CaseParts(sampler, slid, Slipped(params["prefix_window"], suffix, reference_first=True))
 
 
 class Slid(Sliding):
@@ -229,7 +233,7 @@ class Slipped(SlidingCache):
         return replace(plan, committable=plan.committable & (inside | ~plan.columns.all(1, keepdim=True)))
 
 
-METHODS: dict[str, Callable[[Case], Parts]] = {
+METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
     "flash_verify": flash_verify, "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from replay_parts import Case, Parts
+from replay_parts import Case, CaseParts
+from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.sliding import Sliding
@@ -67,25 +68,25 @@ class Row:
         self.front.append(int(canvas.masked[row].long().argmax()))
         self.committed.append((commit.nonzero()[:, 0] - self.start).tolist())
         self.tokens_committed.append(turn.step.tokens[row, commit].tolist())
-        self.forced.append(bool(turn.view.forced[row].any()))
+        self.forced.append(bool(turn.view.forced_positions[row].any()))
         self.number.append(int(turn.view.blocks.index[row]))
         filled = canvas.masked[row] & ~after.masked[row] & ~commit
         self.tokens = after.tokens[row].masked_fill(filled, MASK)[: int(after.end[row])].tolist()
         self.masked = after.masked[row].tolist()
 
 
-def decoded(model: Transformer, rows: Sequence[Case], lengths: Sequence[int], parts: Parts, ids: Ids) -> list[Row]:
+def decoded(model: Transformer, rows: Sequence[Case], lengths: Sequence[int], parts: CaseParts, ids: Ids) -> list[Row]:
     """The rows of a batch, decoded together."""
     asked = [Request.answer(row["prompt"], length, MASK) for row, length in zip(rows, lengths, strict=True)]
     return decoded_requests(model, asked, parts, ids)
 
 
-def decoded_requests(model: Transformer, asked: Sequence[Request], parts: Parts, ids: Ids) -> list[Row]:
-    forward = Forward.of(model, parts.cache, ids, parts.sampling, parts.sampler, parts.blocks, parts.eos)
+def decoded_requests(model: Transformer, asked: Sequence[Request], parts: CaseParts, ids: Ids) -> list[Row]:
+    forward = Forward.of(model, ids, parts)
     out = [Row(request.answer_start) for request in asked]
     canvas = Canvas.of(asked, NO_EOS, "cpu", model.config.attention.grid_at_zero)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, parts.sampler, parts.blocks, parts.eos):
+        for turn in denoise(canvas, forward, parts):
             for row, name in enumerate(turn.canvas.row_id.tolist()):
                 out[name].observe(turn, row)
     return out
@@ -94,13 +95,15 @@ def decoded_requests(model: Transformer, asked: Sequence[Request], parts: Parts,
 class StopEach(StopFront):
     """Each request's own stop tokens and limit, which the recorded engine has."""
 
+    traits = StopFront.traits
+
     def __init__(self, rows: Sequence[Case]) -> None:
         super().__init__()
         self.each = [StopFront(row["params"]["stop_token_ids"], row["params"]["max_tokens"]) for row in rows]
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         for number, policy in enumerate(self.each):
-            own = policy.cut(candidates, view, step, eos_id)
+            own = policy.cut(candidates, view, step, eos_id, full)
             end = torch.where(candidates.param_index == number, own.end, candidates.end)
             candidates = candidates.stop_at(end, end < candidates.end, attended=False)
         return candidates
@@ -113,7 +116,7 @@ def wedlm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     rule = EntropyDistance(
         [one["wedlm_entropy_threshold"] or 0.0 for one in params], [one["wedlm_pos_penalty_factor"] for one in params]
     )
-    parts = Parts(rule, Sliding(window, window), way[0](), StopEach(rows), Sampling(suppress_mask=False))
+    parts = CaseParts(rule, Sliding(window, window), way[0](), StopEach(rows), Sampling(suppress_mask=False))
     lengths = [one["max_tokens"] + window for one in params]
     found = decoded(model_of(folder, way[1], None), rows, lengths, parts, Ids(MASK, NO_EOS, ()))
     return [wedlm_fields(row, window, way[0] is Finished) for row in found]
@@ -147,7 +150,7 @@ def nbdiff(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     params = rows[0]["params"]
     assert all(row["params"] == params for row in rows)
     block, length = params["block_length"], params["max_new_tokens"]
-    parts = Parts(
+    parts = CaseParts(
         NBDIFF_RULES[params["alg"]](params["threshold"]), Fixed(block // params["num_small_blocks"]), way[0](),
         FillAfterBlock("any"), Sampling(top_p=params["top_p"], top_k=params["top_k"], tempered=True),
     )  # fmt: skip

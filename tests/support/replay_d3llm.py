@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from replay_parts import Case, Parts
+from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.ahead import Ahead
@@ -27,7 +27,7 @@ from dllm.samplers.d3llm import D3LLM
 EOS = 61
 
 
-def d3llm(params: Case) -> Parts:
+def d3llm(params: Case) -> CaseParts:
     """Its second share, decoded_token_threshold, decides nothing."""
     delay, dream = params["cache_delay_iter"], params["dream"]
     rule = D3LLM(params["threshold"], "dream" if dream else "llada")
@@ -35,7 +35,7 @@ def d3llm(params: Case) -> Parts:
     kind = Twice if params["reference_quirks"] and dream else Delayed
     cache = NoCache() if delay is None else kind(
         delay, params["refresh_interval"], "each" if dream else "in_turn", query_left=False)  # fmt: skip
-    return Parts(rule, blocks, cache, Overwriting() if params["early_stop"] else Keep(), forward=OwnRow)
+    return CaseParts(rule, blocks, cache, Overwriting() if params["early_stop"] else Keep(), forward=OwnRow)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Overwriting(FillAtOnce):
     """What is decided behind the end of the text becomes one, too. The published turn takes its list of masks before
     it fills: what it has just filled still passes for masked until its end, unless nothing else is left."""
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    traits = FillAtOnce.traits
+
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         end, found = after_first(candidates, answer_ends(candidates, eos_id))
         rest = (candidates.columns >= end[:, None]) & found[:, None] & candidates.valid
         stale = rest & candidates.masked & (candidates.tokens != eos_id)

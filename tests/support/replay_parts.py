@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,9 +27,11 @@ from dllm.cache.sliding import SlidingCache
 from dllm.cache.window import Window
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner
+from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, Scores, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
+from dllm.contract.traits import EosTraits, SamplerTraits
 from dllm.eos.base import EndOfText, answer_ends
 from dllm.eos.cut_canvas import CutCanvas
 from dllm.eos.cut_open import CutOpen
@@ -61,10 +63,9 @@ Case = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Parts:
+class CaseParts(Parts):
     """What a case decodes with, in this project's words."""
 
-    sampler: Sampler
     blocks: Blocks = field(default_factory=Whole)
     cache: Cache = field(default_factory=NoCache)
     eos: EndOfText = field(default_factory=Keep)
@@ -76,14 +77,14 @@ class Parts:
     tail: int = 0  # ends of text count as masks behind it, up to the next multiple of so many columns
 
 
-def llada_generate(params: Case) -> Parts:
+def llada_generate(params: Case) -> CaseParts:
     """static: LLaDA's generate; threshold and factor: Fast-dLLM's, without cache."""
     blocks = Fixed(params["block_length"])
     if params["sampler"] == "static":
-        return Parts(Static(params["steps"]), Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
+        return CaseParts(Static(params["steps"]), Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
     if params["sampler"] == "threshold":
-        return Parts(Confidence(params["threshold"]), blocks)
-    return Parts(Factor(params["factor"]), blocks)
+        return CaseParts(Confidence(params["threshold"]), blocks)
+    return CaseParts(Factor(params["factor"]), blocks)
 
 
 def steps_of_a_block(params: Case) -> int:
@@ -91,44 +92,44 @@ def steps_of_a_block(params: Case) -> int:
     return int(params["steps"] // (params["gen_length"] // params["block_length"]))
 
 
-def dream_generate(params: Case) -> Parts:
+def dream_generate(params: Case) -> CaseParts:
     """Dream's diffusion_generate: the whole answer, always all steps."""
     sampler = Dream(params["alg"], params["steps"], params["eps"], params["alg_temp"] or 0.0)
     sampling = Sampling(top_p=params["top_p"], top_k=params["top_k"], suppress_mask=False, tempered=True)
-    return Parts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
+    return CaseParts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
 
 
-def frechet(params: Case) -> Parts:
-    return Parts(Frechet(params["frechet_margin"]), Fixed(params["block_length"]), CACHES[params["cache"]]())
+def frechet(params: Case) -> CaseParts:
+    return CaseParts(Frechet(params["frechet_margin"]), Fixed(params["block_length"]), CACHES[params["cache"]]())
 
 
-def localleap(params: Case) -> Parts:
+def localleap(params: Case) -> CaseParts:
     sampler = LocalLeap(params["threshold"], params["relaxed_threshold"], params["radius"])
     eos = FillAfterBlock("any") if params["early_stop"] else Keep()
-    return Parts(sampler, Fixed(params["block_length"]), eos=eos)
+    return CaseParts(sampler, Fixed(params["block_length"]), eos=eos)
 
 
-def creditdecoding(params: Case) -> Parts:
+def creditdecoding(params: Case) -> CaseParts:
     """dInfer's names: decay_beta, boost_gamma (the exponent), fusion_alpha."""
     inner = Confidence(params["threshold"])
     sampler = Credit(inner, params["decay_beta"], params["boost_gamma"], params["fusion_alpha"])
-    return Parts(sampler, Fixed(params["block_length"]))
+    return CaseParts(sampler, Fixed(params["block_length"]))
 
 
-def ete(params: Case) -> Parts:
+def ete(params: Case) -> CaseParts:
     options = {key: params[key] for key in params if key.startswith(("threshold", "cross", "lookahead", "explore"))}
-    return Parts(ETE(**options), Fixed(params["block_length"]))
+    return CaseParts(ETE(**options), Fixed(params["block_length"]))
 
 
-def dparallel(params: Case) -> Parts:
-    return Parts(DParallel(params["threshold"]), Fixed(params["block_length"]))
+def dparallel(params: Case) -> CaseParts:
+    return CaseParts(DParallel(params["threshold"]), Fixed(params["block_length"]))
 
 
-def bacd(params: Case) -> Parts:
-    return Parts(BACD(params["lower"], params["upper"]), Fixed(params["block_length"]))
+def bacd(params: Case) -> CaseParts:
+    return CaseParts(BACD(params["lower"], params["upper"]), Fixed(params["block_length"]))
 
 
-def prophet(params: Case) -> Parts:
+def prophet(params: Case) -> CaseParts:
     """The region is relative to the answer; constraints are tokens of the answer given from the start."""
     region = {"region": "none"} if params["answer_start"] is None else {"region": "offset"}
     sampler = Prophet(
@@ -136,47 +137,49 @@ def prophet(params: Case) -> Parts:
         length=params["answer_length"], **region,
     )  # fmt: skip
     given = {int(at): token for at, token in (params["constraints"] or {}).items()}
-    return Parts(sampler, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)), given=given)
+    return CaseParts(sampler, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)), given=given)
 
 
-def learn2pd(params: Case) -> Parts:
+def learn2pd(params: Case) -> CaseParts:
     sampler: Sampler = Static(params["steps"])
     if params["filter"] is not None:
         weights = {name: torch.tensor(params["filters"][params["filter"]][name]) for name in WEIGHTS}
         sampler = Learn2PD(weights, params["accept_threshold"], params["steps"])
     eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else Keep()
-    return Parts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
+    return CaseParts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
 
 
-def adablock(params: Case) -> Parts:
+def adablock(params: Case) -> CaseParts:
     blocks = AdaBlock(
         params["block_length"], params["delimiter_ids"], params["delimiter_threshold"], params["window_ratio"]
     )
-    return Parts(Confidence(params["threshold"]), blocks, CACHES[params["cache"]]())
+    return CaseParts(Confidence(params["threshold"]), blocks, CACHES[params["cache"]]())
 
 
-def freedave(params: Case) -> Parts:
+def freedave(params: Case) -> CaseParts:
     threshold, length = params["confidence_threshold"], params["block_length"]
     inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
     eos = FillAfterBlock("all") if params["early_exit"] else Keep()
     sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
     blocks = Fixed(length) if threshold is None else Verified(length)
-    return Parts(sampler, blocks, CACHES[params["cache"]](), eos)
+    return CaseParts(sampler, blocks, CACHES[params["cache"]](), eos)
 
 
 class Verified(Fixed):
     """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
     For one row."""
 
-    slides = False
+    traits = Fixed.traits
 
     def resize(self, canvas: Canvas, scores: Scores, blocks: BlockState) -> BlockState:
         self.left = int((canvas.undecided & blocks.in_block).sum())
         return blocks
 
-    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, stopped: Tensor) -> BlockState:
+    def advance(
+        self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stopped: Tensor
+    ) -> BlockState:
         stays = self.left > 1 and not bool(stopped.any())
-        return blocks if stays else super().advance(candidates, blocks, owner, stopped)
+        return blocks if stays else super().advance(candidates, blocks, owner, full, stopped)
 
 
 def published(kind: type[Cache]) -> Callable[[], Cache]:
@@ -192,7 +195,7 @@ CACHES: dict[str, Callable[..., Cache]] = {
 }  # fmt: skip
 
 
-def fastdllm(params: Case, cache: str) -> Parts:
+def fastdllm(params: Case, cache: str) -> CaseParts:
     """LLaDA: the block is not tested after the build forward, so it gets two at least. Dream: never happens."""
     length, dream = params["block_length"], "alg" in params
     sampler: Sampler = Static(params["steps"])
@@ -201,33 +204,35 @@ def fastdllm(params: Case, cache: str) -> Parts:
     elif dream:
         sampler = Dream(params["alg"], params["steps"])
     sampling = Sampling(suppress_mask=False, tempered=dream)
-    return Parts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
+    return CaseParts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
 
 
-def dkv_decode(params: Case) -> Parts:
+def dkv_decode(params: Case) -> CaseParts:
     """LLaDA: fixed schedule per block. Dream: its time grid over the whole answer, cache_type decoded or prefill."""
     interval, steps = params.get("cache_refresh_interval", 8), params["steps"]
     if "alg" not in params:
         blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-        return Parts(Static(steps), blocks, DKV(interval))
+        return CaseParts(Static(steps), blocks, DKV(interval))
     kinds = {
         "decoded": DKV(interval, params["shift_type"]),
         "prefill": DKVPrefill(False, interval, params["shift_type"]),
     }
     sampling = Sampling(suppress_mask=False, tempered=True)
-    return Parts(Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling)
+    return CaseParts(
+        Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling
+    )
 
 
-def dkv_greedy(params: Case) -> Parts:
+def dkv_greedy(params: Case) -> CaseParts:
     """The reference draws an order per block; the files record it."""
     order = [at for block in params["denoising_order"] for at in block]
     blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-    return Parts(
+    return CaseParts(
         Order(order, params["steps"]), blocks, DKVGreedy(params["cache_refresh_interval"], params["window_size"])
     )
 
 
-def elastic(params: Case) -> Parts:
+def elastic(params: Case) -> CaseParts:
     """Without a threshold so many tokens a step; a gamma outside [0, 1], which the option refuses, never or always
     triggers and is set behind its back."""
     options = {key: params[key] for key in ("window_length", "track_num", "similarity", "block_caching")}
@@ -237,28 +242,28 @@ def elastic(params: Case) -> Parts:
         sampler: Sampler = EachTurn(params.get("tokens_per_iter", 1))
     else:
         sampler = Confidence(params["threshold"])
-    return Parts(sampler, Whole(), policy, CutOpen())
+    return CaseParts(sampler, Whole(), policy, CutOpen())
 
 
-def lopa(params: Case) -> Parts:
+def lopa(params: Case) -> CaseParts:
     score = {"default": "confidence", "margin": "margin", "neg_entropy": "entropy"}[params["sampling_strategy"]]
     sampler = LoPA(
         params["skip_threshold"], params["branching_factor"], score, params["branch_topp"],
         params["selection_conf_alpha"], reference_finish=True,
     )  # fmt: skip
-    return Parts(sampler, Fixed(params["block_size"]))
+    return CaseParts(sampler, Fixed(params["block_size"]))
 
 
-def dawn(params: Case) -> Parts:
+def dawn(params: Case) -> CaseParts:
     """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
     sampler = Dawn(
         0.9, params["tau_induce"], params["tau_low"], params["tau_edge"], params["tau_sink"],
         layers=4 - params["first_attention_layer"], unshifted=True,
     )  # fmt: skip
-    return Parts(sampler, Fixed(params["block_length"]))
+    return CaseParts(sampler, Fixed(params["block_length"]))
 
 
-def tacg(params: Case) -> Parts:
+def tacg(params: Case) -> CaseParts:
     """LLaDA: the gate, over blocks, with histories from the first forward on. Dream: extras, over the whole answer."""
     names = {
         "threshold": "conf_threshold", "floor": "tilg_extra_conf_floor", "ratio": "tilg_extra_ratio",
@@ -268,12 +273,12 @@ def tacg(params: Case) -> Parts:
     }  # fmt: skip
     options = {ours: params[theirs] for ours, theirs in names.items()}
     if "block_length" not in params:
-        return Parts(TACG("extras", **options))
+        return CaseParts(TACG("extras", **options))
     kl = params["kl_threshold"] if params["kl_threshold"] < 1e3 else None
-    return Parts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
+    return CaseParts(TACG("gate", **options, kl=kl, history="answer"), Fixed(params["block_length"]))
 
 
-def joint_threshold(params: Case) -> Parts:
+def joint_threshold(params: Case) -> CaseParts:
     """Three codes: the model's own (published), sglang's and diffusers', whose 0 edits nothing."""
     form, edit = params["form"], params["edit_threshold"]
     rule, options = {"published": JointThreshold, "sglang": LastWithout, "diffusers": Spread}[form], dict[str, Any]()
@@ -287,7 +292,7 @@ def joint_threshold(params: Case) -> Parts:
     if isinstance(sampler, Spread):
         sampler.quotas = params["block_length"], params["num_inference_steps"]
     eos = StopAfterBlock() if params.get("eos_early_stop") else Keep()
-    return Parts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
+    return CaseParts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
 
 
 class LastWithout(JointThreshold):
@@ -296,7 +301,7 @@ class LastWithout(JointThreshold):
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
         assert step.edit is not None
-        return replace(step, edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
+        return step.but(edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
 
 
 class Spread(JointThreshold):
@@ -311,15 +316,15 @@ class Spread(JointThreshold):
 
     def step(self, view: View, state: State) -> Step:
         step = super().step(view, state)
-        return replace(step, keep_open=step.keep_open | (view.canvas.undecided & view.blocks.in_block).any(1))
+        return step.but(keep_open=step.keep_open | (view.canvas.undecided & view.blocks.in_block).any(1))
 
 
 class StopAfterBlock(EndOfText):
     """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
 
-    at_once = shrinks = False
+    traits = EosTraits(fills=True, at_once=False, shrinks=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.keep_open
         ended = answer_ends(candidates, eos_id).any(1)
         return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
@@ -328,6 +333,8 @@ class StopAfterBlock(EndOfText):
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 
+    traits = SamplerTraits(stateless=True)
+
     def __init__(self, count: int) -> None:
         self.count = count
 
@@ -335,33 +342,33 @@ class EachTurn(Sampler):
         return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
-def window_diffusion(params: Case) -> Parts:
+def window_diffusion(params: Case) -> CaseParts:
     """LLaDA: a fixed schedule, the far field in every phase's first forward. Dream: its time grid, or one token a step
     and the adaptive length."""
     interval, steps = params["refresh_cycle"], params["steps"]
     if "alg" not in params:
         policy = Window(params["active_tokens"], params["window_tokens"], interval, refresh_scope="all",
                         refresh_candidates="all", recent_includes_refresh=False)  # fmt: skip
-        return Parts(Static(steps), Whole(min_forwards=steps), policy)
+        return CaseParts(Static(steps), Whole(min_forwards=steps), policy)
     policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
                     refresh_candidates="first", reference_eos=params["early_stop"])  # fmt: skip
     if params["early_stop"]:
-        return Parts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
+        return CaseParts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
     sampling = Sampling(suppress_mask=False, tempered=True)
     # The published loop ends with its last step, even if that opens a phase and leaves masks.
-    return Parts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
+    return CaseParts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
 
 
-def sliding(params: Case) -> Parts:
+def sliding(params: Case) -> CaseParts:
     """DSB's window; -1 is no bound."""
     bound, threshold = params["max_block_length"], params["threshold"]
     sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
     options = {"prefix_window": params["prefix_window"]} if params["cache"] == "dsb" else {}
     policy = CACHES[params["cache"]](**options)
-    return Parts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), policy)
+    return CaseParts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), policy)
 
 
-METHODS: dict[str, Callable[[Case], Parts]] = {
+METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,

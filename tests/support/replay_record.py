@@ -95,7 +95,7 @@ class Record:
         """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""
         before = turn.tried.masked.any(0) if self.masked is None else self.masked
         now = turn.canvas.masked[0]
-        now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced[0])
+        now = now & ~(turn.step.commit[0] if turn.step.owner.is_single else turn.view.forced_positions[0])
         self.committed.append(relative(before & ~now, start))
         self.masked = now
 

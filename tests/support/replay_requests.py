@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from replay_parts import Case, Parts
+from replay_parts import Case, CaseParts
+from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.common.ranking import one_of
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
@@ -18,16 +20,18 @@ from dllm.samplers.confidence import Confidence
 
 METHODS = {"tccf_requests"}
 EOS = 61
-Decode = Callable[[Case, Sequence[int], int, Parts], Any]  # of a case's model: prompt, length and parts to a Record
+Decode = Callable[[Case, Sequence[int], int, CaseParts], Any]  # of a case's model: prompt, length and parts to a Record
 
 
 class StopAtBlock(EndOfText):
     """A full block that holds one of ``stops`` ends the row; what follows it is not decided."""
 
+    traits = EosTraits(at_once=True, shrinks=True, fills=True)
+
     def __init__(self, *stops: int) -> None:
         self.stops = stops
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
         full = ~(candidates.undecided & view.blocks.in_block).any(1)
         held = one_of(candidates.tokens, self.stops) & candidates.committed & view.blocks.in_block
         return candidates.stop_at(view.blocks.end, full & held.any(1), attended=True)
@@ -54,7 +58,7 @@ def replayed(case: Case, decode: Decode) -> Case:
         (params["final_block_size"], params["final_tokens"], (EOS,)),
     )
     for size, length, stops in sizes:
-        record = decode(case, prompt, length, Parts(rule(params), Fixed(size), eos=StopAtBlock(*stops)))
+        record = decode(case, prompt, length, CaseParts(rule(params), Fixed(size), eos=StopAtBlock(*stops)))
         decided = record.nfe and max(end for _, _, end in record.blocks)
         records.append(record)
         found.append(upto(record.tokens[len(prompt) : decided], stops))

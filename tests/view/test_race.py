@@ -83,11 +83,11 @@ def test_a_film_of_a_gpu_lies_in_the_hosts_memory() -> None:
     """A fake GPU, on which a tensor of the host cannot meet one of the GPU."""
     combination = Combination("static", "whole")
     with torch.inference_mode(), FakeGPUs():
-        network, (sampler, blocks, kv, eos) = on_gpus(combination.model, split=False), parts_of(combination)
-        forward = forward_of(network, (sampler, blocks, kv, eos), Sampling())
+        network, parts = on_gpus(combination.model, split=False), parts_of(combination)
+        forward = forward_of(network, parts, Sampling())
         request = with_mask(Request.answer([5, 6, 7], 8, 60, 0), network.config.mask_id or 0)
         film = DecodeFilm(Stopwatch())
-        for turn in denoise(Canvas.of([request], 0, network.device), forward, sampler, blocks, eos):
+        for turn in denoise(Canvas.of([request], 0, network.device), forward, parts):
             film(turn)
         assert film.now is not None and place_of(film.now.tokens) != CPU
         assert {place_of(picture.tokens) for picture in film.pictures} == {CPU}

@@ -63,8 +63,9 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
             self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
-        _, architecture, tokenizer, ids = describe(model["path"], model["mask_id"], model["attention_block"])
-        self.prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
+        found = describe(model["path"], model["mask_id"], model["attention_block"])
+        tokenizer = found.tokenizer
+        self.prompts = Prompts(found.config, tokenizer, found.ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
         if tokenizer is None:
             raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
         self.backbone = tokenizer

@@ -147,7 +147,7 @@ class Evaluation:
         requests, lossless = [sample.request for sample in batch.samples], None
         if batch.shape in self.references:
             oracle, lossless = reference_oracle(self.references[batch.shape], requests)
-            decoder.runner = replace(decoder.runner, sampler=oracle)
+            decoder.runner = decoder.runner.with_sampler(oracle)
         for number, result in decoder.run(requests, bool(self.config["trace"]), count):
             extra = {} if lossless is None else {"lossless": lossless[number]}
             row = {**self._row(batch, number, result), **count.columns(number), **extra}

@@ -21,17 +21,14 @@ from dllm.app.runs.samples import (
     planned_samples,
     prompt_entries,
 )
-from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
 from dllm.common.kinds import coerce
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
-from dllm.compose.validate import validate
 from dllm.constrained.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling, Setting
+from dllm.contract.setting import Sampling
 from dllm.decoder import Decoder, refuse_stop
-from dllm.eos.base import EndOfText
 from dllm.errors import UserError
 from dllm.kernels.choose import check_invariant
 from dllm.models import bundle
@@ -40,22 +37,6 @@ from dllm.prompts import Prompts
 from dllm.record.fingerprint import fingerprint
 from dllm.record.folders import key_of
 from dllm.runtime.runtime import COMPILED, Runtime
-from dllm.samplers.base import Sampler
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The four parts of a decode, built from a configuration."""
-
-    sampler: Sampler
-    blocks: Blocks
-    cache: Cache
-    eos: EndOfText
-
-    @staticmethod
-    def of(config: Mapping[str, Any]) -> Parts:
-        groups = ("sampler", "blocks", "cache", "eos")
-        return Parts(*(build_part(group, config[group], per_request=False) for group in groups))
 
 
 @dataclass(frozen=True)
@@ -75,25 +56,21 @@ class RunPlan:
     def of(config: dict[str, Any]) -> RunPlan:
         """Raises UserError for whatever cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
-        parts = Parts.of(config)
-        path, architecture, tokenizer, ids = bundle.describe(model["path"], model["mask_id"], model["attention_block"])
+        chosen = Parts.of(config, sampling)
+        found = bundle.describe(model["path"], model["mask_id"], model["attention_block"])
+        architecture, tokenizer = found.config, found.tokenizer
         bundle.warn_of_another(model, architecture)
-        prompts = Prompts(architecture, tokenizer, ids, str(model["path"]), options.gen_length, options.chat)
-        ids_of = None if tokenizer is None else prompts.ids_of
-        if ids_of is not None:
-            parts = replace(parts, blocks=parts.blocks.resolved(ids_of))
+        prompts = Prompts(architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat)
         dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
         check_invariant(str(config["kernels"]), model["quantize"], str(config["runtime"]))
         check_runtime(model["quantize"], config["runtime"], device)
-        name = Path(str(model["path"])).expanduser().resolve().name  # as in bundle.load
-        setting = Setting(architecture, parts.blocks, options.gen_length, sampling, name, ids_of)
-        parts = replace(parts, sampler=validate(setting, parts.sampler, parts.cache, parts.eos))
-        runtime_of(config).check(parts.cache, parts.sampler, architecture, device, parts.blocks)
+        parts = chosen.fitted(found, options.gen_length)
+        runtime_of(config).check(parts, architecture, device)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
-        plan = RunPlan(config, options, parts, sampling, prompts, path, constraint_of(config))
+        plan = RunPlan(config, options, parts, sampling, prompts, found.path, constraint_of(config))
         if plan.constraint is not None:
             plan.check_constraint()
         return plan

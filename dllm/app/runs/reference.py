@@ -29,9 +29,10 @@ def needs_reference(sampler: Sampler) -> bool:
 
 def one_per_step(decoder: Decoder) -> Decoder:
     """A decoder like this one with one token per step."""
+    parts = decoder.parts
     return Decoder(
-        decoder.model, Static(), decoder.blocks, decoder.cache, decoder.eos, gen_length=decoder.gen_length,
-        batch_size=decoder.batch_size, sampling=replace(decoder.sampling, tempered=False), stop=decoder.stop,
+        decoder.model, Static(), parts.blocks, parts.cache, parts.eos, gen_length=decoder.gen_length,
+        batch_size=decoder.batch_size, sampling=replace(parts.sampling, tempered=False), stop=decoder.stop,
         chat=decoder.prompts.chat,
     )  # fmt: skip
 

@@ -1,0 +1,70 @@
+"""The parts of a decode, put together and fitted to a model: what command line, ``Decoder`` and server decode with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.compose.parts import build_part
+from dllm.compose.validate import validate
+from dllm.contract.setting import Sampling, Setting
+from dllm.eos.base import EndOfText
+from dllm.eos.stop_strings import StopStrings
+from dllm.models.config import ModelConfig
+from dllm.models.ids import Ids
+from dllm.models.tokenizer import Tokenizer
+from dllm.samplers.base import Sampler
+
+
+class Described(Protocol):
+    """What is known of a model before its weights are read: of ``dllm.models.bundle.Model``, and of ``Prompts``."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+    @property
+    def ids(self) -> Ids: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a decode is put together from."""
+
+    sampler: Sampler  # which positions are committed
+    blocks: Blocks  # which are open
+    cache: Cache  # what a forward computes
+    eos: EndOfText  # what follows an end of text
+    sampling: Sampling = Sampling()  # how a token is proposed at a position
+
+    @staticmethod
+    def of(config: Mapping[str, Any], sampling: Sampling) -> Parts:
+        """The parts of a configuration, fitted to no model yet."""
+        groups = ("sampler", "blocks", "cache", "eos")
+        built: dict[str, Any] = {group: build_part(group, config[group], per_request=False) for group in groups}
+        return Parts(**built, sampling=sampling)
+
+    def fitted(self, model: Described, gen_length: int | None, stop: Sequence[str] = ()) -> Parts:
+        """The same for a model: with its ids in the place of texts, and checked. gen_length: masks behind a prompt
+        (None: infilling, where only the prompts tell). stop: strings that end an answer.
+
+        Raises UserError for parts that do not fit each other or the model, and warns (SettingWarning) of those that may
+        do harm.
+        """
+        tokenizer = model.tokenizer
+        ids_of = None if tokenizer is None else tokenizer.encode
+        blocks = self.blocks if ids_of is None else self.blocks.resolved(ids_of)
+        eos, sampling = self.eos.resolved(model.ids), self.sampling.under(self.sampler)
+        setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
+        sampler = validate(setting, self.sampler, self.cache, eos)
+        if stop:
+            eos = StopStrings(eos, stop, lambda ids: "" if tokenizer is None else tokenizer.decode(list(ids)))
+        return replace(self, sampler=sampler, blocks=blocks, eos=eos, sampling=sampling)

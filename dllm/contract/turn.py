@@ -1,0 +1,90 @@
+"""What a turn leaves behind: the turn itself, and the ledger of what was recorded of the rows.
+
+Letters as in ``dllm/contract/types.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.common.rowwise import Owner, Rowwise
+from dllm.contract.canvas import Canvas
+from dllm.contract.constrained import Constrained, ConstraintMarks
+from dllm.contract.step import Step
+from dllm.contract.types import BlockState, ForwardCost, View
+
+
+@dataclass(frozen=True)
+class Ledger(Rowwise):
+    """What is recorded of every row while it decodes. Sums are float64, over all forwards of the row. In papers:
+    statistics."""
+
+    commit_turn: Tensor  # [B, L] turn after which the column kept its token (0: none)
+    proposal: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
+    confidence: Tensor  # [B, L] its confidence; papers: confidence
+    queries: Tensor  # [B, l] query tokens
+    computed: Tensor  # [B, l] query tokens that ran, with padding
+    pairs: Tensor  # [B, l] queries times keys; papers: attention scores
+    kv_tokens: Tensor  # [B, l] queries and keys of all copies
+    scored: Tensor  # [B] hidden states that the head ran on
+    idle: Tensor  # [B] forwards in which the row waited
+    values: Tensor  # [B, l] tokens of which the value alone was computed
+
+    @staticmethod
+    def start(canvas: Canvas) -> Ledger:
+        """Before the first turn."""
+        blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
+        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
+
+    def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
+        """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
+        decided."""
+
+        def add(total: Tensor, more: Tensor) -> Tensor:
+            return total + owner.sum(more.double())
+
+        queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
+        if step.edit is not None:
+            masked = masked | step.owner.per_row(step.edit)
+        told = masked & scores.scored
+        return Ledger(
+            commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
+            proposal=torch.where(told, scores.token, self.proposal),
+            confidence=torch.where(told, scores.confidence, self.confidence),
+            queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
+            pairs=add(self.pairs, queries * keys), kv_tokens=add(self.kv_tokens, queries + cost.copies * keys),
+            scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
+            values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One forward and the step that followed it, for the rows still unfinished. Its tensors last until the next turn: a
+    recorded turn writes to the same ones. Whoever keeps them copies them. In papers: step, iteration."""
+
+    tried: Canvas  # [M] candidates that the forward ran on; papers: drafts
+    tried_owner: Owner  # the row of each
+    chosen: Tensor  # [B] the candidate with which each row went on; papers: accepted draft
+    cost: ForwardCost  # [M] what was computed for each
+    view: View  # what the sampler saw of the chosen ones
+    step: Step  # its decision
+    candidates: Canvas  # [N] canvases after the step and the end-of-text policy; those of a finished row are alike
+    blocks: BlockState  # where the blocks stand then
+    ledger: Ledger  # [B] what is recorded of the rows by now
+    constraints: Constrained  # the constraints that the rows are under
+    marks: ConstraintMarks  # what these changed in this turn
+    finished: tuple[int, ...]  # rows that the host knows to be complete, so that they leave; papers: finished sequences
+
+    @property
+    def canvas(self) -> Canvas:
+        """The canvases [B] before the step."""
+        return self.view.canvas
+
+    @property
+    def active(self) -> Tensor:
+        """Rows [B] that took part; the others waited."""
+        return self.view.blocks.active

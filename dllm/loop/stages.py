@@ -1,0 +1,145 @@
+"""The six stages of a turn, in their order. ``denoise.advance`` calls them.
+
+Letters: B rows, M candidates of them that a forward runs on, N that a step makes, L columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dllm.cache.passes import ForwardPass
+from dllm.common.rowwise import Owner, select, update_rows
+from dllm.compose.fitted import Parts
+from dllm.contract import BlockState, ForwardCost, Scores, State, Step, Turn, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.checks import kept_blocks, kept_choice, kept_cut
+from dllm.contract.constrained import ConstraintMarks
+from dllm.loop.forward import Forward
+from dllm.loop.rows import Rows
+from dllm.models.ids import Ids
+
+
+@dataclass(frozen=True)
+class ScoredCandidates:
+    """What a forward says of the candidates."""
+
+    canvas: Canvas  # [M] the candidates that it ran on
+    owner: Owner  # the row of each
+    scores: Scores  # [M] what it says, with proposals that fit the constraints of their rows
+    forced: Tensor | None  # [M, L] what the cache's plan commits automatically (None: nothing)
+    corrected: Tensor  # [M, L] proposals that are not the model's own, because of a constraint
+    run: ForwardPass  # the forward
+    cost: ForwardCost  # [M] what it computed
+    remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
+
+
+@dataclass(frozen=True)
+class ChosenCandidates:
+    """What a forward says of the candidate that each row goes on with."""
+
+    number: Tensor  # [B] the candidate
+    canvas: Canvas  # [B] its canvas
+    scores: Scores  # [B] its scores
+    forced: Tensor | None  # [B, L] what is committed automatically (None: nothing)
+    corrected: Tensor  # [B, L] proposals that are not the model's own
+    blocks: BlockState  # [B] where the blocks stand after the forward
+    remembered: State  # [B, ...] what the cache remembers of the rows
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is decided in a turn, after the constraints of the rows."""
+
+    step: Step  # what the rule commits
+    marks: ConstraintMarks  # what the constraints changed
+
+
+def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
+    """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made anew."""
+    scores, plan, run, cost = forward(rows)
+    scores, corrected = rows.constraints.propose(rows.candidates, rows.owner, scores)
+    return ScoredCandidates(rows.candidates, rows.owner, scores, plan.forced, corrected, run, cost, plan.state)
+
+
+def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts) -> ChosenCandidates:
+    """The candidate that each row goes on with, of which the cache keeps what it computed."""
+    blocks, owner = rows.blocks.after_forward(), scored.owner
+    number, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
+    if not owner.is_single:
+        each = Owner.single(len(number), number.device)
+        view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each)
+        number = kept_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
+        found = select(found, number)
+    remembered = rows.session.keep(scored.run, number, scored.remembered)
+    canvas, scores, forced, corrected = found
+    if parts.cache.needs():
+        remembered = rows.session.after_scores(remembered, scores)
+    return ChosenCandidates(number, canvas, scores, forced, corrected, blocks, remembered)
+
+
+def look(rows: Rows, chosen: ChosenCandidates, parts: Parts) -> View:
+    """What the rule sees: blocks sized from the scores, and the positions that it may commit."""
+    resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
+    blocks = chosen.blocks.update(kept_blocks(parts.blocks, "resize()", resized, chosen.blocks))
+    owner = Owner.single(len(rows), chosen.number.device)
+    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, parts.sampler.traits.edits)
+
+
+def decide(
+    rows: Rows, scored: ScoredCandidates, chosen: ChosenCandidates, view: View, parts: Parts, vocab: int
+) -> Decision:
+    """Which of the open positions to commit: the rule, less what a constraint does not admit together."""
+    step = parts.sampler.decide(view, rows.state, vocab)
+    step, refused, replaced = rows.constraints.filter_commits(step, view, scored.owner, chosen.number)
+    return Decision(step, ConstraintMarks(chosen.corrected, refused, replaced))
+
+
+def write_step(chosen: ChosenCandidates, decision: Decision, parts: Parts, ids: Ids) -> Canvas:
+    """The candidates [N] of the step: what it takes back is masked, then what it commits and edits is written."""
+    step = decision.step
+    candidates = step.owner.per_candidate(chosen.canvas)
+    if parts.sampler.traits.revocable:
+        candidates = candidates.remask(step.remask, ids.mask)
+    return candidates.commit(step.written, step.tokens)
+
+
+def close_turn(
+    rows: Rows,
+    scored: ScoredCandidates,
+    chosen: ChosenCandidates,
+    view: View,
+    decision: Decision,
+    canvas: Canvas,
+    parts: Parts,
+    ids: Ids,
+) -> tuple[Rows, Turn]:
+    """The schedule may roll back, a text may end here, and full blocks make way for the next ones."""
+    step, owner = decision.step, decision.step.owner
+    canvas, blocks = parts.blocks.revise(canvas, view.blocks, ids.mask)
+    full = blocks.full(canvas, owner)
+    if parts.sampler.traits.edits:
+        full = full & ~owner.per_candidate(step.keep_open)
+    seen = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
+    cut = kept_cut(
+        parts.eos, parts.sampler.traits.edits, parts.eos.cut(canvas, seen, step, ids.eos, full), canvas, seen, step
+    )
+    if parts.eos.traits.at_once:  # a policy that waits for a full block finds none in a row that waits
+        cut = blocks.shapes.update(seen.blocks.active, cut, canvas)
+    candidates = rows.constraints.undo_invalid_cuts(canvas, cut, owner)
+    if parts.eos.traits.at_once and candidates is not canvas:  # a policy that waits for a full block leaves it full
+        full = blocks.full(candidates, owner)
+    closed = parts.blocks.advance(candidates, blocks, owner, full, step.stop)
+    blocks = (update_rows(step.keep_open, blocks, closed) if parts.sampler.traits.edits else closed).after_turn(blocks)
+    state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
+    if parts.sampler.per_block:
+        state = parts.sampler.next_block(state, blocks.index != view.blocks.index)
+    after = replace(
+        rows, candidates=candidates, owner=owner, blocks=blocks, state=state, remembered=chosen.remembered,
+        next_positions=step.next_positions, ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
+    )  # fmt: skip
+    return after, Turn(
+        scored.canvas, scored.owner, chosen.number, scored.cost, view, step, candidates, blocks, after.ledger,
+        rows.constraints, decision.marks, (),
+    )  # fmt: skip
