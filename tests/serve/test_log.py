@@ -14,7 +14,7 @@ import pytest
 from dllm.errors import UserError
 from dllm.serve.jobs import Failed, Stats
 from dllm.serve.log import AccessLine, formatter, request_id
-from dllm.serve.retry import LONGEST, RetryTimes
+from dllm.serve.retry import LONGEST_WAIT, RetryTimes
 from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 
@@ -98,7 +98,7 @@ def test_a_crowd_is_told_to_come_back_one_after_the_other() -> None:
     times = [retry.next(figures) for _ in range(78)]
     assert times == sorted(times) and (times[0], times[-1]) == (18, 38), "72 and 149 answers of 0.2 s, and a quarter"
     assert RetryTimes().next(Stats()) == 1
-    assert RetryTimes().next(Stats(waiting=64, turn_seconds=1000.0)) == LONGEST == 60
+    assert RetryTimes().next(Stats(waiting=64, turn_seconds=1000.0)) == LONGEST_WAIT == 60
 
 
 def test_the_form_of_the_log_is_checked() -> None:

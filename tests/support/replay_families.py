@@ -12,7 +12,7 @@ from pathlib import Path
 import replay_causal
 import torch
 from replay_causal import MASK, Fields, Row, Way, decoded, decoded_requests, model_of
-from replay_parts import Case, Parts
+from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -22,6 +22,7 @@ from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.contract.traits import SamplerTraits
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.keep import Keep
 from dllm.eos.stop_front import StopFront
@@ -40,6 +41,8 @@ PLAIN = Sampling(suppress_mask=False)
 
 class Quotas(Sampler):
     """So many positions in each forward, the surest first."""
+
+    traits = SamplerTraits(stateless=True)
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.counts = list(counts)
@@ -79,7 +82,7 @@ def a2d_mdlm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
         suppress_mask=False, guidance=params.get("cfg_scale", 0.0), forbid_eos=bool(params.get("suppress_tokens"))
     )
     assert params.get("suppress_tokens", [EOS]) == [EOS]
-    parts = Parts(
+    parts = CaseParts(
         Quotas([len(one) for one in row["committed"]]), Fixed(params["block_size"]), way[0](), Keep(), sampling
     )
     (found,) = decoded(model_of(folder, way[1], None), rows, [params["max_new_tokens"]], parts, IDS)
@@ -94,7 +97,7 @@ def common(found: Row) -> Fields:
 def a2d_bd3lm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     (row,), block, length = rows, rows[0]["params"]["block_size"], rows[0]["params"]["max_new_tokens"]
     sampler, eos = Quotas([len(one) for one in row["committed"]]), FillAfterBlock("any")
-    parts = Parts(sampler, Fixed(block), way[0](), eos, PLAIN)
+    parts = CaseParts(sampler, Fixed(block), way[0](), eos, PLAIN)
     (found,) = decoded(model_of(folder, way[1], block, AnswerBlocks), rows, [length], parts, IDS)
     widths = [min(block, length - number * block) for number in found.number]
     fields = common(found) | {"tokens": unfilled(found), "prefix_forwards": len({*found.number})}
@@ -158,7 +161,7 @@ def rnd1(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     kept = [length * (steps - k) // steps for k in range(steps + 1)]
     quotas = [before - after for before, after in zip(kept, kept[1:], strict=False)]
     sampler = TemperedEntropy([one for one in quotas if one], params["temperature"], params["eb_gamma"], steps)
-    parts = Parts(sampler, Whole(), way[0](), Keep(), PLAIN)
+    parts = CaseParts(sampler, Whole(), way[0](), Keep(), PLAIN)
     asked = given(Request.answer(row["prompt"], length + 1, MASK), {len(row["prompt"]) + length: PAD})
     (found,) = decoded_requests(model_of(folder, way[1], None), [asked], parts, IDS)
     committed = list(found.committed)
@@ -175,7 +178,7 @@ def fastdllm_v2(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     block, prompt = params["block_size"], len(row["prompt"])
     whole = prompt // block * block
     end = whole + params["max_new_tokens"] // block * block + 1  # and the seed of a block that is not decoded
-    parts = Parts(Above(params["threshold"]), Fixed(params["small_block_size"]), way[0](), StopFront(), PLAIN)
+    parts = CaseParts(Above(params["threshold"]), Fixed(params["small_block_size"]), way[0](), StopFront(), PLAIN)
     (found,) = decoded(model_of(folder, way[1], block, SeededBlocks), rows, [end - prompt], parts, IDS)
     kinds = ["commit" if forced else "denoise" for forced in found.forced]
     committed, computed = found.committed, found.computed
@@ -192,7 +195,7 @@ def diffcoder(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     threshold = params["threshold"]
     steps = params["steps"] // (length // block)
     sampler = OverSteps(steps) if threshold is None else Confidence(threshold)
-    parts = Parts(sampler, Fixed(block), way[0](), FillAfterBlock("any"), PLAIN)
+    parts = CaseParts(sampler, Fixed(block), way[0](), FillAfterBlock("any"), PLAIN)
     (found,) = decoded(model_of(folder, way[1], block, BlockCausal), rows, [length], parts, IDS)
     tokens = unfilled(found)
     ended = EOS in tokens[prompt:]
@@ -222,7 +225,9 @@ def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
         return [linear_speculation(row, folder, way)]
     block = 1 if mode == "ar_generate" else params["block_length"]
     threshold = params.get("threshold")
-    parts = Parts(Static() if threshold is None else Confidence(threshold), Fixed(block), way[0](), StopFront(), PLAIN)
+    parts = CaseParts(
+        Static() if threshold is None else Confidence(threshold), Fixed(block), way[0](), StopFront(), PLAIN
+    )
     (found,) = decoded(model_of(folder, way[1], block, ContextCausal), rows, [length], parts, IDS)
     if mode == "ar_generate":
         kinds = ["prefill", *["causal"] * (len(found.computed) - 1)]
