@@ -67,6 +67,8 @@ class Above(Confidence):
 class OverSteps(Sampler):
     """The masks that a block begins with over so many forwards, the first ones one more where they do not divide."""
 
+    traits = SamplerTraits(stateless=True)
+
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
