@@ -27,7 +27,7 @@ class Finished(Buffered):
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
-        if setting.model.prediction_shift and any(need.committed for need in needs):
+        if (setting.model.prediction_shift or setting.model.seed_shift) and any(need.committed for need in needs):
             raise IncompatibleParts(
                 f"cache={name_of(self)} does not compute again what predicts a block's first position, and a chosen "
                 "part reads the scores of committed ones."

@@ -41,9 +41,10 @@ class ModelConfig:
     """Sizes and conventions of one model. width D, heads H, head_dim h, kv_heads H_kv, vocab V (the logit columns).
 
     max_length: prompt and answer together. yarn: how rotary embeddings are scaled (None: not at all). prediction_shift:
-    position i is read from row i - shift. seed_shift: the same of a column that a forward commits alone (None: no other
-    one). attention: who sees whom. unsaid: a sentence about the attention where the file does not tell it.
-    usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it is.
+    position i is read from row i - shift. seed_shift: the same where attention is causal, and of a column that a
+    forward commits alone (None: no other one). attention: who sees whom. unsaid: a sentence about the attention where
+    the file does not tell it. usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it
+    is.
     """
 
     family: str
@@ -147,10 +148,10 @@ class ModelConfig:
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction stands; a number where that is the same for all.
         masked [B, L], start [B]: as in ``dllm.models.order``."""
-        alone = None if self.seed_shift is None else self.attention.alone(masked, start)
-        if alone is None or self.seed_shift is None:
+        own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
+        if own is None or self.seed_shift is None:
             return self.prediction_shift
-        return alone.long() * (self.seed_shift - self.prediction_shift) + self.prediction_shift
+        return own.long() * (self.prediction_shift - self.seed_shift) + self.seed_shift
 
     def sources(self, masked: Tensor, start: Tensor) -> Tensor:
         """The row [B, L] that predicts each column. The first column of all predicts itself."""

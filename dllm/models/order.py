@@ -83,6 +83,11 @@ class AttentionKind:
         """Columns [B, L] that a forward commits at once and alone in their rows; None: never any."""
         return None
 
+    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: there is no
+        difference."""
+        return None
+
 
 FULL = AttentionKind()
 
@@ -174,6 +179,9 @@ class Seeded(InBlocks):
 
     def alone(self, masked: Tensor, start: Tensor) -> Tensor:
         return masked & (columns_of(masked) == self._begin(masked, start))
+
+    def own_rows(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self._inside(masked, self._begin(masked, start)) & ~self.alone(masked, start)
 
     def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
         """First column [B, 1] of the active block; L where nothing is masked."""

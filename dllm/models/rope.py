@@ -84,7 +84,7 @@ def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
         raise wrong_value(file, "neither rope_parameters nor rope_scaling, one of which this architecture needs")
     (place, inner), *others = found
     for other, more in others:
-        if {**inner, **more} != {**more, **inner}:
+        if inner != more:
             raise wrong_value(file, f"{place}={shown(inner)}, {other}={shown(more)}: they contradict each other")
     if unknown := [key for key, value in inner.items() if key not in _YARN and value is not None]:
         given = f"{place}.{printed(unknown[0])}={shown(inner[unknown[0]])}"

@@ -146,7 +146,8 @@ def test_greedy_that_refreshes_at_every_forward_is_no_cache() -> None:
         )
 
 
-EXACT = ["sdar_b4", "llada2_moe", "tiny-wedlm", "tiny-nbdiff"]
+EXACT = ["sdar_b4", "llada2_moe", "tiny-wedlm", "tiny-nbdiff", "tiny-a2d-bd3lm", "tiny-diffcoder", "tiny-fastdllm-v2",
+         "tiny-nemotron", "efficient_dlm", "sdar_moe"]  # fmt: skip
 
 
 def finished() -> Iterator[Combination]:

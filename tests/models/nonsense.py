@@ -63,6 +63,23 @@ KEYS: dict[str, dict[str, str]] = {
         "use_qkv_bias": "flag",
     },
 }  # fmt: skip
+_BODY = {**_QWEN, "intermediate_size": "size"}
+KEYS |= {
+    "a2d_qwen3": {**_BODY, "use_sliding_window": "off"},
+    "a2d_qwen2": _BODY,
+    "a2d_llama": {key: kind for key, kind in _BODY.items() if key != "head_dim"},
+    "illada": {**_BODY, "attention_bias": "off"},
+    "dreamreasoner": {**_BODY, "block_size": "length"},
+    "diffcoder": {**_BODY, "attention_bias": "off"},
+    "sdar_moe": {**_BODY, **_EXPERTS, "moe_intermediate_size": "size", "norm_topk_prob": "flag"},
+    "rnd1": {**_BODY, **_EXPERTS, "moe_intermediate_size": "size", "norm_topk_prob": "flag", "is_causal": "off"},
+    "fastdllm_v2": {**_BODY, "bd_size": "length"},
+    "nemotron": {**_BODY, "block_size": "length", "tie_word_embeddings": "off"},
+    "efficient_dlm": {**_BODY, "block_size": "length", "tie_word_embeddings": "off", "disable_qk_norm": "off"},
+}  # fmt: skip
+for _name in ("sdar_moe", "rnd1"):
+    del KEYS[_name]["intermediate_size"]  # of dense layers, which these have none of
+del KEYS["nemotron"]["rope_theta"]  # stands in its rope_parameters
 KEYS["llada_gqa_tied"] = KEYS["llada_mha_untied"]
 BASES = tuple(KEYS)
 
@@ -77,6 +94,29 @@ MORE: dict[str, dict[str, tuple[Any, ...]]] = {
                    "first_k_dense_replace": (-1, 999, "1", 1.5), "num_shared_experts": (-1, "1", 1.5, 999),
                    "expert_capacity": (4, 0), "delete_token_id": (1,), "split_token_id": (0,), "rotary_dim": (4, 16),
                    "norm_topk_prob": (False,), "use_qk_norm": (False,), "score_function": ("softmax",)},
+}  # fmt: skip
+_YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+         "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}  # fmt: skip
+MORE |= {
+    "a2d_qwen3": {"layer_types": (["sliding_attention"] * 3,), "qk_norm": (False,)},
+    "a2d_llama": {"head_dim": (17,)},
+    "illada": {"head_dim": (8, 32), "hidden_act": ("gelu",)},
+    "dreamreasoner": {"block_size": (999,), "block_length": (16,)},
+    "diffcoder": {"block_size": (999,), "layer_norm_eps": (1e-5,)},
+    "sdar_moe": {"num_experts_per_tok": (9, 999), "mlp_only_layers": (["0"], [-1], 1), "decoder_sparse_step": (0, "1")},
+    "rnd1": {"num_experts_per_tok": (9,), "mlp_only_layers": ([0],), "decoder_sparse_step": (2,), "is_causal": (True,)},
+    "fastdllm_v2": {"bd_size": (999,)},
+    "nemotron": {
+        "dlm_paradigm": ("block_diff", "autoregressive"), "sliding_window": (4096,), "block_size": (10**9,),
+        "rope_parameters": (
+            *({**_YARN, key: value} for key, value in {
+                "rope_type": "linear", "factor": 0, "mscale": 0.5, "truncate": False, "attention_factor": 1.2,
+                "original_max_position_embeddings": "x", "llama_4_scaling_beta": -1, "new_scale": 1,
+            }.items()), {},
+        ),
+    },
+    "efficient_dlm": {"dlm_type": ("other",), "dlm_paradigm": ("block_diff",), "num_ar_layers": (1,),
+                      "num_diffusion_layers": (2,), "dlm_arch": ("decoder",)},
 }  # fmt: skip
 
 TOKEN = (5, 4.5, True, [], {"content": 5}, {}, ["<x>"])

@@ -30,7 +30,7 @@ from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
-from dllm.models.order import ContextCausal
+from dllm.models.order import AnswerBlocks, ContextCausal
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 from dllm.record.collector import Collector
@@ -47,7 +47,9 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff")
+DAILY_MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron")
+MORE_MODELS = ("tiny-a2d-bd3lm", "tiny-fastdllm-v2", "tiny-diffcoder", "tiny-a2d-mdlm", "tiny-rnd1")
+MODELS = DAILY_MODELS + (MORE_MODELS if os.environ.get("DLLM_LAWS") == "all" else ())
 
 
 def make_filter(width: int) -> Path:
@@ -149,8 +151,8 @@ def build(group: str, name: str) -> Any:
 def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
     folder = DATA / "models" / name
     config = read_model_config(folder)
-    if isinstance(config.attention, ContextCausal):  # whose usual 32 columns are longer than the answers here
-        config = replace(config, attention=ContextCausal(8))
+    if isinstance(config.attention, ContextCausal | AnswerBlocks):  # whose usual 32 are longer than the answers here
+        config = replace(config, attention=replace(config.attention, length=8))
     return load_model(folder, dtype=dtype, config=config)
 
 
