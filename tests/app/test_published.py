@@ -42,8 +42,12 @@ ROWS = [(name, str(row.get("settings", ""))) for name in NAMES for row in DATA[n
 LATER = [(name, settings) for name, settings in ROWS if settings]
 # Published models by the tiny checkpoint of their family, which knows their attention, and by the one that decodes.
 KINDS = {"llada": ("tiny-llada", "mini-llada"), "dream": ("tiny-dream", "mini-dream"), "sdar": ("sdar_b4", None),
-         "wedlm": ("tiny-wedlm", None), "nbdiff": ("tiny-nbdiff", None)}  # fmt: skip
-ALIKE = {"llada2-mini": "sdar", "tdar-8b": "sdar", "trado-8b-thinking": "sdar"}
+         "wedlm": ("tiny-wedlm", None), "nbdiff": ("tiny-nbdiff", None), "tiny-a2d": ("tiny-a2d-mdlm", None),
+         "tiny-a2d-bd3lm": ("tiny-a2d-bd3lm", None), "fastdllm-v2": ("tiny-fastdllm-v2", None),
+         "efficient-dlm": ("efficient_dlm", None)}  # fmt: skip
+ALIKE = {"llada2-mini": "sdar", "tdar-8b": "sdar", "trado-8b-thinking": "sdar", "dreamreasoner-8b": "sdar",
+         "tiny-a2d": "tiny-a2d", "tiny-a2d-bd3lm": "tiny-a2d-bd3lm", "fastdllm-v2-7b": "fastdllm-v2",
+         "efficient-dlm-8b": "efficient-dlm"}  # fmt: skip
 
 
 def drawn(every: Sequence[T], count: int) -> list[T]:
