@@ -32,7 +32,7 @@ from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
-from dllm.serve.playground import playground_page
+from dllm.serve.playground import Shown, playground_page
 from dllm.serve.reading import body_of
 from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.serve.replies import Envelope, error_reply, model_data
@@ -72,6 +72,11 @@ class Service:
     @cached_property
     def retry(self) -> RetryTimes:
         return RetryTimes()
+
+    @cached_property
+    def page(self) -> tuple[str, dict[str, str]]:
+        """The playground, and its headers."""
+        return playground_page(Shown.of(self.defaults, self.config["model"]))
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -135,9 +140,7 @@ class Service:
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
-        model, prompt = self.defaults.model, str(self.config["model"].get("prompt") or "")
-        chat = model.tokenizer is not None and model.tokenizer.has_chat_template
-        page, headers = playground_page(self.defaults.name, prompt, self.defaults.gen_length, chat)
+        page, headers = self.page
         return HTMLResponse(page, headers=headers)
 
     async def _apart(self, act: Callable[[], Found]) -> Found:

@@ -8,6 +8,7 @@ choices. So a file's name is never offered, nor a part that cannot be built with
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -63,10 +64,11 @@ class Option:
 
 @dataclass(frozen=True)
 class Offer:
-    """A part that a request may choose: a line about it, and its options."""
+    """A part that a request may choose: a line about it, its options, and all that its file says of it."""
 
     doc: str
     options: Mapping[str, Option]
+    about: str = ""
 
 
 def parts_offered() -> dict[str, dict[str, Any]]:
@@ -116,8 +118,20 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
 @cache
 def offers(group: str) -> dict[str, Offer]:
     """The parts of a group that are offered: those that can be built without further words."""
-    return {name: Offer(choice_summary(group, name), dict(_options(group, name)))
-            for name in choices(group) if _builds(group, name)}  # fmt: skip
+    built = [name for name in choices(group) if _builds(group, name)]
+    return {name: Offer(choice_summary(group, name), _own_first(group, name), _about(group, name)) for name in built}
+
+
+def _own_first(group: str, name: str) -> dict[str, Option]:
+    """The options of a part, its own before those that the plainest of its group has, too."""
+    usual = _config(group, "none") if "none" in choices(group) and name != "none" else {}
+    return dict(sorted(_options(group, name), key=lambda item: item[0] in usual))
+
+
+def _about(group: str, name: str) -> str:
+    """What the module of a part says of it: the rule, and where it is from."""
+    module = sys.modules[class_of(group, _config(group, name)["_target_"]).__module__]
+    return inspect.cleandoc(module.__doc__ or "")
 
 
 @cache

@@ -5,12 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from dllm.common.palette import GRADIENT
+from dllm.compose.naming import own_options, part_words, typed_name
+from dllm.compose.parts import choice_of, composed, options_of_choices, plain_config
+from dllm.models.bundle import shipped_models
 from dllm.record.page import page_asset
+from dllm.serve.choose import Defaults
+from dllm.serve.offered import OFFERED_GROUPS
 
 POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data:; "
@@ -18,14 +25,71 @@ POLICY = (
 )
 
 
-@cache
-def playground_page(model: str, prompt: str = "", length: int = 32, chat: bool = True) -> tuple[str, dict[str, str]]:
-    """The page, and the headers that let a browser run only what stands in it. prompt, length: what stands in its
-    fields. chat: the model has a chat template."""
-    page = (files("dllm.serve") / "playground.html").read_text(encoding="utf-8")
+EXAMPLES = ("Write a haiku about the sea.", "What is 17 times 23?", "Name three rivers of Europe as JSON.")
+MINI_EXAMPLES = (
+    'Sort the list:\n["Kai", "Emma", "Hugo"]', "Latin square:\nA,B,C,D", "Shuffle these names: Ada, Felix, Zoe",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the page says of its server. model: the served name. prompt, length: what stands in its fields. chat: the
+    model has a chat template. defaults: the server's parts by group, each with name, words and overrides. overrides: of
+    the model, on a command line. examples: prompts to begin with."""
+
+    model: str
+    prompt: str = ""
+    length: int = 32
+    chat: bool = True
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overrides: Sequence[str] = ()
+    examples: Sequence[str] = EXAMPLES
+
+    @staticmethod
+    def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
+        """Of a server with these defaults. model: its settings, as the command line composed them."""
+        tokenizer, mini = defaults.model.tokenizer, defaults.model.name in shipped_models()
+        return Shown(
+            defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
+            tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
+            MINI_EXAMPLES if mini else EXAMPLES,
+        )  # fmt: skip
+
+
+def default_parts(defaults: Defaults) -> dict[str, dict[str, Any]]:
+    """The server's own parts: their names, with the options that differ from their choices', and the same as settings
+    of the command line where that would choose others."""
+    config, usual = {group: getattr(defaults, group) for group in OFFERED_GROUPS}, composed([])
+    found = {}
+    for group in OFFERED_GROUPS:
+        name, options = typed_name(config, group), own_options(config, group)
+        plain = not options and name == choice_of(group, plain_config(usual[group]))
+        settings = [f"{group}={name}", *(f"{group}.{key}={json.dumps(value)}" for key, value in options.items())]
+        found[group] = {"name": name, "words": part_words(config, group), "overrides": [] if plain else settings}
+    return found
+
+
+def model_overrides(model: Mapping[str, Any]) -> list[str]:
+    """The model as settings of the command line. A folder of the server's is not told."""
+    name = str(model.get("name") or "")
+    known = options_of_choices("model").get(name)
+    if known is None:
+        return ["model.path=FOLDER"]
+    return [f"model={name}", *(["model.path=FOLDER"] if str(model.get("path")) != str(known.get("path")) else [])]
+
+
+def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
+    """The page, and the headers that let a browser run only what stands in it."""
+    page = playground_asset("playground.html")
+    served = {
+        "model": shown.model, "gradient": GRADIENT, "examples": shown.examples, "defaults": shown.defaults,
+        "command": "dllm run", "overrides": shown.overrides,
+    }  # fmt: skip
     parts = {
-        "STYLE": page_asset("trace.css"), "GRADIENT": json.dumps(GRADIENT), "MODEL": escape(model),
-        "LENGTH": str(length), "CHAT": "checked" if chat else "", "PROMPT": escape(prompt),
+        "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
+        "SERVED": json.dumps(served).replace("<", "\\u003c"),
+        "SCRIPT": playground_asset("playground.js"), "MODEL": escape(shown.model), "LENGTH": str(shown.length),
+        "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
     for name, text in parts.items():
         page = page.replace(f"{{{{{name}}}}}", text)
@@ -34,6 +98,11 @@ def playground_page(model: str, prompt: str = "", length: int = 32, chat: bool =
         "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }  # fmt: skip
+
+
+def playground_asset(name: str) -> str:
+    """The text of a file beside this one."""
+    return (files("dllm.serve") / name).read_text(encoding="utf-8")
 
 
 def between(page: str, tag: str) -> str:

@@ -83,6 +83,7 @@ class Envelope:
             "words": [None if hidden else word for hidden, word in zip(now.masked, words, strict=True)],
             "turns": now.turns, "guesses": guesses,
             "ends": [at for at, token in enumerate(now.tokens) if token in ends],
+            "guessed_ends": [at for at, (token, _) in now.guesses.items() if token in ends],
         }  # fmt: skip
         return {**self._chunk([]), "diffusion": canvas}
 

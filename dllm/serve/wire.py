@@ -11,6 +11,7 @@ from typing import Any
 from dllm.common.kinds import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.models.bundle import shipped_models
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.body import check_values
 from dllm.serve.choose import SHORT, Defaults
@@ -27,6 +28,7 @@ from dllm.serve.jobs import Job, RequestParts
 from dllm.serve.messages import sound_messages, sound_prompts
 from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, asked_tools
+from dllm.tasks.mini import outside
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
@@ -72,7 +74,20 @@ def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequ
     names = {**_names(fields, diffusion), **of_form}
     with as_sent(names):
         found = _asked(fields, diffusion, chat, defaults, names)
-    return replace(found, tools=use, notes=(NOT_SEEN,) if use is not None and not reads else ())
+    unread = [NOT_SEEN] if use is not None and not reads else []
+    return replace(found, tools=use, notes=(*unread, *_notes(fields, defaults)))
+
+
+def _notes(fields: Mapping[str, Any], defaults: Defaults) -> list[str]:
+    """A sentence where a model that comes along is asked what it cannot know."""
+    if defaults.model.name not in shipped_models():
+        return []
+    if "messages" in fields:
+        texts = [sound_messages(fields["messages"], tools=True)[-1]["content"]]
+    else:
+        texts = [prompt for _, prompt in sound_prompts(fields.get("prompt", [0])) if isinstance(prompt, str)]
+    sentence = outside.warning(texts) if texts else None
+    return [] if sentence is None else [sentence]
 
 
 def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str, str]:

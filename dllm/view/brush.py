@@ -98,8 +98,8 @@ class CanvasRenderer:
         return self.words[token]
 
     def ramp(self, last: int) -> Text:
-        """The colours of the turns, from the first to the ``last``."""
-        ramp = Text("turn 1 ", DIM_STYLE)
+        """The colours of the forwards, from the first to the ``last``."""
+        ramp = Text("forward 1 ", DIM_STYLE)
         for step in range(8):
             ramp.append(" ", self.shades.turn(1 + step, 8))
         return ramp.append(f" {last}", DIM_STYLE)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,9 @@ import pytest
 from dllm.models.bundle import Model
 from dllm.record.final_commits import final_commits
 from dllm.record.trace import read_trace
-from dllm.serve.playground import playground_page
+from dllm.serve.playground import Shown, playground_page
 from dllm.view.__main__ import write
+from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import writing
 from tests.serve.live import Live, live
 from tests.view.browser import chromium
@@ -24,7 +29,7 @@ PROMPT = "w5 w7 w9"
 
 
 def test_the_page_holds_all_it_needs_and_runs_nothing_else() -> None:
-    page, headers = playground_page("<b>", prompt="</textarea><script>taken</script>")
+    page, headers = playground_page(Shown("<b>", "</textarea><script>taken</script>", examples=("</script><b>",)))
     assert not re.search(r"https?:|//\w+\.\w|@import|\bsrc=|url\(|eval\(|innerHTML", page)
     assert "{{" not in page.replace("${{", "") and page.count("<script>") == 1 and "<b>" not in page
     policy = headers["Content-Security-Policy"]
@@ -88,7 +93,7 @@ def test_two_settings_decode_side_by_side(tab: Any, server: Live, tmp_path: Path
             body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 16, "seed": 0}
             reply = client.post("/v1/chat/completions", json={**body, "diffusion": diffusion}).json()["choices"][0]
         assert tab.locator(".reply").nth(pane).inner_text() == reply["message"]["content"]
-        assert f"{reply['diffusion']['nfe']} forwards" in status and "16 of 16 decided" in status
+        assert re.search(rf"\b{reply['diffusion']['nfe']} forwards? in all", status) and "16 of 16 committed" in status
     boxes = [tab.locator(".pane").nth(pane).bounding_box() for pane in range(2)]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
     last = int(tab.get_attribute("#step", "max"))
@@ -98,7 +103,7 @@ def test_two_settings_decode_side_by_side(tab: Any, server: Live, tmp_path: Path
     tab.focus("#step")
     tab.keyboard.press("Home")
     tab.keyboard.press("ArrowRight")
-    assert tab.inner_text("#where") == f"picture 1 of {last}"
+    assert tab.inner_text("#where") == "forward 1 of 16"
     assert tab.locator(".text").first.locator(".mask, .guess").count() > 0
     assert tab.locator(".text").first.inner_text() != full
     with tab.expect_download() as downloading:
@@ -138,7 +143,8 @@ def test_a_late_reader_paints_the_forwards_of_the_trace(tab: Any) -> None:
         shades = tab.locator(".text .t").evaluate_all("all => all.map(one => one.style.backgroundColor)")
         assert len({shades[at] for at in painted}) == len(set(painted.values()))
         tab.keyboard.press("ArrowLeft")
-        assert picture == 1 or tab.inner_text("#where") == f"picture {picture - 1} of {pictures}"
+        shown = int(re.search(r"forward (\d+) of", tab.inner_text("#where"))[1])  # type: ignore[index]
+        assert shown < until or picture == 1, "the slider names forwards, whatever pictures are missing"
 
 
 def test_a_setting_that_does_not_fit_shows_the_sentence(tab: Any) -> None:
@@ -200,4 +206,130 @@ def test_the_playground_is_legible_in_both_schemes(browser: Any, server: Live, s
     for place in ("h1", ".legend li", "#prompt", "label", "#run", ".choices legend", ".keys", "#form",
                   "select[name=sampler]"):  # fmt: skip
         assert page.evaluate(CONTRAST, place) >= 4.5, place
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def mini_server(mini_model: Model) -> Iterator[Live]:
+    with live(mini_model, defaults=mini_defaults(mini_model)) as started:
+        yield started
+
+
+@pytest.fixture
+def mini_tab(browser: Any, mini_server: Live) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.goto(mini_server.url)
+    page.wait_for_selector("select[name=sampler]")
+    yield page
+    assert page.problems == []
+    context.close()
+
+
+LAYOUT = """() => [...document.querySelectorAll(".text .t")].map(
+    (one) => [one.offsetLeft, one.offsetTop, one.offsetWidth].join()).join(";")"""
+
+
+def test_guessed_ends_are_signs_and_nothing_moves(mini_tab: Any) -> None:
+    """Every picture of an answer of 96 tokens has its tokens in the same places, line breaks included."""
+    choose(mini_tab, 0, sampler="static")
+    mini_tab.fill("#prompt", "Latin square:\nA,B,C,D")
+    mini_tab.fill("#length", "96")
+    mini_tab.click("#run")
+    finished(mini_tab)
+    places, words = set(), ""
+    for step in range(int(mini_tab.get_attribute("#step", "max")) + 1):
+        mini_tab.evaluate("(step) => { go(step); }", step)
+        places.add(mini_tab.evaluate(LAYOUT))
+        words += mini_tab.inner_text(".text")
+    assert len(places) == 1 and "<|" not in words and "\N{END OF PROOF}" in words and "|" not in words
+    mini_tab.select_option("#speed", "30")
+    mini_tab.click("#play")
+    mini_tab.wait_for_function("() => document.getElementById('where').textContent.startsWith('forward 5 of')")
+    mini_tab.click("#play")
+    assert mini_tab.inner_text("#play").endswith("Play")
+
+
+def test_the_page_says_what_is_chosen_and_what_it_does_not_know(mini_tab: Any) -> None:
+    assert "confidence (default)" in mini_tab.inner_text("select[name=sampler]")
+    choose(mini_tab, 0, cache="dual")
+    assert "dual cache" in mini_tab.inner_text(".about")
+    names = mini_tab.locator(".options input, .options select").evaluate_all("all => all.map((one) => one.name)")
+    assert names.index("cache.refresh_interval") < names.index("cache.suffix_window"), "its own options come first"
+    mini_tab.fill("#prompt", "Write a haiku")
+    mini_tab.click("#run")
+    finished(mini_tab)
+    assert mini_tab.inner_text(".reply") == "(the answer is empty)"
+    assert "know nothing like this prompt" in mini_tab.inner_text(".note")
+    mini_tab.fill("#prompt", "  ")
+    mini_tab.click("#run")
+    assert "The prompt is empty" in mini_tab.inner_text("#said")
+    mini_tab.locator("#examples button").first.click()
+    finished(mini_tab)
+    assert mini_tab.locator(".note:visible").count() == 0 and "Emma" in mini_tab.inner_text(".reply")
+
+
+def test_a_conversation_keeps_its_turns(mini_tab: Any) -> None:
+    mini_tab.check("#talk")
+    for count, prompt in enumerate(('Copy the list:\n["Kai", "Emma"]', 'Sort the list:\n["Kai", "Emma"]'), 1):
+        mini_tab.fill("#prompt", prompt)
+        mini_tab.click("#run")
+        mini_tab.wait_for_function("(n) => document.querySelectorAll('.said li').length === n", arg=2 * count)
+    assert mini_tab.input_value("#prompt") == ""
+    assert mini_tab.locator(".said li").nth(2).inner_text() == 'Sort the list:\n["Kai", "Emma"]'
+    mini_tab.uncheck("#talk")
+    assert mini_tab.locator(".said li").count() == 0
+
+
+def copied(page: Any, kind: str) -> str:
+    page.evaluate("() => navigator.clipboard.writeText('')")
+    page.select_option("#copy", kind)
+    page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
+    return str(page.evaluate("() => navigator.clipboard.readText()"))
+
+
+def test_what_the_page_asks_can_be_taken_along(mini_tab: Any, mini_server: Live, browser: Any) -> None:
+    """As curl and Python that give the page's reply, as a command line, and as the page's address."""
+    mini_tab.fill("#prompt", 'Sort the list, it\'s short:\n["Kai", "Emma", "Hugo"]')
+    choose(mini_tab, 0, sampler="credit", cache="dual")
+    mini_tab.locator("input[name='sampler.beta']").fill("0.5")
+    mini_tab.fill("#length", "24")
+    mini_tab.click("#run")
+    finished(mini_tab)
+    reply = mini_tab.inner_text(".reply")
+    told = subprocess.run(["bash", "-c", copied(mini_tab, "curl")], capture_output=True, text=True, timeout=30)
+    assert json.loads(told.stdout)["choices"][0]["message"]["content"] == reply, told.stderr
+    pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(copied(mini_tab, "python"), "copied", "exec"), {})
+    assert said.getvalue().strip() == reply
+    words = shlex.split(copied(mini_tab, "command"))
+    assert words[:2] == ["dllm", "run"] and words[2].startswith("Sort the list, it's short:\n[")
+    assert {"sampler=credit", "sampler.beta=0.5", "cache=dual", "gen_length=24", "seed=0", "model=mini-llada"} <= {
+        *words
+    }
+    other = browser.new_page()
+    other.goto(copied(mini_tab, "link"))
+    other.wait_for_selector("input[name='sampler.beta']")
+    assert other.input_value("input[name='sampler.beta']") == "0.5" and other.input_value("#length") == "24"
+    assert other.input_value("#prompt").startswith("Sort the list, it's") and mini_server.url in other.url
+    other.close()
+
+
+def test_a_server_that_is_gone_is_told_in_own_words(browser: Any, served: Model) -> None:
+    with live(served) as started:
+        page = browser.new_page(viewport={"width": 390, "height": 780})
+        page.goto(started.url)
+        page.wait_for_selector("select[name=sampler]")
+        page.fill("#length", "16")
+        page.click("#run")
+        finished(page)
+        box = page.locator(".text").bounding_box()
+        assert 0 <= box["y"] < page.locator("footer").bounding_box()["y"] - 40, "on a phone the answer is in view"
+    page.click("#run")
+    finished(page, state="refused")
+    assert page.inner_text(".refused").startswith("The server does not answer.")
     page.close()

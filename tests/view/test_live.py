@@ -74,7 +74,7 @@ def test_masks_become_tokens_one_by_one_and_blocks_have_edges(model: Model) -> N
     masks = ["".join(frame).count("·") + "".join(frame).count("░") for frame in frames]
     statuses = [frame[-1] for frame in frames]
     assert [m - s.count("·") for m, s in zip(masks, statuses, strict=True)] == list(range(63, -1, -1))
-    assert "".join(frames[0][:-1]).count("│") == 1 and "turn 1 · 1 of 64 committed" in statuses[0]
+    assert "".join(frames[0][:-1]).count("│") == 1 and "forward 1 · 1 of 64 committed" in statuses[0]
     assert "░" in frames[0][0] and frames[0][-2].startswith("·")
 
 
