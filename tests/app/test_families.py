@@ -1,0 +1,65 @@
+"""The families of 2026 from the command line, with samplers and caches, and what is refused of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.app.conftest import Run, rows_of
+from tests.support.family_folders import FAMILIES, FULL, make_family
+from tests.support.harness import full
+
+SAMPLERS = ("confidence", "static", "eb") if full() else ("confidence",)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("families")
+    return {name: make_family(name, root / name) for name in FAMILIES}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_family_decodes_from_the_command_line(
+    name: str, sampler: str, folders: dict[str, Path], run: Run, tmp_path: Path
+) -> None:
+    """In the blocks of its attention, or shorter ones. The exact cache changes no token."""
+    found = {}
+    caches = ("none", "dual") if name in FULL else ("none", "finished")
+    for kv in caches:
+        out = run(
+            f"model.path={folders[name]}", "prompt=w5 w7 w9", f"sampler={sampler}", f"cache={kv}", "gen_length=16",
+            "blocks.block_length=8", "output=runs", f"name={kv}", bare=True,
+        )  # fmt: skip
+        assert out.code == 0, out.err
+        (row,) = rows_of(tmp_path / "runs" / kv)
+        assert row["nfe"] >= 1 and len(row["canvas"]) == 16
+        found[kv] = row["canvas"]
+    assert name in FULL or found["none"] == found["finished"]
+
+
+@pytest.mark.parametrize(("name", "words", "sentence"), [
+    ("a2d", ["cache=finished"], "in this model every row depends on all others"),
+    ("a2d-bd3lm", ["cache=dual"], "cache=dual is for models with full attention; this one is block-causal from the"),
+    ("a2d-bd3lm", ["model.attention_block=999"], r"model.attention_block=999 must be from 0 to the model's 512"),
+    ("fastdllm_v2", ["model.attention_block=4"], "model.attention_block=4, but config.json says bd_size=8"),
+    ("fastdllm_v2", ["sampler=ete"], "a block's first column is decided alone"),
+    ("nemotron", ["sampler=wino"], "causal outside the block that is decoded"),
+    ("nemotron", ["sampling.guidance=1"], "needs a prompt of masks"),
+    ("efficient_dlm", ["cache=prefix"], "block-causal behind a prompt of one block"),
+    ("rnd1", ["model.attention_block=8"], "the attention of RND1LM is full, which has no blocks"),
+])  # fmt: skip
+def test_what_a_family_cannot_do_is_one_sentence(
+    name: str, words: list[str], sentence: str, folders: dict[str, Path], run: Run
+) -> None:
+    out = run(f"model.path={folders[name]}", "prompt=w5", "gen_length=16", "blocks.block_length=8", *words, bare=True)
+    assert out.code == 2 and re.search(sentence, out.err), out.err
+
+
+def test_check_says_that_an_a2d_file_does_not_tell_its_attention(folders: dict[str, Path], run: Run) -> None:
+    out = run("task=check", f"model.path={folders['a2d-bd3lm']}", bare=True)
+    assert out.code == 0 and "does not say which attention" in " ".join(out.out.split())
+    said = run("task=check", f"model.path={folders['a2d-bd3lm']}", "model.attention_block=8", bare=True)
+    assert "does not say" not in said.out and "blocks.block_length=8" in said.out
