@@ -1,7 +1,9 @@
 """What the YAML files of the choices say in words: a summary, a comment behind each option, and what is served.
 
-A choice is explained by the comment on top of its file, or else by the first sentence of the module that it names; an
-option by the comment behind it. No module is imported for that, so help comes at once.
+A part says on top of its file what it is: ``# idea:``, ``# paper:`` (numbers of arXiv), ``# checked:`` (what it was
+compared with). ``--help``, ``GET /v1/parts`` and docs/methods.md all show these lines. Any other choice is explained by
+the comment on top of its file, or else by the first sentence of the module that it names; an option by the comment
+behind it. No module is imported for that, so help comes at once.
 
 ``# serve_max 8`` at the end of an option's comment says how much of it may be asked for over HTTP (``dllm.serve``): the
 largest whole number, or the longest text. Without it such an option is not offered there.
@@ -11,19 +13,42 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.compose.parts import choices
+from dllm.errors import UserError
 
 CONF = files("dllm.conf")
+FACT = re.compile(r"^# (idea|paper|checked): (.+)$", re.MULTILINE)
 SERVED = re.compile(r"(?:^|[;,] )serve_max (\d+)$")
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """What the file of a part says on top."""
+
+    idea: str  # in a line
+    papers: tuple[str, ...]  # numbers of arXiv; none: it is ours, or nobody's
+    checked: str  # what it was compared with (empty: nothing to compare)
+
+
+def part_facts(group: str, name: str) -> PartFacts:
+    """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one without an idea."""
+    found = dict(FACT.findall(choice_file(group, name)))
+    if "idea" not in found:
+        raise UserError(f"dllm/conf/{group}/{name}.yaml does not say what the part does: begin it with # idea: LINE.")
+    papers = tuple(number.strip() for number in found.get("paper", "").split(",") if number)
+    return PartFacts(found["idea"], papers, found.get("checked", ""))
 
 
 def choice_summary(group: str, name: str) -> str:
     """One line about a choice."""
     text = choice_file(group, name)
+    if facts := dict(FACT.findall(text)):
+        return facts["idea"]
     heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
     if heads and text.splitlines().index(f"# {heads[0]}") < 2:
         return without_markup(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
@@ -54,7 +79,7 @@ def choice_notes(group: str, name: str) -> dict[str, str]:
 
 
 def choice_file(group: str, name: str) -> str:
-    return (CONF / group / f"{name}.yaml").read_text()
+    return (CONF / group.removesuffix("/inner") / f"{name}.yaml").read_text()
 
 
 def serve_limits(group: str, name: str) -> dict[str, int]:

@@ -37,6 +37,7 @@ BASE_CLASSES = {
     "eos": "dllm.eos.base.EndOfText", "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
+INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
 MORE = {"experiment": "published"}  # folders in a group that are no groups of their own: experiment=published/prefix
 
 
@@ -148,6 +149,7 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
     from hydra import compose, initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
 
+    store_inner_choices()
     with COMPOSING:
         outer = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
@@ -300,10 +302,20 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
     return coerce(name, value, argument.annotation, argument.default)
 
 
+@cache
+def store_inner_choices() -> None:
+    """Every sampler may be the rule inside a wrapper: ``sampler/inner=NAME`` is ``sampler=NAME`` in its place."""
+    from hydra.core.config_store import ConfigStore
+
+    for name in choices("sampler"):
+        ConfigStore.instance().store(name, {"defaults": [f"/sampler/{name}@_here_"]}, INNER_GROUP)
+
+
 def choices(group: str) -> list[str]:
     """Names in a configuration group, sorted; a folder of more choices stands before theirs (``published/prefix``)."""
     from importlib.resources import files
 
+    group = group.removesuffix("/inner")  # every sampler may be inside another
     entries = (files("dllm.conf") / group).iterdir()
     inner = [f"{MORE[group]}/{name}" for name in choices(f"{group}/{MORE[group]}")] if group in MORE else []
     return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml")) + inner
@@ -328,7 +340,7 @@ def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
 
     import yaml
 
-    folder = files("dllm.conf") / group
+    folder = files("dllm.conf") / group.removesuffix("/inner")
     found = {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) or {} for name in choices(group)}
     return {name: options.get(group, options) for name, options in found.items()}
 
@@ -351,4 +363,4 @@ def config_groups() -> list[str]:
                 yield prefix + entry.name
                 yield from below(entry, f"{prefix}{entry.name}/")
 
-    return sorted(below(files("dllm.conf"), ""))
+    return sorted([*below(files("dllm.conf"), ""), INNER_GROUP])

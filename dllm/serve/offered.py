@@ -17,7 +17,7 @@ from math import inf
 from typing import Any
 
 from dllm.common.kinds import PER_REQUEST, coerce, is_number, words_of
-from dllm.compose.choice_files import choice_notes, choice_summary, serve_limits
+from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest
 
@@ -64,11 +64,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Offer:
-    """A part that a request may choose: a line about it, its options, and all that its file says of it."""
+    """A part that a request may choose."""
 
-    doc: str
-    options: Mapping[str, Option]
-    about: str = ""
+    doc: str  # a line about it
+    options: Mapping[str, Option]  # what may be set of it
+    about: str = ""  # all that its module says of it
+    papers: tuple[str, ...] = ()  # numbers of arXiv
+    checked: str = ""  # what it was compared with (empty: nothing to compare)
 
 
 def parts_offered() -> dict[str, dict[str, Any]]:
@@ -118,8 +120,12 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
 @cache
 def offers(group: str) -> dict[str, Offer]:
     """The parts of a group that are offered: those that can be built without further words."""
-    built = [name for name in choices(group) if _builds(group, name)]
-    return {name: Offer(choice_summary(group, name), _own_first(group, name), _about(group, name)) for name in built}
+    return {name: _offer(group, name) for name in choices(group) if _builds(group, name)}
+
+
+def _offer(group: str, name: str) -> Offer:
+    facts = part_facts(group, name)
+    return Offer(facts.idea, _own_first(group, name), _about(group, name), facts.papers, facts.checked)
 
 
 def _own_first(group: str, name: str) -> dict[str, Option]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
+from dllm.compose.choice_files import part_facts
 from dllm.compose.parts import choices
 from experiments.pages.golden_sources import CODE, GOLDENS, table
 
@@ -20,14 +20,13 @@ def test_the_page_has_the_headers_of_all_golden_files() -> None:
     assert table() in (ROOT / "docs" / "reproducing.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("caches", "blocks", "eos"))])
+@pytest.mark.parametrize("page", [*(f"docs/{name}.md" for name in ("methods", "caches", "blocks", "eos"))])
 def test_code_that_parts_were_checked_against_is_that_of_a_golden_file(page: str) -> None:
     assert set(CODE.findall((ROOT / page).read_text())) - {"OWNER/NAME@COMMIT"} <= RECORDED
 
 
 @pytest.mark.parametrize("name", [name for name in choices("sampler") if name not in OF_NO_CODE])
-def test_a_samplers_page_and_its_line_in_the_readme_name_the_same_code(name: str) -> None:
+def test_a_samplers_page_and_its_head_name_the_same_code(name: str) -> None:
     page = (ROOT / "docs" / "samplers" / f"{name}.md").read_text()
-    (line,) = re.findall(rf"^\| \[`{name}`\]\(docs/samplers.*", (ROOT / "README.md").read_text(), re.MULTILINE)
-    said = set(CODE.findall(line))
+    said = set(CODE.findall(part_facts("sampler", name).checked))
     assert said and said <= RECORDED & set(CODE.findall(page))

@@ -30,7 +30,7 @@ from dllm.app.runs.places import resumed
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices
-from dllm.compose.parts import composed
+from dllm.compose.parts import composed, store_inner_choices
 from dllm.errors import SettingWarning, UserError, first_line
 from dllm.record.folders import REFUSED_FILE, RESULTS
 
@@ -118,6 +118,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, TextIOWrapper):  # and a person type what the terminal's encoding lacks
         sys.stdin.reconfigure(errors="surrogateescape")
+    store_inner_choices()
     try:
         with sentences(words), doubts():
             obey(words)

@@ -21,14 +21,13 @@ from dllm.app.command_line.brought import (
 )
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
-from dllm.compose.parts import choices, composed, config_groups, options_of_choices, wrappers
+from dllm.compose.parts import INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 from dllm.words.meaning import typed as shortened
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)
 OF_SWEEP = ("hydra.sweep.dir", "hydra/launcher", "hydra.launcher.", "hydra.job.env_set.")
-INNER_GROUP = "sampler/inner"
 
 
 def refuse_settings(arguments: Sequence[str], sweep: bool) -> None:
