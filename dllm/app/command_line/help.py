@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.app.command_line.commands import COMMANDS
 from dllm.app.command_line.program import program
 from dllm.compose.choice_files import CONF, choice_file, choice_notes, choice_summary, comments
 from dllm.compose.parts import choice_of, choices, composed, config_groups
@@ -59,6 +60,29 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
         "", "The rule inside a wrapper is chosen by sampler/inner=NAME.",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def command_help(name: str, arguments: Sequence[str], width: int | None = None) -> str:
+    """The help of a short command: how it is used, its own settings, and where the rest is."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
+    command, given = COMMANDS[name], [argument for argument in arguments if not argument.startswith("-")]
+    config = composed(list(given))
+    chosen = {group: chosen_name(config, group, given) for group in top_groups()}
+    own = [
+        key for key, _ in settings(OmegaConf.to_container(config, resolve=False)) if key.startswith(command.settings)
+    ]
+    space = max(len(example) for example, _ in command.examples) + 4
+    lines = [f"dllm {name} {command.usage}: {command.does}", ""]
+    for example, does in command.examples:
+        lines += two_columns(f"  {example}", does, space, width)
+    if own:
+        lines += ["", "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width, own)]
+    if name in ("run", "chat", "serve", "sweep"):
+        groups = ("model", "sampler", "blocks", "cache", "eos") + ("task",) * (name == "sweep")
+        lines += ["", "To choose from:", ""]
+        for group in groups:
+            lines += two_columns(f"  {group}=", ", ".join(choices(group)), 12, width)
+    return "\n".join([*lines, "", "Everything there is, with a line on each: dllm --help"])
 
 
 def examples() -> str:
@@ -108,14 +132,17 @@ def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
 
 def two_columns(left: str, right: str, space: int, width: int) -> list[str]:
     """``left``, and behind it ``right`` in a column of its own."""
-    wrapped = [" " * space + line for line in textwrap.wrap(right, max(width - space, 30))]
+    wrapped = [" " * space + line for line in textwrap.wrap(right, max(width - space, 30), break_on_hyphens=False)]
     if len(left) < space and wrapped:
         wrapped[0] = left + wrapped[0][len(left) :]
         return wrapped
     return [left, *wrapped]
 
 
-def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int) -> Iterator[str]:
+def setting_lines(
+    config: DictConfig, chosen: dict[str, str | None], width: int, only: Collection[str] | None = None
+) -> Iterator[str]:
+    """Every setting with its comment; only: the keys to show, None: all."""
     notes = comments((CONF / "config.yaml").read_text())
     for group, name in chosen.items():
         if name is not None:
@@ -123,6 +150,8 @@ def setting_lines(config: DictConfig, chosen: dict[str, str | None], width: int)
     shown_first = "task." if chosen["task"] == "serve" else "\0"  # whoever serves looks for its options
     found = settings(OmegaConf.to_container(config, resolve=False))
     for key, value in sorted(found, key=lambda entry: not entry[0].startswith(shown_first)):
+        if only is not None and key not in only:
+            continue
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
         note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""

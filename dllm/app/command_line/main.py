@@ -20,10 +20,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dllm.app.command_line.commands import COMMANDS, report, with_command
 from dllm.app.command_line.grids import Sweep, combinations, expanded, refuse_grids
-from dllm.app.command_line.help import help_text
+from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.options import checked_settings
-from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names, with_task
+from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.runs.places import resumed
@@ -110,7 +111,6 @@ def main() -> None:
     died, 130 stopped by Ctrl-C."""
     sys.excepthook = excepthook
     given = sys.argv[1:]
-    words = hydra_quoted(with_task(given))
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
@@ -120,15 +120,21 @@ def main() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     store_inner_choices()
     try:
-        with sentences(words), doubts():
-            obey(words)
+        with sentences(given), doubts():
+            code = report(given[1:]) if given[:1] == ["report"] else 0
+            if given[:1] != ["report"]:
+                words = hydra_quoted(with_command(given))
+                with sentences(words):
+                    obey(words, given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
+        if code:
+            raise SystemExit(code)
     finally:
         sys.argv[1:] = given
 
 
-def obey(arguments: list[str]) -> None:
-    """Do what the command line says."""
+def obey(arguments: list[str], command: str | None = None) -> None:
+    """Do what the command line says. command: the short one that it began with, whose own help is shown."""
     if "--version" in arguments:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
@@ -137,7 +143,8 @@ def obey(arguments: list[str]) -> None:
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)
     if flags.help:
-        say(help_text([text for text in flags.overrides if combinations([text]) == 1]))
+        shown = [text for text in flags.overrides if combinations([text]) == 1]
+        say(help_text(shown) if command is None else command_help(command, shown))
     elif flags.multirun:
         run_sweep(flags.overrides, hydras)
     elif hydras:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
 from dllm.common.kinds import coerce
+from dllm.compose.parts import choices
 from dllm.errors import UserError, nearest
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Options:
     prompt: str | None
     prompts: str | None
     chat: bool | None
-    compare: bool
+    compare: bool | list[str]
     trace: bool | str
     live: bool | None
     animate: bool
@@ -54,13 +55,9 @@ class Options:
         values = {entry.name: config[entry.name] for entry in fields(Options)}
         if values["gen_length"] is None:
             values["gen_length"] = DEFAULT_GEN_LENGTH
-        if isinstance(values["compare"], str):
-            raise UserError(
-                f"compare={values['compare']!r} must be true or false: true decodes once more with one token per step. "
-                "Samplers are compared on questions: -m sampler=confidence,static task=NAME."
-            )
-        if isinstance(values["stop"], str):
-            values["stop"] = [values["stop"]]
+        for name in ("stop", "compare"):
+            if isinstance(values[name], str):
+                values[name] = [values[name]]
         for entry in fields(Options):
             values[entry.name] = coerce(entry.name, values[entry.name], entry.type)
         options = Options(**values)
@@ -82,6 +79,10 @@ class Options:
             raise UserError(f"prompt and prompts={self.prompts!r} exclude each other. Drop one of them.")
         if self.name is not None:
             check_name(self.name)
+        for sampler in [] if isinstance(self.compare, bool) else self.compare:
+            if sampler not in (known := choices("sampler")):
+                listed = f"true, false, or samplers of {', '.join(known)}"
+                raise UserError(f"compare={sampler!r} must be one of {listed}.{nearest(sampler, known)}")
         if self.chat and (self.prompts is not None or self.compare or self.samples > 1):
             raise UserError("chat=true is one conversation: drop prompts, compare and samples.")
 

@@ -67,11 +67,6 @@ def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:
     raise UserError(f"{message}. Settings are NAME=VALUE; {program()} --help lists them.")
 
 
-def with_task(arguments: Sequence[str]) -> list[str]:
-    """``dllm serve ...`` as ``dllm task=serve ...``."""
-    return ["task=serve", *arguments[1:]] if list(arguments[:1]) == ["serve"] else list(arguments)
-
-
 def hydra_quoted(arguments: Sequence[str]) -> list[str]:
     """Arguments as Hydra's grammar wants them: ``prompt=Sort: [b, a]`` needs no second pair of quotes."""
     return [_quoted(argument) for argument in arguments]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def program() -> str:
-    """``dllm``, ``dllm serve`` or ``python run.py``, as it was called."""
+    """``dllm``, ``dllm serve`` and such, or ``python run.py``, as it was called."""
     called, *words = sys.argv or [""]
     if Path(called).name not in ("dllm", "dllm.exe"):
         return "python run.py"
-    return "dllm serve" if words[:1] == ["serve"] else "dllm"
+    return f"dllm {words[0]}" if words[:1] and words[0] in ("run", "chat", "serve", "check", "sweep") else "dllm"
 
 
 def see_help() -> str:

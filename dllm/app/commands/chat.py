@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -17,12 +19,14 @@ from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import shipped_models
 from dllm.prompts import Message
+from dllm.record.page import part_facts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.tasks.mini import outside
 from dllm.view.live import LiveView
 
-HELP = "Type a message. /new starts over, /exit or Ctrl-D leaves."
+HELP = "Type a message. /reset starts over, /settings shows what decodes, /exit or Ctrl-D leaves."
+EMPTY = "(the answer is empty)"
 
 
 def chat(plan: RunPlan) -> None:
@@ -46,8 +50,8 @@ def talk(conversation: Conversation) -> None:
     for line in typed_lines(conversation.plan.options.prompt):
         if line == "/exit":
             return
-        if line == "/new":
-            conversation.history.clear()
+        if line.startswith("/"):
+            conversation.obey(line)
             continue
         if unwritable(line) is not None:  # how Python shows what it cannot decode
             complain("Your message holds bytes that are no UTF-8. Write it in that encoding.")
@@ -55,7 +59,7 @@ def talk(conversation: Conversation) -> None:
         try:
             conversation.say(line)
         except UserError as error:
-            complain(f"{error} /new starts over.")
+            complain(f"{error} /reset starts over.")
         except KeyboardInterrupt:
             complain("\nStopped. Your last message is forgotten; /exit leaves.")
 
@@ -85,6 +89,17 @@ class Conversation:
         self.plan, self.decoder, self.console, self.run_folder = plan, decoder, console, run_folder
         self.history: list[Message] = []
 
+    def obey(self, command: str) -> None:
+        """A line that begins with a slash, which no model is sent."""
+        if command in ("/reset", "/new"):
+            self.history.clear()
+            complain("A new conversation.")
+        elif command == "/settings":
+            facts = {**part_facts(self.plan.config), "gen_length": str(self.plan.options.gen_length)}
+            complain("\n".join(f"{name}: {value}" for name, value in facts.items()))
+        else:
+            complain(HELP if command == "/help" else f"{command} is no command. {HELP}")
+
     def say(self, message: str) -> None:
         """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""
         asked: list[Message] = [*self.history, {"role": "user", "content": message}]
@@ -97,6 +112,8 @@ class Conversation:
         with view if seen else nullcontext():
             ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
         say(result.text)
+        if not result.text.strip():
+            complain(EMPTY)
         if seen:
             self.console.print(as_text(cost_line(result), "dim"))
         say_if_outside(self.plan, [message])
@@ -113,7 +130,8 @@ def say_if_outside(plan: RunPlan, prompts: Sequence[str]) -> None:
     """One sentence on stderr where a model that comes along was asked what it cannot know."""
     sentence = outside.warning(prompts) if plan.prompts.name in shipped_models() else None
     if sentence is not None:
-        complain(sentence)
+        width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+        complain(textwrap.fill(sentence, width) if width else sentence)
 
 
 def cost_line(result: Result) -> str:

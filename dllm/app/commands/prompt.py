@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from tqdm import tqdm
 
-from dllm.app.commands.chat import chat, say_if_outside
+from dllm.app.commands.chat import EMPTY, chat, say_if_outside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
@@ -23,7 +23,7 @@ from dllm.compose.naming import typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, requests_per_batch
 from dllm.models.bundle import Model
-from dllm.record.folders import key_of
+from dllm.record.folders import RESULTS, key_of
 from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import CanvasRenderer
@@ -70,9 +70,14 @@ class PromptRun:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
         name = typed_name(self.plan.config, "sampler")
         columns = {name: self._column(name, self.run_folder, None)}
-        if self.plan.options.compare:
+        compare = self.plan.options.compare
+        if compare is True:
             with self.run_folder.beside(COMPARE_RESULTS) as other:
                 columns[ONE_BY_ONE] = self._column(ONE_BY_ONE, other, "static")
+        for sampler in [] if isinstance(compare, bool) else compare:
+            if sampler not in columns:
+                with self.run_folder.beside(f"compare-{sampler}.jsonl") as other:
+                    columns[sampler] = self._column(sampler, other, sampler)
         return columns
 
     def race(self, columns: dict[str, list[ResultRow]]) -> None:
@@ -91,7 +96,8 @@ class PromptRun:
     @property
     def races(self) -> bool:
         """Whether the run ends as a race: two decodes of one sample, watched in a terminal."""
-        return self.plan.options.compare and len(self.samples) == 1 and self.watched and self.console.is_terminal
+        one_by_one = self.plan.options.compare is True
+        return one_by_one and len(self.samples) == 1 and self.watched and self.console.is_terminal
 
     def _column(self, name: str, run_folder: RunFolder, sampler: str | None) -> list[ResultRow]:
         """The finished rows of a column, in the order of the prompts. sampler: in place of the plan's own."""
@@ -115,7 +121,9 @@ class PromptRun:
         return decoder
 
     def _fill(self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], run_folder: RunFolder) -> None:
-        trace = bool(self.plan.options.trace) and name != ONE_BY_ONE  # one trace a sample: of the chosen setting
+        trace = (
+            bool(self.plan.options.trace) and run_folder is self.run_folder
+        )  # one trace a sample: of the chosen setting
         watch = Stopwatch.on(decoder.model.transformer.device)
         with self._view(decoder, todo, watch) as view:
             observe = self._observer(name, view, watch)
@@ -180,15 +188,21 @@ def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView |
 
 
 def report(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
-    """Print the texts, if they are few, and the table."""
-    console = Console()
+    """Print the texts, if they are few, and the table. In a pipe or a file the texts of the chosen setting stand alone:
+    the rest is for people, on stderr."""
+    seen = sys.stdout.isatty()
+    console = Console(stderr=not seen)
     rows = next(iter(columns.values()))
     if len(columns) > 1 and len(rows) <= MAX_PRINTED:
         console.print(text_table(columns))
-    elif len(rows) <= MAX_PRINTED:
+    if (len(columns) == 1 or not seen) and len(rows) <= MAX_PRINTED:
         for row in rows:
             if len(rows) > 1:
                 console.print(as_text(f"[{sample_label(row)}]", "bold"))
             say(answer_text(row))
+            if not answer_text(row).strip():
+                complain(EMPTY)
     console.print(summary_table(columns))
+    if len(rows) > MAX_PRINTED:
+        console.print(as_text(f"The {len(rows)} texts are in {run_folder.path}/{RESULTS}", "dim"))
     console.print(as_text(f"Run folder: {run_folder.path}", "dim"))

@@ -19,9 +19,9 @@ def test_a_prompt_ends_as_text_a_table_and_a_run_folder(run: Run) -> None:
     outcome = run("prompt=w1 [w2], 'w3'")
     assert outcome.code == 0
     (row,) = outcome.rows()
-    assert outcome.out.splitlines()[0] == row["text"]
+    assert outcome.out == row["text"] + "\n", "in a pipe the answer stands alone"
     for word in ("tokens (useful)", "forwards (NFE)", "tokens per forward", "tokens per second", "query", "stopped by"):
-        assert word in outcome.out
+        assert word in outcome.err
     assert row["prompt"] == "w1 [w2], 'w3'" and row["prompt_tokens"] == [62, 1, 0, 0, 63]
     environment = json.loads((outcome.run / "environment.json").read_text())
     assert environment["device"] == "cpu" and environment["dtype"] == "float32" and environment["versions"]["torch"]
@@ -98,7 +98,7 @@ def test_compare_shows_both_ways_and_whether_they_agree(run: Run, tmp_path: Path
     fast, slow = outcome.rows(), outcome.rows("compare.jsonl")
     assert [row["nfe"] for row in slow] == [16, 16] and sum(row["nfe"] for row in fast) < 32
     same = sum(a["tokens"] == b["tokens"] for a, b in zip(fast, slow, strict=True))
-    assert f"{same} of 2" in outcome.out and "one token per step" in outcome.out
+    assert f"{same} of 2" in outcome.err and "one token per step" in outcome.err
 
 
 def test_a_replayed_trace_is_equal_and_a_tampered_one_is_not(run: Run, tmp_path: Path) -> None:
@@ -161,7 +161,9 @@ def test_ctrl_c_keeps_finished_samples_and_says_how_to_go_on(
 
 
 def test_a_conversation_keeps_its_history_without_end_of_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("w1 w2\n\nw3\n" + "w4 " * 300 + "\n/new\nw5\n/exit\nw6\n"))
+    monkeypatch.setattr(
+        sys, "stdin", io.StringIO("w1 w2\n\nw3\n" + "w4 " * 300 + "\n/reset\n/help\n/foo\n/settings\nw5\n/exit\nw6\n")
+    )
     outcome = run("chat=true")
     assert outcome.code == 0
     first, second, third = outcome.rows()
@@ -169,7 +171,8 @@ def test_a_conversation_keeps_its_history_without_end_of_text(run: Run, monkeypa
     assert second["prompt_tokens"][:4] == [62, 1, 2, 63] and second["prompt_tokens"][-3:] == [62, 3, 63]
     assert 61 not in second["prompt_tokens"] and third["prompt_tokens"] == [62, 5, 63]
     assert outcome.out.splitlines()[:3] == [row["text"] for row in outcome.rows()]
-    assert "limit of 256" in outcome.err and "/new" in outcome.err
+    assert "limit of 256" in outcome.err and "A new conversation." in outcome.err
+    assert "/foo is no command." in outcome.err and "sampler: confidence" in outcome.err
 
 
 @pytest.mark.usefixtures("no_weights")

@@ -147,8 +147,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("line", "said"), [
-    (["compare=static"], "compare='static' must be true or false: true decodes once more with one token per step. "
-                         "Samplers are compared on questions: -m sampler=confidence,static task=NAME."),
+    (["compare=statik"], "compare='statik' must be one of true, false, or samplers of adas, bacd,"),
     (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
     (["task=lm_eval"], "task needs task.harness=VALUE"),
 ])  # fmt: skip

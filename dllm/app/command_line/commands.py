@@ -1,0 +1,122 @@
+"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``sweep``, ``report``.
+
+Each stands for settings, and takes any others behind it. A word without ``=`` is the prompt of ``run``, the folder of
+``check`` and ``report``, and else the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dllm.app.command_line.brought import of_model
+from dllm.compose.parts import choices, options_of_choices
+from dllm.errors import UserError, nearest
+
+SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
+
+
+@dataclass(frozen=True)
+class Command:
+    """usage: what is typed behind its name. does: in a line. stands_for: its settings. examples: lines with what they
+    do. settings: those that its help lists, as names or beginnings of names."""
+
+    usage: str
+    does: str
+    stands_for: tuple[str, ...]
+    examples: tuple[tuple[str, str], ...]
+    settings: tuple[str, ...]
+
+
+DECODING = ("gen_length", "sampling.temperature", "sampler.", "blocks.", "cache.")
+COMMANDS = {
+    "run": Command(
+        '[MODEL] "PROMPT" [NAME=VALUE ...]', "decode a prompt", (),
+        (("dllm run 'Latin square: A,B,C,D'", "with the small model that comes along"),
+         ("dllm run llada-8b-instruct 'Why is the sky blue?' gen_length=256", "a large one"),
+         ("dllm run 'Latin square: A,B,C,D' compare=[static,eb]", "beside other samplers")),
+        (*DECODING, "samples", "seed", "stop", "compare", "trace", "live", "animate"),
+    ),
+    "chat": Command(
+        "[MODEL] [NAME=VALUE ...]", "talk to a model in the terminal", ("chat=true",),
+        (("dllm chat", "with the small model"), ("dllm chat llada-8b-instruct gen_length=256", "with a large one")),
+        (*DECODING, "seed", "live"),
+    ),
+    "serve": Command(
+        "[MODEL] [NAME=VALUE ...]", "answer HTTP requests: OpenAI's interface and a playground", ("task=serve",),
+        (("dllm serve", "the small model, on port 8000"), ("dllm serve llada-8b-instruct cache=dual", "a large one"),
+         ("dllm serve task.host=0.0.0.0 task.api_key_file=FILE", "for other machines")),
+        ("task.", "gen_length", "seed", "sampling.temperature"),
+    ),
+    "check": Command(
+        "FOLDER", "look into a checkpoint without loading it", ("task=check",),
+        (("dllm check FOLDER", "what it holds, and whether it can be used"),),
+        ("model.adapter", "model.mask_id", "model.attention_block"),
+    ),
+    "sweep": Command(
+        "NAME=VALUE,VALUE ... task=NAME", "score every combination of settings", ("-m",),
+        (("dllm sweep sampler=confidence,eb task=parallelbench name=mine", "two samplers on a benchmark"),
+         ("dllm report runs/mine", "its tables and pictures")),
+        ("name", "output", "grids", "batch_size", "gen_length"),
+    ),
+    "report": Command(
+        "FOLDER ...", "tables and pictures of sweeps", (),
+        (("dllm report runs/mine", "written to runs/mine/report"),
+         ("dllm report runs/mine --baseline confidence", "differences against one method")), (),
+    ),
+}  # fmt: skip
+
+
+def with_command(arguments: Sequence[str]) -> list[str]:
+    """The arguments without a command: what it stands for, and what its bare words set. Raises UserError for a word
+    too many, or one that no model is."""
+    if not arguments or arguments[0] not in COMMANDS or arguments[0] == "report":
+        return list(arguments)
+    name, rest = arguments[0], list(arguments[1:])
+    bare = [word for word in rest if not word.startswith("-") and not SETTING.match(word)]
+    kept = [word for word in rest if word not in bare]
+    return [*COMMANDS[name].stands_for, *_set(name, bare), *kept]
+
+
+def _set(name: str, bare: Sequence[str]) -> list[str]:
+    """The settings that a command's words without ``=`` are."""
+    words = list(bare)
+    found = [f"prompt={words.pop()}"] if name == "run" and words else []
+    if len(words) > (name != "sweep"):
+        usual = f"dllm {name} {COMMANDS[name].usage}"
+        raise UserError(f"{words[0]!r} is no setting: write {usual}; dllm {name} --help has examples.")
+    return [*(setting for word in words for setting in _model(name, word)), *found]
+
+
+def _model(name: str, word: str) -> list[str]:
+    """A model by its name here, its name on the hub, or its folder."""
+    if name == "check":
+        return [f"model.path={word}"]
+    hubs = {str(options["path"]).casefold(): choice for choice, options in options_of_choices("model").items()}
+    if word.casefold() in choices("model"):
+        return [f"model={word.casefold()}"]
+    if word.casefold() in hubs:
+        return [f"model={hubs[word.casefold()]}"]
+    if Path(word).expanduser().is_dir():
+        return [f"model.path={word}"]
+    way_out = f"Name a folder, or one of {', '.join(choices('model'))}"
+    said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
+    near = of_model(word) or ""
+    hint = f" Did you mean {near.removeprefix('write model=')!r}?" if near else nearest(word, choices("model"))
+    raise UserError(f"{word!r} is no model. {way_out}{said}.{hint}")
+
+
+def report(arguments: Sequence[str]) -> int:
+    """``dllm report``, which comes with a checkout. Raises UserError where there is none. Returns the exit code."""
+    try:
+        from experiments.report.__main__ import main
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "experiments":
+            raise
+        raise UserError(
+            "dllm report comes with a checkout of the repository, and not with the installed package. Start it there, "
+            "or take dllm.results_frame(FOLDER)."
+        ) from None
+    return int(main(arguments) or 0)
