@@ -18,6 +18,11 @@ from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.decisions.answered import answered, options_of, refuse_unread_questions
+from dllm.decisions.canvases import State
+from dllm.decisions.decide import DecisionOptions, asking
+from dllm.decisions.questions import Question
+from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.loop.runner import Runner
@@ -157,6 +162,29 @@ class Decoder:
             key = str(1 + (row if request.param_index is None else request.param_index)), 0
             result.trace.origin = origin_of(request, key, [key], of_request(self.settings, request))
         return result
+
+    def decide(
+        self, state: State, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
+        joint: bool = False, order: str | None = None, slot: str = "auto", free: int = 0,
+        temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
+        **named: Question,
+    ) -> Decisions:  # fmt: skip
+        """Answer questions about a state (text, messages or token ids) by probabilities, in one forward; nothing is
+        decoded. Questions by name: as a mapping, or as keywords. See ``dllm.decisions`` and its ``DecisionOptions``.
+        Raises UserError for questions that are unsound, or cannot be laid on a canvas of this model."""
+        options = DecisionOptions(estimator, joint, order, slot, free, temperature, neutral, template)
+        return self.decide_many([state], {**(questions or {}), **named}, options=options)[0]
+
+    def decide_many(
+        self, states: Sequence[State], questions: Mapping[str, Question], *, options: DecisionOptions | None = None,
+        **fields: Any,
+    ) -> list[Decisions]:  # fmt: skip
+        """The same of several states, whose canvases share forwards. options: or its fields as keywords. The costs of
+        a forward count for the first state in it."""
+        refuse_unread_questions(questions)
+        chosen = options_of(fields) if options is None else options
+        work = [asking(self.prompts, self.model.ids, state, questions, chosen) for state in states]
+        return answered(self.model, work)
 
     def rescored(self, result: Result) -> LogProbs:
         """Log-probabilities of an answer's tokens, scored one at a time (``dllm.analysis``). Raises UserError if the

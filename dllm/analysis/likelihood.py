@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read
 from dllm.errors import UserError, in_range, nearest
 from dllm.models.bundle import Model
-from dllm.models.experts import at_least_float32
 
 MaskDraw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each target token's log-probability
-HEAD_ROWS = 128  # rows of logits at a time: of 126,464 columns in float32 they take 65 MB, three to five times
 
 
 @dataclass(frozen=True)
@@ -119,59 +118,37 @@ class Likelihood:
         return self.compare(prompt, [target])[0]
 
     def compare(self, prompt: Sequence[int], targets: Sequence[Sequence[int]]) -> list[Estimate]:
-        """Each target's estimate. Targets of one token each share their one forward."""
+        """Each target's estimate. Targets share forwards, and the canvases that are equal: of targets of one token
+        each, there is one."""
         for target in targets:
             self._check(prompt, target)
-        if all(len(target) == 1 for target in targets):
-            canvas, one = self._canvas(prompt, targets[0]), torch.ones(1, 1)
-            values = self._log_p(canvas, len(prompt), one.bool(), one, torch.tensor(targets).T)[0].tolist()
-            calls = [1, *[0] * (len(targets) - 1)]
-            return [Estimate(v, n, n * self._size(canvas, 1)) for v, n in zip(values, calls, strict=True)]
-        return [self._estimate(prompt, target) for target in targets]
+        asked = [self._queries(prompt, target) for target in targets]
+        queries = [query for one in asked for query, _ in one]
+        found = iter(read(self.model, queries, self.estimator.rows, guidance=self.estimator.guidance))
+        return [self._sum([(next(found), weights) for _, weights in one]) for one in asked]
 
-    def _estimate(self, prompt: Sequence[int], target: Sequence[int]) -> Estimate:
-        canvas, value, forwards, queries = self._canvas(prompt, target), 0.0, 0, 0
-        for masked, weight in self.estimator.draws(len(target)):
-            if masked.any():
-                _, at = weight.nonzero(as_tuple=True)
-                log_p = self._log_p(canvas, len(prompt), masked, weight, canvas[len(prompt) + at, None])
-                value += float(log_p[:, 0] @ weight[weight != 0].double())
-                forwards, queries = forwards + 1, queries + self._size(canvas, len(masked))
-        return Estimate(value, forwards, queries)
-
-    def _canvas(self, prompt: Sequence[int], target: Sequence[int]) -> Tensor:
-        """The ids [L]. Dream's estimator closes the target with an EOS that is neither masked nor counted."""
+    def _queries(self, prompt: Sequence[int], target: Sequence[int]) -> list[tuple[ReadQuery, list[float]]]:
+        """What to read of a target, and the weight of every log-probability. Dream's estimator closes the target with
+        an EOS that is neither masked nor counted."""
         tail = [self.model.ids.eos] if self.estimator.method == "mc_bernoulli" else []
-        return torch.tensor([*prompt, *target, *tail])
+        mask, start, queries = self.model.ids.mask, len(prompt), list[tuple[ReadQuery, list[float]]]()
+        rows = (
+            (hidden, weight) for pair in self.estimator.draws(len(target)) for hidden, weight in zip(*pair, strict=True)
+        )
+        for hidden, weight in rows:
+            hide = hidden.tolist()
+            tokens = (*prompt, *(mask if hid else token for hid, token in zip(hide, target, strict=True)), *tail)
+            masked = frozenset(start + at for at, hid in enumerate(hide) if hid)
+            counted = [(at, value) for at, value in enumerate(weight.tolist()) if value]
+            if counted:
+                wanted = tuple((start + at, (target[at],)) for at, _ in counted)
+                queries.append((ReadQuery(ReadCanvas(tokens, masked, start), wanted), [value for _, value in counted]))
+        return queries
 
-    def _size(self, canvas: Tensor, rows: int) -> int:
-        return len(canvas) * rows * (2 if self.estimator.guidance else 1)
-
-    @torch.inference_mode()
-    def _log_p(self, canvas: Tensor, start: int, masked: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-        """Log-probabilities [n, k] in float64 of ``tokens`` [n, k] at the n target positions whose ``weight`` is not
-        zero, in row-major order. Of the logits [n, V] no more than ``HEAD_ROWS`` rows exist at a time."""
-        network, guidance = self.model.transformer, self.estimator.guidance
-        rows = canvas.repeat(len(masked), 1)
-        is_mask = torch.zeros_like(rows, dtype=torch.bool)
-        is_mask[:, start : start + masked.shape[1]] = masked
-        rows = rows.masked_fill(is_mask, self.model.ids.mask)
-        if guidance:
-            blank = rows.clone()
-            blank[:, :start] = self.model.ids.mask
-            rows, is_mask = torch.cat([rows, blank]), torch.cat([is_mask, is_mask])
-        hidden = network.encode(rows.to(network.device), None, is_mask.to(network.device), start)
-        row, at = weight.nonzero(as_tuple=True)
-        at = self.model.config.sources(is_mask, torch.full((len(rows),), start))[row, start + at]
-        parts = []
-        for one, column, token in zip(*(x.split(HEAD_ROWS) for x in (row, at, tokens)), strict=True):
-            logits = network.head(hidden[one, column])
-            logits = logits.to(at_least_float32(logits.dtype))
-            if guidance:
-                free = network.head(hidden[len(masked) + one, column]).to(logits.dtype)
-                logits = free + (guidance + 1) * (logits - free)
-            parts.append(F.log_softmax(logits, -1).gather(1, token.to(logits.device)))
-        return torch.cat(parts).cpu().double()
+    @staticmethod
+    def _sum(found: Sequence[tuple[Reading, list[float]]]) -> Estimate:
+        value = fsum(p * weight for one, weights in found for (p,), weight in zip(one.log_p, weights, strict=True))
+        return Estimate(value, sum(one.forwards for one, _ in found), sum(one.query_tokens for one, _ in found))
 
     def _check(self, prompt: Sequence[int], target: Sequence[int]) -> None:
         if not prompt or not target:

@@ -116,14 +116,17 @@ def test_an_estimate_is_the_weighed_sum_of_its_draws(model: Model, method: str) 
     """The estimator's own path through the network gives what its masks say, forward by forward."""
     estimator = Estimator(method, samples=12, rows=4)
     tail = [model.ids.eos] if method == "mc_bernoulli" else []
-    value = 0.0
+    value, distinct = 0.0, set()
     for masked, weight in estimator.draws(len(TARGET)):
         for row in range(len(masked)):
+            distinct.add(tuple(masked[row].tolist()))
             each = masked_sum_each(model, tuple(masked[row].nonzero()[:, 0].tolist()), tail)
             value += sum(float(w) * p for w, p in zip(weight[row], each, strict=True))
     found = Likelihood(model, estimator)(PROMPT, TARGET)
     assert found.value == pytest.approx(value, rel=1e-6)
-    assert found.forwards == 3 and found.query_tokens == 12 * (7 + len(tail))
+    distinct.discard((False,) * len(TARGET))
+    assert len(distinct) < 12, "equal canvases are computed once"
+    assert found.forwards == -(-len(distinct) // 4) and found.query_tokens == len(distinct) * (7 + len(tail))
 
 
 def test_counts_of_a_batch_are_spread_evenly() -> None:
@@ -197,7 +200,7 @@ def test_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch, gui
     estimator, prompt, target = Estimator(samples=16, rows=8, guidance=guidance), [3, 4], [5, 6, 7, 8] * 10
     assert model.config.vocab not in (model.config.width, len(target))
     whole = Likelihood(model, estimator)(prompt, target)
-    monkeypatch.setattr("dllm.analysis.likelihood.HEAD_ROWS", 7)
+    monkeypatch.setattr("dllm.analysis.reading.HEAD_ROWS", 7)
     with Largest(model.config.vocab) as largest:
         assert Likelihood(model, estimator)(prompt, target).value == pytest.approx(whole.value, rel=1e-12)
     assert 0 < largest.rows <= 7

@@ -27,14 +27,14 @@ def make_tiny(folder: Path, source: Path = SOURCE) -> Path:
     return _checkpoint(folder, tokenizer, source)
 
 
-def make_written(folder: Path, signs: Sequence[str] = SIGNS) -> Path:
+def make_written(folder: Path, signs: Sequence[str] = SIGNS, source: Path = SOURCE) -> Path:
     """The same with a byte-level tokenizer, which constraints need: ids 0 to 59 are one printable byte each, or write
     ``signs``."""
     words = {sign: number for number, sign in enumerate(signs)} | {text: number for number, text in SPECIAL.items()}
     tokenizer = Tokenizer(models.BPE(words, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _checkpoint(folder, tokenizer, SOURCE)
+    return _checkpoint(folder, tokenizer, source)
 
 
 def _checkpoint(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:

@@ -1,0 +1,16 @@
+"""Questions answered by probabilities: a slot on a masked canvas is read, and nothing is decoded.
+
+>>> from dllm.decisions import Choice, Predicate, Score
+>>> Choice(["Cairo", "Lima"], template='"town": "{slot}"') == Choice(["Cairo", "Lima"], template='"town": "{slot}"')
+True
+"""
+
+from __future__ import annotations
+
+from dllm.decisions.questions import ChoiceQuestion as Choice
+from dllm.decisions.questions import PredicateQuestion as Predicate
+from dllm.decisions.questions import Question
+from dllm.decisions.questions import ScoreQuestion as Score
+from dllm.decisions.results import Decision, Decisions
+
+__all__ = ["Choice", "Decision", "Decisions", "Predicate", "Question", "Score"]

@@ -1,0 +1,53 @@
+"""Reads for several requests at once, on a model that nobody else uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from dllm.analysis.reading import Reading, ReadQuery, read
+from dllm.decisions.decide import Asking, DecisionOptions
+from dllm.decisions.questions import Question
+from dllm.decisions.results import Decisions
+from dllm.errors import UserError, nearest
+from dllm.models.bundle import Model
+
+MAX_ROWS, MAX_COLUMNS = 256, 16384  # of a forward
+
+
+def answered(model: Model, work: Sequence[Asking]) -> list[Decisions]:
+    """Drive all requests to their end. Those that read at the same time share forwards."""
+    done: list[Decisions | None] = [None] * len(work)
+    asked: dict[int, list[list[ReadQuery]]] = {}
+    for number, one in enumerate(work):
+        asked[number] = next(one)
+    while asked:
+        flat = [query for groups in asked.values() for group in groups for query in group]
+        found = iter(read(model, flat, MAX_ROWS, MAX_COLUMNS))
+        todo, asked = asked, {}
+        for number, groups in todo.items():
+            readings: list[list[Reading]] = [[next(found) for _ in group] for group in groups]
+            try:
+                asked[number] = work[number].send(readings)
+            except StopIteration as end:
+                done[number] = end.value
+    return [one for one in done if one is not None]
+
+
+def options_of(given: Mapping[str, Any]) -> DecisionOptions:
+    """Options from keywords. Raises UserError for one that does not exist."""
+    known = [entry.name for entry in fields(DecisionOptions)]
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known)
+            raise UserError(f"{name} is no option of a decision; choose among {', '.join(known)}.{hint}")
+    return DecisionOptions(**given)
+
+
+def refuse_unread_questions(questions: Mapping[str, object]) -> None:
+    """Raise UserError for what is no question, such as a misspelt option of ``Decoder.decide``."""
+    known = [entry.name for entry in fields(DecisionOptions)]
+    for name, question in questions.items():
+        if not isinstance(question, Question):
+            raise UserError(f"{name}={question!r} must be a Predicate, a Choice or a Score.{nearest(name, known)}")

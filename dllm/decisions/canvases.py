@@ -1,0 +1,180 @@
+"""From questions and a prompt to slots on a canvas: tokens of every part, and the boundaries between them checked.
+
+Alternatives are scored as the tokenizer writes them between the texts beside them. So those texts must keep their own
+tokens whatever stands in the slot: a value that merges with them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from dllm.decisions.estimators import Cells, Ids, Plan, Slot, by_length, planned
+from dllm.decisions.questions import Question
+from dllm.errors import UserError
+from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
+
+State = str | list[Message] | list[int]
+Encode = Callable[[str], list[int]]
+SLOTS = ("auto", "open", "closed")
+
+
+@dataclass(frozen=True)
+class Laid:
+    """One question on a canvas."""
+
+    head: Cells
+    alternatives: tuple[Ids, ...]
+    tail: Cells
+    start: int
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.alternatives))
+
+
+def with_questions(state: State, questions: Sequence[Question]) -> State:
+    """The state with what is asked about it. Raises UserError where that cannot be put behind token ids."""
+    asked = "\n\n".join(text for question in questions if (text := question.asked()))
+    if not asked:
+        return state
+    if isinstance(state, str):
+        return f"{state}\n\n{asked}"
+    if is_ids(state):
+        raise UserError("instructions are text, and the state is given as token ids. Write them into the state.")
+    *before, last = cast("list[Message]", state)
+    return [*before, {**last, "content": f"{last['content']}\n\n{asked}"}]
+
+
+def encoder(prompts: Prompts, state: State, before: str) -> tuple[list[int], Encode]:
+    """The ids of a prompt and of the text that begins its answer, and what encodes that text with more behind it, in
+    this place. Where the text has tokens of its own behind the prompt, it is encoded alone, which is faster."""
+    whole: Encode
+    if isinstance(state, list) and is_ids(state):
+        ids = prompts.encode(state)
+        whole = lambda text: [*ids, *prompts.ids_of(text)]  # noqa: E731
+    else:
+        whole = lambda text: prompts.encode(PrefilledPrompt(cast("str | list[Message]", state), text))  # noqa: E731
+    head = whole(before)
+    alone = prompts.ids_of(before) if before.strip() else []
+    if alone and head[-len(alone) :] == alone:
+        return head, lambda text: [*head[: -len(alone)], *prompts.ids_of(text)]
+    return head, whole
+
+
+def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[Ids], Ids]:
+    """Ids before the slot, of each text in it, and behind it. A space before the slot goes into it where the tokenizer
+    joins it to what follows. Raises UserError for a text that merges with what is beside it."""
+    try:
+        return _cut(encode, before, texts, behind)
+    except UserError:
+        if not before.endswith(" "):
+            raise
+        return _cut(encode, before[:-1], [f" {text}" for text in texts], behind)
+
+
+def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[Ids], Ids]:
+    head = encode(before)
+    found, tails = list[Ids](), list[Ids]()
+    for text in texts:
+        bare, whole = encode(before + text), encode(before + text + behind)
+        if bare[: len(head)] != head or len(bare) == len(head):
+            raise UserError(f"{text!r} merges with the text before it. Put a space or a quote between.")
+        if whole[: len(bare)] != bare or (tails and tuple(whole[len(bare) :]) != tails[0]):
+            raise UserError(f"{text!r} merges with the text behind it. Put a space or a quote between.")
+        found.append(tuple(bare[len(head) :]))
+        tails.append(tuple(whole[len(bare) :]))
+    if len(set(found)) < len(found):
+        same = next(text for text, ids in zip(texts, found, strict=True) if found.count(ids) > 1)
+        raise UserError(f"{same!r} has the same tokens as another value. Make them distinct.")
+    return head, found, tails[0]
+
+
+def laid_alone(prompts: Prompts, state: State, question: Question) -> Laid:
+    """A question on a canvas of its own."""
+    asked, (before, behind) = with_questions(state, [question]), question.around
+    start = len(prompts.encode(asked))
+    _, encode = encoder(prompts, asked, before)
+    head, alternatives, tail = cut(encode, before, question.texts, behind)
+    return Laid(tuple(head), tuple(alternatives), tail, min(start, len(head)))
+
+
+def laid_joint(
+    prompts: Prompts, state: State, questions: Mapping[str, Question], pieces: Sequence[str],
+    decided: Mapping[str, Ids],
+) -> dict[str, Laid]:  # fmt: skip
+    """The questions that are not decided, on one canvas. pieces: its texts and the names of questions, in order."""
+    asked = with_questions(state, list(questions.values()))
+    start, texts = len(prompts.encode(asked)), _texts(questions, pieces)
+    _, encode = encoder(prompts, asked, texts[0])
+    spelt: dict[str, tuple[Ids, ...]] = {}
+    parts = list[Ids]()  # ids of the texts between the slots
+    for number, (name, question) in enumerate(questions.items()):
+        within = encode if number == 0 else prompts.ids_of
+        head, alternatives, tail = cut(within, texts[number], question.texts, texts[number + 1])
+        if number and tuple(head) != parts[-1]:
+            raise UserError(f"the text before {name!r} merges with its values. End it with a quote, not with a space.")
+        parts += [tuple(head), tail] if number == 0 else [tail]
+        spelt[name] = tuple(alternatives)
+    cells = [list[int | None](parts[0])]
+    for name, part in zip(questions, parts[1:], strict=True):
+        chosen: Cells = decided.get(name, (None,) * max(map(len, spelt[name])))
+        cells += [list(chosen), list(part)]
+    out = {}
+    for number, name in enumerate(questions):
+        if name not in decided:
+            head_cells = tuple(cell for part in cells[: 2 * number + 1] for cell in part)
+            tail_cells = tuple(cell for part in cells[2 * number + 2 :] for cell in part)
+            out[name] = Laid(head_cells, spelt[name], tail_cells, min(start, len(parts[0])))
+    return out
+
+
+def _texts(questions: Mapping[str, Question], pieces: Sequence[str]) -> list[str]:
+    """The texts around the slots: one more than there are questions. Raises UserError for a canvas that does not name
+    every question once, in their order, with texts between them."""
+    texts, names = [""], list[str]()
+    for piece in pieces:
+        if piece in questions:
+            names.append(piece)
+            texts.append("")
+        else:
+            texts[-1] += piece
+    if names != list(questions):
+        raise UserError(f"the template names {names}, and must name every question once, in order: {list(questions)}.")
+    if not all(texts[1:-1]):
+        raise UserError("the template has two slots without a text between them. Put one there.")
+    return texts
+
+
+def default_pieces(questions: Mapping[str, Question]) -> list[str]:
+    """A line for each question: its name and its slot; or its own template's text."""
+    out = []
+    for name, question in questions.items():
+        own = question.template is not None
+        before, behind = question.around if own else (f"{name}: ", "")
+        out += [before, name, f"{behind}\n"]
+    return out
+
+
+def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, anywhere: bool) -> Plan:
+    """What to read of a laid question. mode: ``open``: alternatives of different lengths compete through the token that
+    ends them, and nothing stands behind; ``closed``: the text behind is given, every length has its own canvas; auto:
+    open where lengths differ. anywhere: whether the model predicts masks before given text. end: the token that ends a
+    text which nothing follows. free: masks behind the template."""
+    lengths = {len(one) for one in laid.alternatives}
+    is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not anywhere))
+    if not anywhere and (not is_open or estimator != "local" or None in laid.head):
+        raise UserError(
+            "this model predicts one block at a time, from left to right. Use estimator=local with a slot at the end "
+            "of the answer, and slot=open."
+        )
+    ender = next((cell for cell in laid.tail if cell is not None), end)
+    ends = (ender,) if len(lengths) > 1 else ()
+    ended = tuple(one + ends for one in laid.alternatives)
+    masks: Cells = (None,) * free
+    opened = Slot(laid.head, ended, masks, laid.start, mask, max(map(len, ended)))
+    if is_open:
+        return planned(opened, estimator)
+    closed = replace(opened, alternatives=laid.alternatives, tail=(*laid.tail, *masks), width=laid.width)
+    return by_length(closed, opened, estimator)

@@ -1,0 +1,146 @@
+"""Decisions as a conversation with whoever reads: canvases out, readings in, until every question is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dllm.analysis.reading import Reading, ReadQuery
+from dllm.common.kinds import is_whole
+from dllm.decisions.canvases import SLOTS, Laid, State, default_pieces, laid_alone, laid_joint, plan_of_slot
+from dllm.decisions.estimators import ESTIMATORS, Plan, Scores
+from dllm.decisions.questions import Question
+from dllm.decisions.results import Decision, Decisions
+from dllm.errors import UserError, in_choices, in_range
+from dllm.models.ids import Ids as SpecialIds
+from dllm.models.order import AttentionKind
+from dllm.prompts import Prompts
+
+# Groups of queries, one for each question that is read by itself: a server in exact mode reads each apart.
+Asking = Generator[list[list[ReadQuery]], list[list[Reading]], Decisions]
+ORDERS = ("surest",)
+MAX_FREE = 256
+
+
+@dataclass(frozen=True)
+class DecisionOptions:
+    """How questions are read. Raises UserError for what no reading has."""
+
+    estimator: str = "local"  # see ``dllm.decisions.estimators``
+    joint: bool = False  # all slots on one canvas, read in one forward
+    order: str | None = None  # of a joint canvas: ``surest`` commits the surest slot and reads on (None: all at once)
+    slot: str = "auto"  # open, closed or auto, see ``plan_of_slot``
+    free: int = 0  # masks behind the template
+    temperature: float | None = None  # divides the scores (None: that of the calibration, else 1)
+    neutral: str | None = None  # a text in place of the state, whose scores are subtracted (None: nothing is)
+    template: Sequence[str] | None = None  # of a joint canvas: texts and names of questions (None: a line for each)
+    calibration: Mapping[str, float] = field(default_factory=dict)  # fitted temperatures by type of question
+
+    def __post_init__(self) -> None:
+        in_choices("estimator", self.estimator, ESTIMATORS)
+        in_choices("slot", self.slot, SLOTS)
+        if not is_whole(self.free):
+            raise UserError(f"free={self.free!r} must be a whole number.")
+        in_range("free", self.free, 0, MAX_FREE)
+        in_range("temperature", self.temperature, 1e-3, 1e3)
+        if self.order is not None:
+            in_choices("order", self.order, ORDERS)
+        for name in ("order", "template"):
+            if getattr(self, name) is not None and not self.joint:
+                raise UserError(f"{name} goes with joint=true, which lays all questions on one canvas. Add it.")
+        if self.neutral is not None and not self.neutral.strip():
+            raise UserError("neutral is empty. Give it a text without content, such as N/A.")
+
+
+def asking(
+    prompts: Prompts, ids: SpecialIds, state: State, questions: Mapping[str, Question], options: DecisionOptions
+) -> Asking:  # fmt: skip
+    """Yields the queries to read, takes their readings, and returns the decisions. Raises UserError, before anything is
+    read, for questions that cannot be laid on a canvas of this model."""
+    if not questions:
+        raise UserError("there is no question. Ask at least one.")
+    work = _Work(prompts, ids, options)
+    if not options.joint:
+        plans = {name: work.plan(name, *[laid_alone(prompts, one, question) for one in work.states(state)])
+                 for name, question in questions.items()}  # fmt: skip
+        found = yield [plan.queries for _, plan in plans.values()]
+        told = {
+            name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
+            for (name, (laid, plan)), one in zip(plans.items(), found, strict=True)
+        }
+        return work.result(told)
+    pieces = default_pieces(questions) if options.template is None else list(options.template)
+    answers, decided = dict[str, Decision](), dict[str, tuple[int, ...]]()
+    while len(answers) < len(questions):
+        left = [name for name in questions if name not in answers]
+        laid_out = [laid_joint(prompts, one, questions, pieces, decided) for one in work.states(state)]
+        plans = {name: work.plan("", *[laid[name] for laid in laid_out]) for name in left}
+        (readings,) = yield [[query for _, plan in plans.values() for query in plan.queries]]
+        each = iter(work.counted(readings))
+        now = {
+            name: work.decision(
+                questions[name], laid, plan.finish([next(each) for _ in plan.queries]), tuple(answers)
+            ) for name, (laid, plan) in plans.items()
+        }  # fmt: skip
+        surest = max(now, key=lambda name: max(now[name].probabilities.values()))
+        for name in left if options.order is None else [surest]:
+            answers[name] = now[name]
+            decided[name] = now[name].tokens[now[name].best]
+    return work.result({name: answers[name] for name in questions})
+
+
+class _Work:
+    """What one request adds up while it is read."""
+
+    def __init__(self, prompts: Prompts, ids: SpecialIds, options: DecisionOptions) -> None:
+        self.prompts, self.ids, self.options = prompts, ids, options
+        self.kind: AttentionKind = prompts.config.attention
+        self.forwards = self.rows = self.query_tokens = 0
+        self.lengths: dict[str, int] = {}  # columns of every canvas
+
+    def states(self, state: State) -> list[State]:
+        """The state, and the neutral text if there is one."""
+        return [state] if self.options.neutral is None else [state, self.options.neutral]
+
+    def plan(self, canvas: str, laid: Laid, neutral: Laid | None = None) -> tuple[Laid, Plan]:
+        """The plan of one question, with that of the neutral text. canvas: its name, by which its tokens count once."""
+        plan = self._read(canvas, laid)
+        if neutral is None:
+            return laid, plan
+        other = self._read(f"neutral {canvas}", replace(neutral, alternatives=laid.alternatives))
+
+        def finish(found: Sequence[Reading]) -> Scores:
+            own, prior = plan.finish(found[: len(plan.queries)]), other.finish(found[len(plan.queries) :])
+            pairs = zip(own.scores, prior.scores, strict=True)
+            return replace(own, scores=tuple(score - before for score, before in pairs))
+
+        return laid, Plan([*plan.queries, *other.queries], finish)
+
+    def _read(self, canvas: str, laid: Laid) -> Plan:
+        options, limit = self.options, self.prompts.config.max_length
+        plan = plan_of_slot(
+            laid, self.ids.mask, self.ids.eos, options.estimator, options.slot, options.free, self.kind.everywhere
+        )
+        length = max(len(query.canvas.tokens) for query in plan.queries)
+        if length > limit:
+            raise UserError(
+                f"the prompt and the template take {length} tokens, more than the model's limit of {limit}. Shorten "
+                "the prompt."
+            )
+        self.lengths[canvas] = max(length, self.lengths.get(canvas, 0))
+        return plan
+
+    def counted(self, readings: Sequence[Reading]) -> Sequence[Reading]:
+        """The readings, whose costs are added up."""
+        for name in ("forwards", "rows", "query_tokens"):
+            setattr(self, name, getattr(self, name) + sum(getattr(one, name) for one in readings))
+        return readings
+
+    def decision(self, question: Question, laid: Laid, scores: Scores, given: tuple[str, ...] = ()) -> Decision:
+        fitted, asked = self.options.calibration.get(question.type), self.options.temperature
+        temperature = asked if asked is not None else 1.0 if fitted is None else fitted
+        return Decision(question, scores, laid.alternatives, temperature, asked is None and fitted is not None, given)
+
+    def result(self, answers: Mapping[str, Decision]) -> Decisions:
+        costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens)
+        return Decisions(answers, self.prompts.name, *costs)

@@ -1,0 +1,190 @@
+"""Scores of alternatives of one or several tokens, all read in one forward.
+
+Letters: a an alternative, a_i its tokens, a_<i those before, "goes on" the tokens that some alternative has there.
+
+local     sum log [p(a_i | a_<i) / sum over c that goes on of p(c | a_<i)]   a distribution over the alternatives
+chain     sum log p(a_i | a_<i)                                              the chain rule from left to right
+marginal  sum log p(a_i | all masked)                                        one canvas; ignores what tokens share
+pseudo    sum log p(a_i | the rest of a)                                     pseudo-likelihood (Besag 1975)
+
+Of alternatives of one token all four are the softmax over their logits. local is the law of drawing from left to right
+under a constraint to the alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, fsum, log, prod
+
+from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery
+
+Cells = tuple[int | None, ...]  # ids by column; None: masked
+Ids = tuple[int, ...]
+ESTIMATORS = ("local", "marginal", "chain", "pseudo")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the alternatives may stand. width: columns of the slot."""
+
+    head: Cells  # what stands before it
+    alternatives: tuple[Ids, ...]
+    tail: Cells  # what stands behind it
+    start: int  # column where the answer begins
+    mask: int
+    width: int
+
+    def canvas(self, given: Cells) -> ReadCanvas:
+        """The canvas with the slot's first columns as ``given``, the rest of it masked."""
+        cells = (*self.head, *given, *[None] * (self.width - len(given)), *self.tail)
+        masked = frozenset(at for at, cell in enumerate(cells) if cell is None)
+        return ReadCanvas(tuple(self.mask if cell is None else cell for cell in cells), masked, self.start)
+
+    def query(self, given: Cells, wanted: Mapping[int, Ids]) -> ReadQuery:
+        """What to read of that canvas: tokens by column of the slot."""
+        return ReadQuery(self.canvas(given), tuple((len(self.head) + at, ids) for at, ids in wanted.items()))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an estimator says of the alternatives, in their order."""
+
+    scores: tuple[float, ...]  # softmax over them gives the probabilities
+    logprobs: tuple[float, ...]  # unnormalised, over all texts of these lengths
+    mass: tuple[float | None, ...]  # probability that any alternative stands there, seen from each (None: not known)
+    likeliest: tuple[bool, ...]  # whether at each of its steps the likeliest of all tokens goes on
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to read, and what the readings say."""
+
+    queries: list[ReadQuery]
+    finish: Callable[[Sequence[Reading]], Scores]
+
+
+def trie(alternatives: Sequence[Ids]) -> dict[Ids, Ids]:
+    """The tokens that go on behind each beginning."""
+    found = dict[Ids, dict[int, None]]()
+    for one in alternatives:
+        for at, token in enumerate(one):
+            found.setdefault(one[:at], {})[token] = None
+    return {begin: tuple(tokens) for begin, tokens in found.items()}
+
+
+def log_sum(values: Sequence[float]) -> float:
+    """log of the sum of exp."""
+    most = max(values)
+    return most + log(fsum(exp(value - most) for value in values))
+
+
+def softmax(values: Sequence[float], temperature: float = 1.0) -> list[float]:
+    """Probabilities of scores, divided by the temperature before."""
+    scaled = [value / temperature for value in values]
+    most = max(scaled)
+    weights = [exp(value - most) for value in scaled]
+    total = fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def planned(slot: Slot, estimator: str) -> Plan:
+    """The plan of an estimator for one slot."""
+    if estimator == "marginal":
+        return _marginal(slot)
+    return _pseudo(slot) if estimator == "pseudo" else _in_order(slot, local=estimator == "local")
+
+
+def _in_order(slot: Slot, local: bool) -> Plan:
+    """A row for each inner node of the trie."""
+    nodes = trie(slot.alternatives)
+    queries = [slot.query(begin, {len(begin): ids}) for begin, ids in nodes.items()]
+
+    def finish(found: Sequence[Reading]) -> Scores:
+        read = {
+            begin: (dict(zip(ids, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
+            for (begin, ids), one in zip(nodes.items(), found, strict=True)
+        }
+        scores, chains, masses, likeliest = [], [], [], []
+        for one in slot.alternatives:
+            steps = [(*read[one[:at]], token) for at, token in enumerate(one)]
+            chains.append(fsum(values[token] for values, _, _, token in steps))
+            # A step that all share costs nothing: 0, not what is left of rounding.
+            scores.append(fsum(values[token] - total for values, total, _, token in steps if len(values) > 1))
+            masses.append(min(1.0, prod(exp(total) for _, total, _, _ in steps)))
+            likeliest.append(all(top in values for values, _, top, _ in steps))
+        if local:
+            return Scores(tuple(scores), tuple(chains), tuple(masses), tuple(likeliest))
+        mass = min(1.0, fsum(map(exp, chains)))
+        return Scores(tuple(chains), tuple(chains), (mass,) * len(chains), tuple(likeliest))
+
+    return Plan(queries, finish)
+
+
+def _marginal(slot: Slot) -> Plan:
+    """One row, all masked."""
+    longest = max(map(len, slot.alternatives))
+    ids = {at: tuple(dict.fromkeys(one[at] for one in slot.alternatives if len(one) > at)) for at in range(longest)}
+
+    def finish(found: Sequence[Reading]) -> Scores:
+        read = [dict(zip(ids[at], found[0].log_p[at], strict=True)) for at in range(longest)]
+        sums = tuple(fsum(read[at][token] for at, token in enumerate(one)) for one in slot.alternatives)
+        likeliest = tuple(all(found[0].top[at] in read[at] for at in range(len(one))) for one in slot.alternatives)
+        return Scores(sums, sums, (min(1.0, fsum(map(exp, sums))),) * len(sums), likeliest)
+
+    return Plan([slot.query((), ids)], finish)
+
+
+def _pseudo(slot: Slot) -> Plan:
+    """A row for each token of each alternative."""
+    pairs = [(one, at) for one in slot.alternatives for at in range(len(one))]
+    queries = [slot.query((*one[:at], None, *one[at + 1 :]), {at: (one[at],)}) for one, at in pairs]
+
+    def finish(found: Sequence[Reading]) -> Scores:
+        each = iter(found)
+        mine = [[next(each) for _ in one] for one in slot.alternatives]
+        sums = tuple(fsum(read.log_p[0][0] for read in reads) for reads in mine)
+        likeliest = tuple(
+            all(read.top[0] == token for read, token in zip(reads, one, strict=True))
+            for reads, one in zip(mine, slot.alternatives, strict=True)
+        )
+        return Scores(sums, sums, (None,) * len(sums), likeliest)
+
+    return Plan(queries, finish)
+
+
+def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
+    """A closed slot: text behind it is given, so that every length has a canvas of its own. Sums are compared as they
+    are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
+    likely each length is."""
+    lengths = sorted({len(one) for one in slot.alternatives})
+    parts = [
+        planned(replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n), estimator)
+        for n in lengths
+    ]
+    weighed = estimator == "local" and len(lengths) > 1
+    plans = [*parts, planned(opened, estimator)] if weighed else parts
+
+    def finish(found: Sequence[Reading]) -> Scores:
+        each = iter(found)
+        told = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
+        if weighed:
+            overall = told.pop()
+            told = [
+                replace(one, scores=tuple(score + log_sum([
+                    s for s, a in zip(overall.scores, slot.alternatives, strict=True) if len(a) == n
+                ]) for score in one.scores)) for one, n in zip(told, lengths, strict=True)
+            ]  # fmt: skip
+        return _merged(slot, lengths, told)
+
+    return Plan([query for plan in plans for query in plan.queries], finish)
+
+
+def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[Scores]) -> Scores:
+    """Scores of several lengths in the order of the alternatives."""
+    rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
+        n: iter(list(zip(one.scores, one.logprobs, one.mass, one.likeliest, strict=True)))
+        for n, one in zip(lengths, told, strict=True)
+    }
+    columns = tuple(zip(*(next(rows[len(one)]) for one in slot.alternatives), strict=True))
+    return Scores(*columns)

@@ -1,0 +1,117 @@
+"""The three types of questions, as OpenAI's Decisions interface has them: predicate, choice and score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import ClassVar
+
+from dllm.errors import UserError, in_choices
+
+SLOT = "{slot}"
+LABELS = ("values", "letters")
+MAX_CHOICES, MAX_LEVELS = 255, 256
+Value = str | bool
+
+
+def text_of(value: Value) -> str:
+    """What stands in the slot for a value: of true and false, JSON's words."""
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+@dataclass(frozen=True)
+class Question:
+    """What all types have. Raises UserError for alternatives that are empty, equal, too few or too many, and for a
+    template that does not hold one slot."""
+
+    type: ClassVar[str] = ""
+    unit: ClassVar[str] = "values"  # what messages call the alternatives
+    most: ClassVar[int] = MAX_CHOICES
+
+    values: Sequence[Value]  # the alternatives
+    instructions: str = ""  # stand behind the state in the prompt
+    template: str | None = None  # the answer's text with one {slot} (None: "Answer: {slot}")
+    descriptions: Sequence[str] = ()  # of the alternatives, listed in the prompt; empty: there are none
+    labels: str = "values"  # what stands in the slot: the values, or letters, whose values the prompt lists
+
+    def __post_init__(self) -> None:
+        for name in ("values", "descriptions"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        in_choices("labels", self.labels, LABELS)
+        texts = [text_of(value) for value in self.values]
+        most = min(self.most, len(ascii_uppercase)) if self.labels == "letters" else self.most
+        if not 2 <= len(texts) <= most:
+            rule = f"2 to {most} {self.unit}" + (" with labels=letters" if self.labels == "letters" else "")
+            raise UserError(f"a {self.type} takes {rule}, and has {len(texts)}. Change their number.")
+        if not all(text.strip() for text in texts):
+            raise UserError(f"{self.unit} must not be empty. Give each a text.")
+        if len(set(texts)) < len(texts):
+            twice = next(text for text in texts if texts.count(text) > 1)
+            raise UserError(f"{self.unit} must be distinct, and {twice!r} stands there twice. Drop one.")
+        if self.descriptions and len(self.descriptions) != len(texts):
+            raise UserError(f"there are {len(self.descriptions)} descriptions for {len(texts)} {self.unit}.")
+        if self.template is not None and (count := self.template.count(SLOT)) != 1:
+            raise UserError(f"template={self.template!r} must hold {SLOT} once, and holds it {count} times.")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What may stand in the slot."""
+        if self.labels == "letters":
+            return tuple(ascii_uppercase[: len(self.values)])
+        return tuple(map(text_of, self.values))
+
+    @property
+    def around(self) -> tuple[str, str]:
+        """The text before and behind the slot."""
+        before, _, behind = (f"Answer: {SLOT}" if self.template is None else self.template).partition(SLOT)
+        return before, behind
+
+    def asked(self) -> str:
+        """What the prompt says behind the state. The alternatives are listed where the slot holds letters, where they
+        are described, and where instructions come without a template that says what may stand there."""
+        lines = [self.instructions] if self.instructions else []
+        if self.labels == "letters" or self.descriptions or (self.instructions and self.template is None):
+            for number, (label, value) in enumerate(zip(self.texts, self.values, strict=True)):
+                name = f"{label}: {text_of(value)}" if self.labels == "letters" else f"- {label}"
+                described = self.descriptions[number] if self.descriptions else ""
+                lines.append(f"{name}: {described}" if described else name)
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ChoiceQuestion(Question):
+    """One of some values."""
+
+    type = "choice"
+
+
+@dataclass(frozen=True)
+class ScoreQuestion(Question):
+    """A level of a scale, from the lowest: the answer is the expected index, counted from 0."""
+
+    type = "score"
+    unit = "levels"
+    most = MAX_LEVELS
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """The levels as numbers; None: they are none."""
+        try:
+            return [float(text_of(value)) for value in self.values]
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, init=False)
+class PredicateQuestion(Question):
+    """Yes or no: the answer is the probability of the first of two values."""
+
+    type = "predicate"
+    most = 2
+
+    def __init__(
+        self, instructions: str = "", template: str | None = None, values: Sequence[str] = ("yes", "no"),
+        labels: str = "values",
+    ) -> None:  # fmt: skip
+        super().__init__(values, instructions, template, (), labels)

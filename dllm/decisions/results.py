@@ -1,0 +1,122 @@
+"""What a decision says, in Python and as JSON in OpenAI's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import fsum
+from typing import Any
+
+from dllm.decisions.estimators import Scores, softmax
+from dllm.decisions.questions import Question, ScoreQuestion, Value, text_of
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The answer to one question. Probabilities are those of the alternatives given that one of them is the answer."""
+
+    question: Question
+    scores: Scores
+    tokens: tuple[tuple[int, ...], ...]  # of each alternative, as the tokenizer writes it
+    temperature: float = 1.0  # divides the scores
+    calibrated: bool = False  # whether the temperature was fitted on labelled items
+    given: tuple[str, ...] = ()  # questions whose answers stood on the canvas
+
+    @property
+    def probabilities(self) -> dict[Value, float]:
+        """By value, in the order of the question."""
+        return dict(zip(self.question.values, softmax(self.scores.scores, self.temperature), strict=True))
+
+    @property
+    def best(self) -> int:
+        """The place of the likeliest alternative; the first of equal ones."""
+        values = list(self.probabilities.values())
+        return values.index(max(values))
+
+    @property
+    def choice(self) -> Value:
+        """The likeliest alternative."""
+        return self.question.values[self.best]
+
+    @property
+    def mass(self) -> float | None:
+        """Probability that any alternative stands there; of ``local`` along the path to the chosen one, of ``pseudo``
+        unknown."""
+        return self.scores.mass[self.best]
+
+    @property
+    def confidence(self) -> float:
+        """The probability of the chosen one, times the mass."""
+        return self.probabilities[self.choice] * (1.0 if self.mass is None else self.mass)
+
+    @property
+    def probability(self) -> float:
+        """Of the first alternative: of a predicate, that of yes."""
+        return self.probabilities[self.question.values[0]]
+
+    @property
+    def score(self) -> float:
+        """The expected index, counted from 0."""
+        return fsum(index * p for index, p in enumerate(self.probabilities.values()))
+
+    @property
+    def value(self) -> float | None:
+        """The expected level, where levels are numbers."""
+        numbers = self.question.numbers if isinstance(self.question, ScoreQuestion) else None
+        pairs = zip(numbers or (), self.probabilities.values(), strict=False)
+        return None if numbers is None else fsum(number * p for number, p in pairs)
+
+    def to_json(self, name: str) -> dict[str, Any]:
+        """OpenAI's answer, and what only we tell under ``diffusion``."""
+        told: dict[str, Any] = {"type": self.question.type, "name": name}
+        pairs = list(enumerate(self.probabilities.items()))
+        if self.question.type == "predicate":
+            told |= {"probability": self.probability}
+        elif self.question.type == "choice":
+            told |= {"choice": self.choice, "probabilities": [{"value": v, "probability": p} for _, (v, p) in pairs]}
+        else:
+            levels = [{"value": at, "label": text_of(v), "probability": p} for at, (v, p) in pairs]
+            told |= {"score": self.score, "probabilities": levels}
+        more: dict[str, Any] = {
+            "mass": self.mass, "argmax_is_label": self.scores.likeliest[self.best],
+            "logprobs": list(self.scores.logprobs), "tokens": [list(ids) for ids in self.tokens],
+            "temperature": self.temperature, "calibrated": self.calibrated,
+        }  # fmt: skip
+        if self.value is not None:
+            more["value"] = self.value
+        if self.given:
+            more["given"] = list(self.given)
+        return {**told, "confidence": self.confidence, "diffusion": more}
+
+
+@dataclass(frozen=True)
+class Decisions(Mapping[str, Decision]):
+    """The answers by name, and what they took."""
+
+    answers: Mapping[str, Decision]
+    model: str
+    input_tokens: int  # of prompts and templates, once per canvas
+    forwards: int
+    rows: int  # canvases that were computed
+    query_tokens: int  # their columns
+    more: Mapping[str, Any] = field(default_factory=dict)  # what a server adds to the costs
+
+    def __getitem__(self, name: str) -> Decision:
+        return self.answers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.answers)
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def to_json(self) -> dict[str, Any]:
+        """The reply of POST /v1/decisions."""
+        slots, cost = len(self.answers), ("forwards", "rows", "query_tokens")
+        usage = {
+            "input_tokens": self.input_tokens, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": slots,
+            "total_tokens": self.input_tokens + slots,
+        }  # fmt: skip
+        answers = [decision.to_json(name) for name, decision in self.answers.items()]
+        costs = {**{name: getattr(self, name) for name in cost}, **self.more}
+        return {"object": "decision", "model": self.model, "answers": answers, "usage": usage, "diffusion": costs}

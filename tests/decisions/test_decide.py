@@ -1,0 +1,144 @@
+"""Questions on canvases: wordings, boundaries, batches, joint canvases, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dllm import Decoder, UserError, load
+from dllm.analysis.likelihood import Estimator, Likelihood
+from dllm.decisions import Choice, Predicate, Score
+from dllm.decisions.estimators import softmax
+from dllm.prompts import PrefilledPrompt
+
+STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
+FIRST = Choice(["Kai", "Emma", "Hugo"], template='["{slot}", "')
+SPELT = Choice(["Kai", "Emma", "Wilhelmina", "Wilhelm"], template='["{slot}", "')
+ROW = "Rows as JSON:\nBush, 72, Cairo\nIvan, 92, Lima"
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder(load("mini-llada"))
+
+
+def test_a_decision_is_likely_and_open_about_its_mass(decoder: Decoder) -> None:
+    found = decoder.decide(STATE, first=FIRST)
+    answer = found["first"]
+    assert answer.choice == "Emma" and answer.probabilities["Emma"] > 0.99 and found.forwards == found.rows == 1
+    assert answer.mass is not None and answer.confidence == answer.probabilities["Emma"] * answer.mass
+    told = found.to_json()["answers"][0]
+    assert told["choice"] == "Emma" and told["diffusion"]["argmax_is_label"] and not told["diffusion"]["calibrated"]
+
+
+def test_one_token_is_what_likelihood_compares(decoder: Decoder) -> None:
+    prompts = decoder.prompts
+    open_question = Choice(["Kai", "Emma", "Hugo"], template='["{slot}')
+    head = prompts.encode(PrefilledPrompt(STATE, '["'))
+    targets = [prompts.encode(PrefilledPrompt(STATE, f'["{name}'))[len(head) :] for name in ("Kai", "Emma", "Hugo")]
+    truth = softmax([one.value for one in Likelihood(decoder.model, Estimator()).compare(head, targets)])
+    found = decoder.decide(STATE, first=open_question)["first"].probabilities
+    assert list(found.values()) == pytest.approx(truth, abs=1e-12)
+
+
+def test_a_question_alone_is_the_question_among_others(decoder: Decoder) -> None:
+    alone = decoder.decide(STATE, spelt=SPELT)["spelt"]
+    among = decoder.decide(STATE + "\n", a=Predicate("Is it long?"), first=FIRST, spelt=SPELT, again=SPELT)
+    others = decoder.decide_many([ROW, STATE], {"spelt": SPELT})[1]["spelt"]
+    assert among["spelt"].scores == among["again"].scores
+    for one in (among["spelt"], others):
+        assert list(one.scores.scores) == pytest.approx(list(alone.scores.scores), abs=3e-5)
+    turned = decoder.decide(STATE, spelt=Choice(SPELT.values[::-1], template=SPELT.template))["spelt"]
+    assert turned.probabilities == pytest.approx(alone.probabilities, abs=1e-6)
+
+
+def test_joint_reads_all_slots_in_one_forward_and_surest_one_after_the_other(decoder: Decoder) -> None:
+    towns = Choice(["Cairo", "Lima", "Oslo"])
+    pieces = ['[{"name": "Bush", "age": 72, "town": "', "a", '"}, {"name": "Ivan", "age": 92, "town": "', "b", '"}]']
+    joint = decoder.decide(ROW, {"a": towns, "b": towns}, joint=True, template=pieces)
+    assert (joint.forwards, joint.rows) == (1, 1) and joint["a"].given == ()
+    chain = decoder.decide(ROW, {"a": towns, "b": towns}, joint=True, order="surest", template=pieces)
+    assert chain.forwards == 2 and {chain["a"].given, chain["b"].given} in ({(), ("a",)}, {(), ("b",)})
+    first = "a" if chain["a"].given == () else "b"
+    assert chain[first].scores == joint[first].scores
+    assert [chain[name].choice for name in "ab"] == ["Cairo", "Lima"]
+
+
+def test_scores_and_predicates(decoder: Decoder) -> None:
+    ages = Score([str(age) for age in range(60, 90)], template='[{"name": "Bush", "age": {slot}, ')
+    found = decoder.decide(ROW, age=ages, is_long=Predicate("Is it long?"))
+    probabilities = list(found["age"].probabilities.values())
+    assert found["age"].score == pytest.approx(sum(at * p for at, p in enumerate(probabilities)))
+    assert found["age"].value == pytest.approx(60 + found["age"].score) and abs(found["age"].value - 72) < 1
+    assert found["is_long"].probability == found["is_long"].probabilities["yes"]
+    assert "value" in found.to_json()["answers"][0]["diffusion"]
+
+
+def test_temperature_and_neutral(decoder: Decoder) -> None:
+    plain = decoder.decide(STATE, spelt=SPELT)["spelt"]
+    warm = decoder.decide(STATE, spelt=SPELT, temperature=2.0)["spelt"]
+    assert list(warm.probabilities.values()) == pytest.approx(softmax(plain.scores.scores, 2.0))
+    other = decoder.decide("N/A", spelt=SPELT)["spelt"].scores.scores
+    less = decoder.decide(STATE, spelt=SPELT, neutral="N/A")["spelt"].scores.scores
+    assert list(less) == pytest.approx([a - b for a, b in zip(plain.scores.scores, other, strict=True)], abs=1e-4)
+
+
+def test_a_space_before_the_slot_goes_where_the_tokenizer_puts_it(decoder: Decoder) -> None:
+    found = decoder.decide(STATE, q=Predicate("Is it a list?"))["q"]
+    assert decoder.model.tokenizer is not None
+    assert [decoder.model.tokenizer.decode(ids).strip() for ids in found.tokens] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Choice(["a"]), "takes 2 to 255 values, and has 1"),
+        (lambda: Choice([str(n) for n in range(256)]), "has 256"),
+        (lambda: Choice([str(n) for n in range(27)], labels="letters"), "2 to 26 values with labels=letters"),
+        (lambda: Choice(["a", ""]), "must not be empty"),
+        (lambda: Choice(["a", "a"]), "'a' stands there twice"),
+        (lambda: Choice(["a", "b"], template=""), "holds it 0 times"),
+        (lambda: Choice(["a", "b"], template="{slot} or {slot}"), "holds it 2 times"),
+        (lambda: Choice(["a", "b"], descriptions=["x"]), "1 descriptions for 2 values"),
+        (lambda: Choice(["a", "b"], labels="words"), "labels='words' must be one of values, letters"),
+    ],
+)
+def test_unsound_questions_are_refused(make: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"estimator": "locl"}, "Did you mean 'local'"),
+        ({"order": "surest"}, "order goes with joint=true"),
+        ({"free": -1}, "free=-1"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"joint": True, "template": ["x"]}, "must name every question once"),
+        ({"thershold": 0.5}, "thershold=0.5 must be a Predicate"),
+    ],
+)
+def test_unsound_options_are_refused(decoder: Decoder, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        decoder.decide(STATE, first=FIRST, **options)
+
+
+def test_values_that_merge_with_the_text_beside_them_are_refused(decoder: Decoder) -> None:
+    with pytest.raises(UserError, match="merges with the text before it"):
+        decoder.decide(STATE, q=Choice(["mma", "xx"], template='["E{slot}'))
+    with pytest.raises(UserError, match="no question"):
+        decoder.decide(STATE)
+    with pytest.raises(UserError, match="more than the model's limit"):
+        decoder.decide("Kai " * 5000, first=FIRST)
+
+
+def test_a_model_of_one_block_at_a_time_reads_a_slot_at_the_end() -> None:
+    decoder = Decoder(load("mini-nbdiff"), blocks="fixed")
+    found = decoder.decide(STATE, spelt=SPELT)["spelt"]
+    assert sum(found.probabilities.values()) == pytest.approx(1) and found.choice == "Emma"
+    with pytest.raises(UserError, match="one block at a time"):
+        decoder.decide(STATE, spelt=SPELT, estimator="marginal")
+    with pytest.raises(UserError, match="one block at a time"):
+        decoder.decide(STATE, spelt=SPELT, slot="closed")
