@@ -19,8 +19,8 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.decisions.answered import answered, options_of, refuse_unread_questions
-from dllm.decisions.canvases import State
-from dllm.decisions.decide import DecisionOptions, asking
+from dllm.decisions.canvases import DecisionState
+from dllm.decisions.decide import DecisionOptions, deciding
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
@@ -164,7 +164,7 @@ class Decoder:
         return result
 
     def decide(
-        self, state: State, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
+        self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
         joint: bool = False, order: str | None = None, slot: str = "auto", free: int = 0,
         temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
         **named: Question,
@@ -176,14 +176,14 @@ class Decoder:
         return self.decide_many([state], {**(questions or {}), **named}, options=options)[0]
 
     def decide_many(
-        self, states: Sequence[State], questions: Mapping[str, Question], *, options: DecisionOptions | None = None,
-        **fields: Any,
+        self, states: Sequence[DecisionState], questions: Mapping[str, Question], *,
+        options: DecisionOptions | None = None, **fields: Any,
     ) -> list[Decisions]:  # fmt: skip
         """The same of several states, whose canvases share forwards. options: or its fields as keywords. The costs of
         a forward count for the first state in it."""
         refuse_unread_questions(questions)
         chosen = options_of(fields) if options is None else options
-        work = [asking(self.prompts, self.model.ids, state, questions, chosen) for state in states]
+        work = [deciding(self.prompts, self.model.ids, state, questions, chosen) for state in states]
         return answered(self.model, work)
 
     def rescored(self, result: Result) -> LogProbs:

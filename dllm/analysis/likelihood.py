@@ -16,7 +16,7 @@ from math import fsum
 import torch
 from torch import Generator, Tensor
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read
+from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError, in_range, nearest
 from dllm.models.bundle import Model
 
@@ -124,7 +124,7 @@ class Likelihood:
             self._check(prompt, target)
         asked = [self._queries(prompt, target) for target in targets]
         queries = [query for one in asked for query, _ in one]
-        found = iter(read(self.model, queries, self.estimator.rows, guidance=self.estimator.guidance))
+        found = iter(read_canvases(self.model, queries, self.estimator.rows, guidance=self.estimator.guidance))
         return [self._sum([(next(found), weights) for _, weights in one]) for one in asked]
 
     def _queries(self, prompt: Sequence[int], target: Sequence[int]) -> list[tuple[ReadQuery, list[float]]]:

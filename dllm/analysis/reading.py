@@ -47,7 +47,7 @@ class Reading:
     query_tokens: int  # columns of these canvases
 
 
-def read(
+def read_canvases(
     model: Model, queries: Sequence[ReadQuery], max_rows: int = 64, max_columns: int | None = None,
     guidance: float = 0.0,
 ) -> list[Reading]:  # fmt: skip

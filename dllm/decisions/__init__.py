@@ -11,6 +11,7 @@ from dllm.decisions.questions import ChoiceQuestion as Choice
 from dllm.decisions.questions import PredicateQuestion as Predicate
 from dllm.decisions.questions import Question
 from dllm.decisions.questions import ScoreQuestion as Score
-from dllm.decisions.results import Decision, Decisions
+from dllm.decisions.results import Decisions
+from dllm.decisions.results import SlotDecision as Decision
 
 __all__ = ["Choice", "Decision", "Decisions", "Predicate", "Question", "Score"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from dllm.analysis.reading import Reading, ReadQuery, read
+from dllm.analysis.reading import Reading, ReadQuery, read_canvases
 from dllm.decisions.decide import Asking, DecisionOptions
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
@@ -24,7 +24,7 @@ def answered(model: Model, work: Sequence[Asking]) -> list[Decisions]:
         asked[number] = next(one)
     while asked:
         flat = [query for groups in asked.values() for group in groups for query in group]
-        found = iter(read(model, flat, MAX_ROWS, MAX_COLUMNS))
+        found = iter(read_canvases(model, flat, MAX_ROWS, MAX_COLUMNS))
         todo, asked = asked, {}
         for number, groups in todo.items():
             readings: list[list[Reading]] = [[next(found) for _ in group] for group in groups]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from dllm.decisions.estimators import Cells, Ids, Plan, Slot, by_length, planned
+from dllm.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, planned
 from dllm.decisions.questions import Question
 from dllm.errors import UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
 
-State = str | list[Message] | list[int]
+DecisionState = str | list[Message] | list[int]
 Encode = Callable[[str], list[int]]
-SLOTS = ("auto", "open", "closed")
+SLOT_MODES = ("auto", "open", "closed")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Laid:
     """One question on a canvas."""
 
     head: Cells
-    alternatives: tuple[Ids, ...]
+    alternatives: tuple[TokenIds, ...]
     tail: Cells
     start: int
 
@@ -34,7 +34,7 @@ class Laid:
         return max(map(len, self.alternatives))
 
 
-def with_questions(state: State, questions: Sequence[Question]) -> State:
+def with_questions(state: DecisionState, questions: Sequence[Question]) -> DecisionState:
     """The state with what is asked about it. Raises UserError where that cannot be put behind token ids."""
     asked = "\n\n".join(text for question in questions if (text := question.asked()))
     if not asked:
@@ -47,7 +47,7 @@ def with_questions(state: State, questions: Sequence[Question]) -> State:
     return [*before, {**last, "content": f"{last['content']}\n\n{asked}"}]
 
 
-def encoder(prompts: Prompts, state: State, before: str) -> tuple[list[int], Encode]:
+def encoder(prompts: Prompts, state: DecisionState, before: str) -> tuple[list[int], Encode]:
     """The ids of a prompt and of the text that begins its answer, and what encodes that text with more behind it, in
     this place. Where the text has tokens of its own behind the prompt, it is encoded alone, which is faster."""
     whole: Encode
@@ -63,7 +63,7 @@ def encoder(prompts: Prompts, state: State, before: str) -> tuple[list[int], Enc
     return head, whole
 
 
-def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[Ids], Ids]:
+def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[TokenIds], TokenIds]:
     """Ids before the slot, of each text in it, and behind it. A space before the slot goes into it where the tokenizer
     joins it to what follows. Raises UserError for a text that merges with what is beside it."""
     try:
@@ -74,9 +74,9 @@ def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple
         return _cut(encode, before[:-1], [f" {text}" for text in texts], behind)
 
 
-def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[Ids], Ids]:
+def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[TokenIds], TokenIds]:
     head = encode(before)
-    found, tails = list[Ids](), list[Ids]()
+    found, tails = list[TokenIds](), list[TokenIds]()
     for text in texts:
         bare, whole = encode(before + text), encode(before + text + behind)
         if bare[: len(head)] != head or len(bare) == len(head):
@@ -91,7 +91,7 @@ def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tupl
     return head, found, tails[0]
 
 
-def laid_alone(prompts: Prompts, state: State, question: Question) -> Laid:
+def laid_alone(prompts: Prompts, state: DecisionState, question: Question) -> Laid:
     """A question on a canvas of its own."""
     asked, (before, behind) = with_questions(state, [question]), question.around
     start = len(prompts.encode(asked))
@@ -101,15 +101,15 @@ def laid_alone(prompts: Prompts, state: State, question: Question) -> Laid:
 
 
 def laid_joint(
-    prompts: Prompts, state: State, questions: Mapping[str, Question], pieces: Sequence[str],
-    decided: Mapping[str, Ids],
+    prompts: Prompts, state: DecisionState, questions: Mapping[str, Question], pieces: Sequence[str],
+    decided: Mapping[str, TokenIds],
 ) -> dict[str, Laid]:  # fmt: skip
     """The questions that are not decided, on one canvas. pieces: its texts and the names of questions, in order."""
     asked = with_questions(state, list(questions.values()))
     start, texts = len(prompts.encode(asked)), _texts(questions, pieces)
     _, encode = encoder(prompts, asked, texts[0])
-    spelt: dict[str, tuple[Ids, ...]] = {}
-    parts = list[Ids]()  # ids of the texts between the slots
+    spelt: dict[str, tuple[TokenIds, ...]] = {}
+    parts = list[TokenIds]()  # ids of the texts between the slots
     for number, (name, question) in enumerate(questions.items()):
         within = encode if number == 0 else prompts.ids_of
         head, alternatives, tail = cut(within, texts[number], question.texts, texts[number + 1])

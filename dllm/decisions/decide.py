@@ -7,10 +7,18 @@ from dataclasses import dataclass, field, replace
 
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.common.kinds import is_whole
-from dllm.decisions.canvases import SLOTS, Laid, State, default_pieces, laid_alone, laid_joint, plan_of_slot
-from dllm.decisions.estimators import ESTIMATORS, Plan, Scores
+from dllm.decisions.canvases import (
+    SLOT_MODES,
+    DecisionState,
+    Laid,
+    default_pieces,
+    laid_alone,
+    laid_joint,
+    plan_of_slot,
+)
+from dllm.decisions.estimators import ESTIMATORS, Plan, SlotScores
 from dllm.decisions.questions import Question
-from dllm.decisions.results import Decision, Decisions
+from dllm.decisions.results import Decisions, SlotDecision
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.ids import Ids as SpecialIds
 from dllm.models.order import AttentionKind
@@ -38,7 +46,7 @@ class DecisionOptions:
 
     def __post_init__(self) -> None:
         in_choices("estimator", self.estimator, ESTIMATORS)
-        in_choices("slot", self.slot, SLOTS)
+        in_choices("slot", self.slot, SLOT_MODES)
         if not is_whole(self.free):
             raise UserError(f"free={self.free!r} must be a whole number.")
         in_range("free", self.free, 0, MAX_FREE)
@@ -52,8 +60,8 @@ class DecisionOptions:
             raise UserError("neutral is empty. Give it a text without content, such as N/A.")
 
 
-def asking(
-    prompts: Prompts, ids: SpecialIds, state: State, questions: Mapping[str, Question], options: DecisionOptions
+def deciding(
+    prompts: Prompts, ids: SpecialIds, state: DecisionState, questions: Mapping[str, Question], options: DecisionOptions
 ) -> Asking:  # fmt: skip
     """Yields the queries to read, takes their readings, and returns the decisions. Raises UserError, before anything is
     read, for questions that cannot be laid on a canvas of this model."""
@@ -70,7 +78,7 @@ def asking(
         }
         return work.result(told)
     pieces = default_pieces(questions) if options.template is None else list(options.template)
-    answers, decided = dict[str, Decision](), dict[str, tuple[int, ...]]()
+    answers, decided = dict[str, SlotDecision](), dict[str, tuple[int, ...]]()
     while len(answers) < len(questions):
         left = [name for name in questions if name not in answers]
         laid_out = [laid_joint(prompts, one, questions, pieces, decided) for one in work.states(state)]
@@ -98,7 +106,7 @@ class _Work:
         self.forwards = self.rows = self.query_tokens = 0
         self.lengths: dict[str, int] = {}  # columns of every canvas
 
-    def states(self, state: State) -> list[State]:
+    def states(self, state: DecisionState) -> list[DecisionState]:
         """The state, and the neutral text if there is one."""
         return [state] if self.options.neutral is None else [state, self.options.neutral]
 
@@ -109,7 +117,7 @@ class _Work:
             return laid, plan
         other = self._read(f"neutral {canvas}", replace(neutral, alternatives=laid.alternatives))
 
-        def finish(found: Sequence[Reading]) -> Scores:
+        def finish(found: Sequence[Reading]) -> SlotScores:
             own, prior = plan.finish(found[: len(plan.queries)]), other.finish(found[len(plan.queries) :])
             pairs = zip(own.scores, prior.scores, strict=True)
             return replace(own, scores=tuple(score - before for score, before in pairs))
@@ -136,11 +144,13 @@ class _Work:
             setattr(self, name, getattr(self, name) + sum(getattr(one, name) for one in readings))
         return readings
 
-    def decision(self, question: Question, laid: Laid, scores: Scores, given: tuple[str, ...] = ()) -> Decision:
+    def decision(self, question: Question, laid: Laid, scores: SlotScores, given: tuple[str, ...] = ()) -> SlotDecision:
         fitted, asked = self.options.calibration.get(question.type), self.options.temperature
         temperature = asked if asked is not None else 1.0 if fitted is None else fitted
-        return Decision(question, scores, laid.alternatives, temperature, asked is None and fitted is not None, given)
+        return SlotDecision(
+            question, scores, laid.alternatives, temperature, asked is None and fitted is not None, given
+        )
 
-    def result(self, answers: Mapping[str, Decision]) -> Decisions:
+    def result(self, answers: Mapping[str, SlotDecision]) -> Decisions:
         costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens)
         return Decisions(answers, self.prompts.name, *costs)

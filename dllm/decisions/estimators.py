@@ -1,4 +1,4 @@
-"""Scores of alternatives of one or several tokens, all read in one forward.
+"""SlotScores of alternatives of one or several tokens, all read in one forward.
 
 Letters: a an alternative, a_i its tokens, a_<i those before, "goes on" the tokens that some alternative has there.
 
@@ -20,7 +20,7 @@ from math import exp, fsum, log, prod
 from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery
 
 Cells = tuple[int | None, ...]  # ids by column; None: masked
-Ids = tuple[int, ...]
+TokenIds = tuple[int, ...]
 ESTIMATORS = ("local", "marginal", "chain", "pseudo")
 
 
@@ -29,7 +29,7 @@ class Slot:
     """Where the alternatives may stand. width: columns of the slot."""
 
     head: Cells  # what stands before it
-    alternatives: tuple[Ids, ...]
+    alternatives: tuple[TokenIds, ...]
     tail: Cells  # what stands behind it
     start: int  # column where the answer begins
     mask: int
@@ -41,13 +41,13 @@ class Slot:
         masked = frozenset(at for at, cell in enumerate(cells) if cell is None)
         return ReadCanvas(tuple(self.mask if cell is None else cell for cell in cells), masked, self.start)
 
-    def query(self, given: Cells, wanted: Mapping[int, Ids]) -> ReadQuery:
+    def query(self, given: Cells, wanted: Mapping[int, TokenIds]) -> ReadQuery:
         """What to read of that canvas: tokens by column of the slot."""
         return ReadQuery(self.canvas(given), tuple((len(self.head) + at, ids) for at, ids in wanted.items()))
 
 
 @dataclass(frozen=True)
-class Scores:
+class SlotScores:
     """What an estimator says of the alternatives, in their order."""
 
     scores: tuple[float, ...]  # softmax over them gives the probabilities
@@ -61,12 +61,12 @@ class Plan:
     """What to read, and what the readings say."""
 
     queries: list[ReadQuery]
-    finish: Callable[[Sequence[Reading]], Scores]
+    finish: Callable[[Sequence[Reading]], SlotScores]
 
 
-def trie(alternatives: Sequence[Ids]) -> dict[Ids, Ids]:
+def trie(alternatives: Sequence[TokenIds]) -> dict[TokenIds, TokenIds]:
     """The tokens that go on behind each beginning."""
-    found = dict[Ids, dict[int, None]]()
+    found = dict[TokenIds, dict[int, None]]()
     for one in alternatives:
         for at, token in enumerate(one):
             found.setdefault(one[:at], {})[token] = None
@@ -100,7 +100,7 @@ def _in_order(slot: Slot, local: bool) -> Plan:
     nodes = trie(slot.alternatives)
     queries = [slot.query(begin, {len(begin): ids}) for begin, ids in nodes.items()]
 
-    def finish(found: Sequence[Reading]) -> Scores:
+    def finish(found: Sequence[Reading]) -> SlotScores:
         read = {
             begin: (dict(zip(ids, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
             for (begin, ids), one in zip(nodes.items(), found, strict=True)
@@ -114,9 +114,9 @@ def _in_order(slot: Slot, local: bool) -> Plan:
             masses.append(min(1.0, prod(exp(total) for _, total, _, _ in steps)))
             likeliest.append(all(top in values for values, _, top, _ in steps))
         if local:
-            return Scores(tuple(scores), tuple(chains), tuple(masses), tuple(likeliest))
+            return SlotScores(tuple(scores), tuple(chains), tuple(masses), tuple(likeliest))
         mass = min(1.0, fsum(map(exp, chains)))
-        return Scores(tuple(chains), tuple(chains), (mass,) * len(chains), tuple(likeliest))
+        return SlotScores(tuple(chains), tuple(chains), (mass,) * len(chains), tuple(likeliest))
 
     return Plan(queries, finish)
 
@@ -126,11 +126,11 @@ def _marginal(slot: Slot) -> Plan:
     longest = max(map(len, slot.alternatives))
     ids = {at: tuple(dict.fromkeys(one[at] for one in slot.alternatives if len(one) > at)) for at in range(longest)}
 
-    def finish(found: Sequence[Reading]) -> Scores:
+    def finish(found: Sequence[Reading]) -> SlotScores:
         read = [dict(zip(ids[at], found[0].log_p[at], strict=True)) for at in range(longest)]
         sums = tuple(fsum(read[at][token] for at, token in enumerate(one)) for one in slot.alternatives)
         likeliest = tuple(all(found[0].top[at] in read[at] for at in range(len(one))) for one in slot.alternatives)
-        return Scores(sums, sums, (min(1.0, fsum(map(exp, sums))),) * len(sums), likeliest)
+        return SlotScores(sums, sums, (min(1.0, fsum(map(exp, sums))),) * len(sums), likeliest)
 
     return Plan([slot.query((), ids)], finish)
 
@@ -140,7 +140,7 @@ def _pseudo(slot: Slot) -> Plan:
     pairs = [(one, at) for one in slot.alternatives for at in range(len(one))]
     queries = [slot.query((*one[:at], None, *one[at + 1 :]), {at: (one[at],)}) for one, at in pairs]
 
-    def finish(found: Sequence[Reading]) -> Scores:
+    def finish(found: Sequence[Reading]) -> SlotScores:
         each = iter(found)
         mine = [[next(each) for _ in one] for one in slot.alternatives]
         sums = tuple(fsum(read.log_p[0][0] for read in reads) for reads in mine)
@@ -148,7 +148,7 @@ def _pseudo(slot: Slot) -> Plan:
             all(read.top[0] == token for read, token in zip(reads, one, strict=True))
             for reads, one in zip(mine, slot.alternatives, strict=True)
         )
-        return Scores(sums, sums, (None,) * len(sums), likeliest)
+        return SlotScores(sums, sums, (None,) * len(sums), likeliest)
 
     return Plan(queries, finish)
 
@@ -165,7 +165,7 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
     weighed = estimator == "local" and len(lengths) > 1
     plans = [*parts, planned(opened, estimator)] if weighed else parts
 
-    def finish(found: Sequence[Reading]) -> Scores:
+    def finish(found: Sequence[Reading]) -> SlotScores:
         each = iter(found)
         told = [plan.finish([next(each) for _ in plan.queries]) for plan in plans]
         if weighed:
@@ -180,11 +180,11 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
     return Plan([query for plan in plans for query in plan.queries], finish)
 
 
-def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[Scores]) -> Scores:
-    """Scores of several lengths in the order of the alternatives."""
+def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[SlotScores]) -> SlotScores:
+    """SlotScores of several lengths in the order of the alternatives."""
     rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
         n: iter(list(zip(one.scores, one.logprobs, one.mass, one.likeliest, strict=True)))
         for n, one in zip(lengths, told, strict=True)
     }
     columns = tuple(zip(*(next(rows[len(one)]) for one in slot.alternatives), strict=True))
-    return Scores(*columns)
+    return SlotScores(*columns)

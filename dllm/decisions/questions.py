@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from dllm.errors import UserError, in_choices
 
-SLOT = "{slot}"
-LABELS = ("values", "letters")
+SLOT_MARK = "{slot}"
+LABEL_KINDS = ("values", "letters")
 MAX_CHOICES, MAX_LEVELS = 255, 256
 Value = str | bool
 
@@ -38,7 +38,7 @@ class Question:
     def __post_init__(self) -> None:
         for name in ("values", "descriptions"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        in_choices("labels", self.labels, LABELS)
+        in_choices("labels", self.labels, LABEL_KINDS)
         texts = [text_of(value) for value in self.values]
         most = min(self.most, len(ascii_uppercase)) if self.labels == "letters" else self.most
         if not 2 <= len(texts) <= most:
@@ -51,8 +51,8 @@ class Question:
             raise UserError(f"{self.unit} must be distinct, and {twice!r} stands there twice. Drop one.")
         if self.descriptions and len(self.descriptions) != len(texts):
             raise UserError(f"there are {len(self.descriptions)} descriptions for {len(texts)} {self.unit}.")
-        if self.template is not None and (count := self.template.count(SLOT)) != 1:
-            raise UserError(f"template={self.template!r} must hold {SLOT} once, and holds it {count} times.")
+        if self.template is not None and (count := self.template.count(SLOT_MARK)) != 1:
+            raise UserError(f"template={self.template!r} must hold {SLOT_MARK} once, and holds it {count} times.")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ class Question:
     @property
     def around(self) -> tuple[str, str]:
         """The text before and behind the slot."""
-        before, _, behind = (f"Answer: {SLOT}" if self.template is None else self.template).partition(SLOT)
+        before, _, behind = (f"Answer: {SLOT_MARK}" if self.template is None else self.template).partition(SLOT_MARK)
         return before, behind
 
     def asked(self) -> str:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from dllm.decisions.estimators import Scores, softmax
+from dllm.decisions.estimators import SlotScores, softmax
 from dllm.decisions.questions import Question, ScoreQuestion, Value, text_of
 
 
 @dataclass(frozen=True)
-class Decision:
+class SlotDecision:
     """The answer to one question. Probabilities are those of the alternatives given that one of them is the answer."""
 
     question: Question
-    scores: Scores
+    scores: SlotScores
     tokens: tuple[tuple[int, ...], ...]  # of each alternative, as the tokenizer writes it
     temperature: float = 1.0  # divides the scores
     calibrated: bool = False  # whether the temperature was fitted on labelled items
@@ -90,10 +90,10 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Decisions(Mapping[str, Decision]):
+class Decisions(Mapping[str, SlotDecision]):
     """The answers by name, and what they took."""
 
-    answers: Mapping[str, Decision]
+    answers: Mapping[str, SlotDecision]
     model: str
     input_tokens: int  # of prompts and templates, once per canvas
     forwards: int
@@ -101,7 +101,7 @@ class Decisions(Mapping[str, Decision]):
     query_tokens: int  # their columns
     more: Mapping[str, Any] = field(default_factory=dict)  # what a server adds to the costs
 
-    def __getitem__(self, name: str) -> Decision:
+    def __getitem__(self, name: str) -> SlotDecision:
         return self.answers[name]
 
     def __iter__(self) -> Iterator[str]:

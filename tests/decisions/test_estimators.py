@@ -12,10 +12,10 @@ import torch
 
 from dllm import Decoder
 from dllm.analysis.likelihood import Estimator, Likelihood
-from dllm.analysis.reading import read
+from dllm.analysis.reading import read_canvases
 from dllm.constraints import Choice as Among
 from dllm.decisions.canvases import Laid, plan_of_slot
-from dllm.decisions.estimators import Scores, Slot, planned, softmax
+from dllm.decisions.estimators import Slot, SlotScores, planned, softmax
 from dllm.models.bundle import Model, load
 from dllm.samplers.order import Order
 from tests.support.harness import DATA
@@ -41,9 +41,9 @@ def log_p(model: Model, cells: tuple[int | None, ...], at: int) -> list[float]:
     return values
 
 
-def scores(model: Model, slot: Slot, estimator: str) -> Scores:
+def scores(model: Model, slot: Slot, estimator: str) -> SlotScores:
     plan = planned(slot, estimator)
-    return plan.finish(read(model, plan.queries))
+    return plan.finish(read_canvases(model, plan.queries))
 
 
 def drawn(seed: int) -> tuple[tuple[int, ...], ...]:
@@ -109,7 +109,7 @@ def test_closed_slots_weigh_lengths_by_the_open_one(model: Model) -> None:
     parts = {}
     for mode in ("open", "closed"):
         plan = plan_of_slot(laid, 60, 61, "local", mode, 0, anywhere=True)
-        parts[mode] = softmax(plan.finish(read(model, plan.queries)).scores)
+        parts[mode] = softmax(plan.finish(read_canvases(model, plan.queries)).scores)
     first = softmax([log_p(model, (*HEAD, None, *TAIL), len(HEAD))[token] for token in (4, 5)])
     assert parts["closed"][:2] == pytest.approx([sum(parts["open"][:2]) * p for p in first], abs=1e-10)
     assert sum(parts["closed"]) == pytest.approx(1, abs=1e-12)
@@ -118,7 +118,7 @@ def test_closed_slots_weigh_lengths_by_the_open_one(model: Model) -> None:
 def test_rows_are_the_inner_nodes_and_equal_canvases_are_computed_once(model: Model) -> None:
     slot = Slot(HEAD, ((4, 5, 9), (4, 6, 9), (5, 9)), (), len(HEAD), 60, 3)
     plan = planned(slot, "local")
-    found = read(model, [*plan.queries, *plan.queries])
+    found = read_canvases(model, [*plan.queries, *plan.queries])
     assert sum(one.rows for one in found) == 5 == len(plan.queries) and sum(one.forwards for one in found) == 1
 
 
