@@ -1,0 +1,112 @@
+"""A 0.6B model on a CPU, in seconds: ``python -m experiments.bench.laptop``.
+
+Random weights of Tiny-A2D's shape (Qwen3-0.6B), so no text means anything, and no score is told. A schedule commits so
+many tokens a forward, so tokens a second are forwards a second times that number. Every way decodes the same prompt,
+batch 1. Prints a Markdown table with wall and CPU time, the memory of the process, and the load of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dllm import Decoder, Model, part
+from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.config import ModelConfig
+from dllm.models.fused import fuse_products
+from dllm.models.ids import Ids
+from dllm.models.order import FULL, AnswerBlocks
+from dllm.models.quantize import quantize_weights
+from experiments.bench.step import prompt_of, random_model
+from experiments.support import markdown
+from experiments.support.scripts import counted, refusing
+
+BLOCK, PER_STEP = 32, 4
+HEADS = ("weights", "attention", "cache", "s a forward", "CPU s a forward", "tokens/s at 1", f"tokens/s at {PER_STEP}",
+         "memory, GB")  # fmt: skip
+
+
+def tiny_a2d() -> ModelConfig:
+    """Qwen3-0.6B's shape."""
+    return ModelConfig(
+        family="a2d", width=1024, layers=28, heads=16, kv_heads=8, head_dim=128, mlp_width=3072, vocab=151936,
+        max_length=40960, eps=1e-6, theta=1e6, mask_id=151669, eos_id=151645, pad_id=151643, rotary_dim=128,
+        qk_norm=True, tied=True, attention=FULL,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of one decode: forwards, wall and CPU seconds."""
+
+    forwards: int
+    wall: float
+    cpu: float
+
+
+def network(config: ModelConfig, weights: str) -> Model:
+    """Random weights, kept as ``dllm.load`` keeps them."""
+    quantised = weights != "float32"
+    found = random_model(config, torch.device("cpu"), torch.bfloat16 if quantised else torch.float32)
+    fuse_products(found)
+    if quantised:
+        quantize_weights(found, weights)
+    elif can_pack(found.device, found.dtype):
+        pack_weights(found)
+    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    return Model(found, config, None, ids, "random", Path("random"))
+
+
+def timed(model: Model, cache: str, prompt: int, answer: int) -> Times:
+    """One answer, a token a forward, after one forward that nobody counts."""
+    decoder = Decoder(model, part("sampler", "static"), part("blocks", "fixed", block_length=BLOCK), cache, "keep",
+                      gen_length=answer)  # fmt: skip
+    ids = prompt_of(prompt, 0, 50_000)
+    with torch.inference_mode():
+        tokens = torch.tensor([ids])
+        model.transformer.encode(tokens)
+    wall, cpu = time.perf_counter(), time.process_time()
+    (result,) = decoder([ids])
+    return Times(result.nfe, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def rows(config: ModelConfig, weights: str, prompt: int, answer: int) -> list[list[str]]:
+    """What a kind of weights takes under both kinds of attention."""
+    model, found = network(config, weights), []
+    for cache, kind in (("none", FULL), ("dual", FULL), ("finished", AnswerBlocks(BLOCK))):
+        model.transformer.config = own = replace(config, attention=kind)
+        took = timed(replace(model, config=own), cache, prompt, answer)
+        each = took.wall / took.forwards
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        found.append([weights, kind.name, cache, f"{each:.2f}", f"{took.cpu / took.forwards:.2f}", f"{1 / each:.1f}",
+                      f"{PER_STEP / each:.1f}", f"{memory:.1f}"])  # fmt: skip
+    return found
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompt", type=counted, default=32, help="tokens of the prompt")
+    parser.add_argument("--answer", type=counted, default=64, help="tokens of the answer")
+    parser.add_argument("--weights", nargs="+", default=["float32"], choices=["float32", "int8", "int4"])
+    parser.add_argument("--threads", type=counted, default=2)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    title = f"Random weights of 0.6B, prompt {options.prompt}, answer {options.answer}"
+    print(f"{title}, {options.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f}\n", flush=True)
+    table = [row for weights in options.weights for row in rows(tiny_a2d(), weights, options.prompt, options.answer)]
+    print(markdown.table(HEADS, table))
+    print(f"\nload {os.getloadavg()[0]:.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
