@@ -215,7 +215,18 @@ def settled(words: list[str], tiny: Path) -> list[str]:
     return [*kept, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
 
 
-CAUSAL = {"model=wedlm-8b": "tiny-wedlm", "model=nbdiff-7b": "tiny-nbdiff"}  # their small ones
+CAUSAL = {
+    "model=wedlm-8b": "tiny-wedlm",
+    "model=nbdiff-7b": "tiny-nbdiff",
+    "model=tiny-a2d": "tiny-a2d-mdlm",
+    "model=tiny-a2d-bd3lm": "tiny-a2d-bd3lm",
+    "model=dreamreasoner-8b": "tiny-diffcoder",
+    "model=rnd1": "tiny-rnd1",
+    "model=diffcoder-8b": "tiny-diffcoder",
+    "model=nemotron-8b": "tiny-nemotron",
+    "model=fastdllm-v2-7b": "tiny-fastdllm-v2",
+    "model=efficient-dlm-8b": "tiny-a2d-bd3lm",
+}  # their small ones
 
 
 def family_of(tiny: Path, name: str) -> Path:
