@@ -168,7 +168,7 @@ def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
                 and value not in known
                 and value in (*choices("sampler"), *brought_choices("sampler"))
             ):
-                place = f"{config_dir()}/{INNER_GROUP}/{value}.yaml"
+                place = f"{config_dir() or 'dllm/conf'}/{INNER_GROUP}/{value}.yaml"
                 lines = f"'defaults:' and '  - /sampler/{value}@_here_'"
                 yield f"{key}={value} lacks the file {place}. Write it, with the two lines {lines}."
             elif value not in known and (advice := of_choice(key, value)) is not None:

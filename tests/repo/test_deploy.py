@@ -1,0 +1,102 @@
+"""The files of deploy/: each is read by what it is for, where that is installed, and names what the server has."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from dllm.compose.parts import composed
+from dllm.models.bundle import Model, load
+from dllm.serve.jobs import Stats
+from dllm.serve.metrics import Metrics
+from tests.serve.live import live
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def read(name: str) -> Any:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def test_every_metric_that_is_asked_for_is_there() -> None:
+    page = Metrics(Stats, lambda: "ready").page().decode()
+    there = set(re.findall(r"^# TYPE (dllm_\w+)", page, re.MULTILINE))
+    for name in ("alerts.yml", "grafana.json"):
+        asked = set(re.findall(r"dllm_[a-z_]+", (DEPLOY / name).read_text()))
+        known = {metric for metric in asked if metric in there or re.sub("_(bucket|total)$", "", metric) in there}
+        assert asked == known and len(asked) >= 5, name
+    assert len(json.loads((DEPLOY / "grafana.json").read_text())["panels"]) == 8
+
+
+def test_settings_of_the_server_exist_and_times_outlast_an_answer() -> None:
+    task = composed(["task=serve"]).task
+    texts = {file.name: file.read_text() for file in DEPLOY.iterdir()}
+    for name in re.findall(r"task\.(\w+)=", "".join(texts.values())):
+        assert name in task, name
+    longest = task.timeout if task.grace is None else task.grace
+    (compose,) = read("docker-compose.yml")
+    deployment, service = read("kubernetes.yaml")
+    pod = deployment["spec"]["template"]["spec"]
+    assert int(compose["services"]["dllm"]["stop_grace_period"].removesuffix("s")) > longest
+    assert pod["terminationGracePeriodSeconds"] > longest
+    assert int(re.search(r"TimeoutStopSec=(\d+)", texts["dllm.service"])[1]) > longest  # type: ignore[index]
+    assert {
+        pod["containers"][0][f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")
+    } == {"/health"}
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+
+
+def test_prometheus_takes_its_files(tmp_path: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    for kind, name in (("rules", "alerts.yml"), ("config", "prometheus.yml")):
+        words = ["promtool", "check", kind, *(["--syntax-only"] if kind == "config" else []), name]
+        done = subprocess.run(words, cwd=tmp_path / "deploy", capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_systemd_takes_the_unit() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    words = ["systemd-analyze", "verify", "--man=no", str(DEPLOY / "dllm.service")]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60).stderr
+    assert not [line for line in said.splitlines() if "dllm.service" in line and "not executable" not in line], said
+
+
+@pytest.fixture
+def served() -> Model:
+    return load("mini-llada")
+
+
+def test_nginx_serves_it_under_a_path(served: Model, tmp_path: Path) -> None:
+    if shutil.which("nginx") is None:
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    with live(served) as server:
+        site = (DEPLOY / "nginx.conf").read_text().replace("127.0.0.1:8000", server.url.removeprefix("http://"))
+        (tmp_path / "site.conf").write_text(site.replace("listen 8080", "listen 127.0.0.1:18080"))
+        temporary = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in (
+            "client_body", "proxy", "fastcgi", "uwsgi", "scgi"))  # fmt: skip
+        (tmp_path / "nginx.conf").write_text(
+            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/log; events {{}}\n"
+            f"http {{ access_log off; {temporary} include {tmp_path}/site.conf; }}\n"
+        )
+        with subprocess.Popen(["nginx", "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path)]) as proxy:
+            try:
+                with httpx.Client(base_url="http://127.0.0.1:18080/llm/", timeout=30,
+                                  transport=httpx.HTTPTransport(retries=5)) as client:  # fmt: skip
+                    page = client.get("")
+                    assert page.status_code == 200 and 'reach("v1/parts")' in page.text and '"/v1' not in page.text
+                    body = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 8, "stream": True}
+                    reply = client.post("v1/chat/completions", json=body)
+                    assert reply.text.endswith("data: [DONE]\n\n") and len(reply.headers["x-request-id"]) == 32
+            finally:
+                proxy.terminate()
