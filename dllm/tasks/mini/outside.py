@@ -3,7 +3,8 @@ data they have to spell.
 
 The rule: a prompt is cut at commas, colons, bars, dashes and line ends. Parts that hold a word of the requests of
 training are its request; it is within if there is one, if half of the request's words are known, and if there are
-data, two at least: words in quotes, numbers, single capital letters and the words of the other parts. Words such as
+data, two at least: words in quotes, numbers, single capital letters, the names that training had, and the words of the
+other parts. Words such as
 "the" or "want" count neither way. A word of the data is spelt if it is not one token as it is written ("Kai" is, "kai"
 is not): the mini models get one list in six right that holds one such name, and next to none that holds more.
 """
@@ -46,6 +47,12 @@ def known() -> frozenset[str]:
 
 
 @cache
+def names_known() -> frozenset[str]:
+    """The names that training had, which are data wherever they stand: "put Kai, Emma, Hugo in reverse order"."""
+    return frozenset((*(word for word in words.whole() if word[0].isupper()), *words.NEW_NAMES))
+
+
+@cache
 def single_tokens() -> frozenset[str]:
     """The words of data that are one token each, as they are written."""
     nouns_and_verbs = {word + "s" for word in words.whole() if word.islower()}
@@ -59,7 +66,11 @@ def request_and_data(prompt: str) -> tuple[list[str], int]:
         rest = [word.lower() for word in found if len(word) > 1]
         data += sum(len(word) == 1 and word.isupper() and word not in "AI" for word in found) + rest.count("and")
         if asking() & set(rest):
-            said += [word for word in rest if word not in EMPTY]
+            names = [
+                word for word in found if word[0].isupper() and word in names_known() and word.lower() not in asking()
+            ]
+            data += len(names)
+            said += [word for word in rest if word not in EMPTY and word not in {name.lower() for name in names}]
         else:
             data += len(rest)
     return said, data
