@@ -16,7 +16,22 @@ _QWEN: dict[str, Any] = {
     "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
     "rope_scaling": None, "tie_word_embeddings": False, "use_sliding_window": False, "num_key_value_heads": 32,
 }  # fmt: skip
+_LLAMA: dict[str, Any] = {
+    "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+    "rope_scaling": None, "tie_word_embeddings": False, "num_key_value_heads": None, "head_dim": None,
+    "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
+}  # fmt: skip
 CLASSES: dict[str, dict[str, Any]] = {
+    # of transformers 4.57: Qwen3Config, Qwen2Config, LlamaConfig, Qwen3MoeConfig; 5.23: Ministral3Config
+    "a2d_qwen3": {**_QWEN, "head_dim": 128, "attention_bias": False, "layer_types": None, "sliding_window": None},
+    "a2d_qwen2": {**_QWEN, "head_dim": None, "layer_types": None},
+    "a2d_llama": _LLAMA,
+    "diffcoder": _LLAMA,
+    "fastdllm_v2": {**_QWEN, "bd_size": 32, "head_dim": None},
+    "sdar_moe": {"decoder_sparse_step": 1, "mlp_only_layers": None, "attention_bias": False, "rms_norm_eps": 1e-6,
+                 "max_position_embeddings": 32768, "tie_word_embeddings": False},
+    "nemotron": {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144, "rms_norm_eps": 1e-5,
+                 "hidden_act": "silu", "tie_word_embeddings": False, "sliding_window": None},
     "llada_mha_untied": {
         "n_kv_heads": None, "mlp_ratio": 4, "mlp_hidden_size": None, "activation_type": "swiglu", "alibi": False,
         "block_type": "sequential", "block_group_size": 1, "rope": False, "rope_full_precision": True,
