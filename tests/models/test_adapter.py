@@ -40,6 +40,9 @@ def loaded(source: Path, adapter: Path) -> dict[str, tuple[Tensor, tuple[int, in
         ("dream_gqa", {"use_rslora": True}),
         ("llada_gqa_tied", {"rank_pattern": {"blocks.0.q_proj": 5}, "alpha_pattern": {"q_proj": 2, "ff_out": 11}}),
         ("llada2_moe", {}),  # q, k and v in one matrix; experts
+        ("a2d_qwen3", {}),
+        ("nemotron", {}),  # names begin with encoder.
+        ("efficient_dlm", {}),
         ("wedlm_qknorm", {}),
         ("nbdiff_gqa", {}),
     ],
