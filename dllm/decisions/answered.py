@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from dllm.analysis.reading import Reading, ReadQuery, read_canvases
-from dllm.decisions.decide import Asking, DecisionOptions
+from dllm.decisions.decide import Deciding, DecisionOptions
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.errors import UserError, nearest
@@ -16,7 +16,7 @@ from dllm.models.bundle import Model
 MAX_ROWS, MAX_COLUMNS = 256, 16384  # of a forward
 
 
-def answered(model: Model, work: Sequence[Asking]) -> list[Decisions]:
+def answered(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
     """Drive all requests to their end. Those that read at the same time share forwards."""
     done: list[Decisions | None] = [None] * len(work)
     asked: dict[int, list[list[ReadQuery]]] = {}

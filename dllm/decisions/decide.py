@@ -25,7 +25,7 @@ from dllm.models.order import AttentionKind
 from dllm.prompts import Prompts
 
 # Groups of queries, one for each question that is read by itself: a server in exact mode reads each apart.
-Asking = Generator[list[list[ReadQuery]], list[list[Reading]], Decisions]
+Deciding = Generator[list[list[ReadQuery]], list[list[Reading]], Decisions]
 ORDERS = ("surest",)
 MAX_FREE = 256
 
@@ -62,7 +62,7 @@ class DecisionOptions:
 
 def deciding(
     prompts: Prompts, ids: SpecialIds, state: DecisionState, questions: Mapping[str, Question], options: DecisionOptions
-) -> Asking:  # fmt: skip
+) -> Deciding:  # fmt: skip
     """Yields the queries to read, takes their readings, and returns the decisions. Raises UserError, before anything is
     read, for questions that cannot be laid on a canvas of this model."""
     if not questions:

@@ -26,6 +26,8 @@ from dllm.serve.answering import Answering, Streaming, left
 from dllm.serve.body import parsed
 from dllm.serve.choose import Defaults
 from dllm.serve.compiling import Compiling
+from dllm.serve.deciding import decisions_of
+from dllm.serve.decision_fields import asked_decisions
 from dllm.serve.decoding import Decoding, too_late
 from dllm.serve.formats import formats_offered
 from dllm.serve.guard import GONE, Guard
@@ -89,6 +91,7 @@ class Service:
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/decisions", self.decide, methods=["POST"]),
             Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
             Route("/v1/parts", self.parts), Route("/health", self.health),
             Route("/metrics", self.show_metrics), Route("/", self.playground),
@@ -115,6 +118,30 @@ class Service:
 
     async def complete(self, request: HttpRequest) -> Response:
         return await self._reply(request, chat=False)
+
+    async def decide(self, request: HttpRequest) -> Response:
+        """Answer questions by probabilities. Raises Refused."""
+        body = await body_of(request, self.settings.read_timeout)
+        if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
+            raise self.full_queue(waiting)
+        asked = await self._apart(lambda: asked_decisions(parsed(body), self.defaults))
+        answer = decisions_of(asked, self.scheduler, self._apart, self.settings.timeout, request.state.ident)
+        work = asyncio.create_task(answer)
+        gone = asyncio.create_task(left(request))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Response(status_code=GONE)
+            found = work.result()
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+        except Closing:
+            raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
+        finally:
+            work.cancel()
+            gone.cancel()
+        request.state.line.prompt_tokens, request.state.line.completion_tokens = found.input_tokens, len(found)
+        return JSONResponse({"id": f"decision-{request.state.ident}", "created": int(time.time()), **found.to_json()})
 
     async def models(self, request: HttpRequest) -> Response:
         return JSONResponse({"object": "list", "data": [self._card(name) for name in self.defaults.names]})
@@ -216,7 +243,8 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     """Routes that are not there, and methods that a route does not take."""
     assert isinstance(error, HTTPException)
     way_out = {
-        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/models or /v1/parts.",
+        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/decisions, /v1/models "
+             "or /v1/parts.",
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)

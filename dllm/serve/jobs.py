@@ -112,7 +112,7 @@ class Limits:
 @dataclass
 class Stats:
     """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
-    that the caches asked for, and that the network ran, of finished jobs."""
+    that the caches asked for, and that the network ran, of finished jobs. reads: of decisions, finished."""
 
     waiting: int = 0
     rows: int = 0
@@ -124,4 +124,7 @@ class Stats:
     tokens: int = 0
     wanted: int = 0
     computed: int = 0
+    reads: int = 0
+    read_forwards: int = 0
+    read_seconds: float = 0.0
     ended: Counter[str] = field(default_factory=Counter)

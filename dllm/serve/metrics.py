@@ -15,6 +15,7 @@ from dllm.serve.wire import ParsedRequest
 ROUTES = {
     "/": "playground", "/health": "health", "/metrics": "metrics", "/v1/models": "models", "/v1/parts": "parts",
     "/v1/chat/completions": "chat", "/v1/completions": "completions",
+    "/v1/decisions": "decisions",
 }  # fmt: skip
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.jobs.Stats``): as they are now, and as they grew.
@@ -27,6 +28,8 @@ SO_FAR = {
     "forwards": "Forwards of finished answers.", "tokens": "Tokens of finished answers.",
     "wanted": "Query rows that the caches of finished answers asked for.",
     "computed": "Query rows that the network computed for them.",
+    "reads": "Finished reads of decisions.", "read_forwards": "Forwards of such reads.",
+    "read_seconds": "Seconds that these forwards took.",
 }  # fmt: skip
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
 STATES = ("ready", "closing", "failed", "closed")
@@ -58,7 +61,7 @@ class Metrics:
         """Count a reply."""
         route = "models" if path.startswith("/v1/models/") else ROUTES.get(path, "other")
         self.requests.labels(route, str(status)).inc()
-        if route in ("chat", "completions"):
+        if route in ("chat", "completions", "decisions"):
             self.seconds.labels(route).observe(seconds)
 
     def answered(self, asked: ParsedRequest, first_text: float | None) -> None:

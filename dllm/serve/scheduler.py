@@ -2,9 +2,10 @@
 
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
 rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows have
-had the least of the device takes the next turn. What a row sees never depends on its neighbours, so its answer is the
-same alone and under load, but for products that round otherwise in another batch (``task.exact`` and
-``kernels=invariant`` rule them out), and a job that must begin anew comes to where it was.
+had the least of the device takes the next turn; reads of decisions (``dllm.serve.reads``) count as a lane. What a row
+sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
+otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin anew
+comes to where it was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -26,6 +28,7 @@ from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
 from dllm.serve.lane import Entry, SettingBatch
+from dllm.serve.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
 
 LOG = logging.getLogger("dllm.serve")
 KEPT = 16  # runners of past settings that are kept for the next request
@@ -44,6 +47,7 @@ class Scheduler:
         self.dropped: set[int] = set()
         self.lanes: dict[object, SettingBatch] = {}
         self.runners: OrderedDict[object, Runner] = OrderedDict()
+        self.reads = ReadQueue(model, limits)
         self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
         self.status, self.told = "ready", Stats()
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
@@ -63,7 +67,7 @@ class Scheduler:
             lanes = [lane for lane in self.lanes.values() if len(lane)]
             return replace(
                 self.told,
-                waiting=len(self.queue),
+                waiting=len(self.queue) + len(self.reads),
                 rows=sum(map(len, lanes)),
                 lanes=len(lanes),
                 cells=sum(len(lane) * lane.columns for lane in lanes),
@@ -83,13 +87,31 @@ class Scheduler:
         with self.condition:
             if self.status != "ready":
                 raise Closing(f"the server is {self.status} and takes no more requests.")
-            if len(self.queue) >= self.limits.max_waiting:
-                raise Full(len(self.queue))
+            if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
+                raise Full(len(self.queue) + len(self.reads))
             self.count += 1
             entry.number = self.count
             self.queue.append(entry)
             self.condition.notify()
         return entry.number
+
+    def submit_read(self, job: ReadJob, deliver: Callable[[ReadDone | Failed], None]) -> int:
+        """Queue what one request reads, and return its number. Raises as ``submit``."""
+        longest = max(len(query.canvas.tokens) for queries in job.groups for query in queries)
+        if longest > self.limits.max_cells:
+            raise UserError(
+                f"the prompt and its template take {longest} tokens, and the server reads at most "
+                f"{self.limits.max_cells} at a time (max_cells). Shorten the prompt."
+            )
+        with self.condition:
+            if self.status != "ready":
+                raise Closing(f"the server is {self.status} and takes no more requests.")
+            if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
+                raise Full(len(self.queue) + len(self.reads))
+            self.count += 1
+            self.reads.add(ReadEntry(self.count, job, deliver), [lane.service for lane in self.lanes.values()])
+            self.condition.notify()
+            return self.count
 
     def abort(self, number: int) -> None:
         """Drop a job before the coming turn. No event follows."""
@@ -124,16 +146,21 @@ class Scheduler:
             LOG.exception("the decode thread died")
             with self.condition:
                 self.status = "failed"
-                lost = [*(entry for lane in self.lanes.values() for entry in lane.everyone()), *self.queue]
+                lost: list[Entry | ReadEntry] = [
+                    *(entry for lane in self.lanes.values() for entry in lane.everyone()),
+                    *self.queue,
+                ]
+                lost += self.reads.entries
                 self.queue.clear()
                 self.lanes.clear()
+                self.reads.entries.clear()
             for entry in lost:
                 self._fail(entry, "error", f"the server failed ({type(error).__name__}).")
 
     def _work(self) -> None:
         while self.status != "closed":
             with self.condition:
-                while not (self.queue or self.lanes or self.dropped or self.status == "closing"):
+                while not (self.queue or self.lanes or self.reads or self.dropped or self.status == "closing"):
                     self.condition.wait()
             self.step()
 
@@ -144,40 +171,51 @@ class Scheduler:
             self._leave()
             late = self._late(time.monotonic())
             self._admit()
-            lanes = dict(self.lanes)
-            if self.status == "closing" and not self.queue and not lanes:
+            lanes, reads = dict(self.lanes), len(self.reads) > 0
+            if self.status == "closing" and not self.queue and not lanes and not self.reads:
                 self.status = "closed"
         for entry, kind, message in late:
             self._fail(entry, kind, message)
-        if lanes:
-            self._turn(*min(lanes.items(), key=lambda item: item[1].service))
+        least = min(lanes.items(), key=lambda item: item[1].service) if lanes else None
+        if reads and (least is None or self.reads.service <= least[1].service):
+            self._read()
+        elif least is not None:
+            self._turn(*least)
 
     def _leave(self) -> None:
         """Drop what was aborted."""
         if not self.dropped:
             return
-        there = [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]
+        there: list[Entry | ReadEntry] = [
+            *self.queue,
+            *self.reads.entries,
+            *(entry for lane in self.lanes.values() for entry in lane.everyone()),
+        ]
         self.told.ended["aborted"] += sum(entry.number in self.dropped for entry in there)
         self.queue = deque(entry for entry in self.queue if entry.number not in self.dropped)
+        self.reads.drop(self.dropped)
         for number in self.dropped:
             for lane in self.lanes.values():
                 lane.drop(number)
         self.dropped.clear()
         self._close_lanes()
 
-    def _late(self, now: float) -> list[tuple[Entry, str, str]]:
+    def _late(self, now: float) -> list[tuple[Entry | ReadEntry, str, str]]:
         """Drop the jobs whose time is up, or whose rows would never end."""
-        out = []
+        out: list[tuple[Entry | ReadEntry, str, str]] = []
         closing = self.status == "closing" and now > self.stops_at
-        for entry in [*self.queue, *(entry for lane in self.lanes.values() for entry in lane.everyone())]:
+        there: list[Entry | ReadEntry] = [*self.queue, *self.reads.entries]
+        there += [entry for lane in self.lanes.values() for entry in lane.everyone()]
+        for entry in there:
             if closing:
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
                 out.append((entry, "timeout", f"the answer took longer than {now - entry.submitted:.0f} s."))
-            elif entry.stuck:
+            elif isinstance(entry, Entry) and entry.stuck:
                 out.append((entry, "forwards", entry.stuck))
         numbers = {entry.number for entry, _, _ in out}
         if numbers:
+            self.reads.drop(numbers)
             self.queue = deque(entry for entry in self.queue if entry.number not in numbers)
             for lane in self.lanes.values():
                 for number in numbers:
@@ -196,7 +234,7 @@ class Scheduler:
             opening += entry.columns
             if entry.key not in self.lanes:
                 lane = SettingBatch(self.runner_of(entry.job.chosen), self.prompts, entry.job.trace)
-                lane.service = min((other.service for other in self.lanes.values()), default=0.0)
+                lane.service = min(self._services(), default=0.0)
                 self.lanes[entry.key] = lane
             self.lanes[entry.key].add(entry)
 
@@ -213,6 +251,24 @@ class Scheduler:
             joins = key == entry.key
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
         return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_cells
+
+    def _services(self) -> list[float]:
+        """What everybody who runs has had of the device."""
+        return [*(lane.service for lane in self.lanes.values()), *([self.reads.service] if self.reads else [])]
+
+    def _read(self) -> None:
+        """Run a forward of reads, and tell their clients."""
+        began = time.perf_counter()
+        done, failed = self.reads.turn()
+        with self.condition:
+            self.reads.drop({entry.number for entry in done} | {entry.number for entry, _, _ in failed})
+            self.told.read_forwards += 1
+            self.told.read_seconds += time.perf_counter() - began
+            self.told.reads += len(done)
+        for entry in done:
+            self._deliver(entry, entry.done())
+        for entry, kind, message in failed:
+            self._fail(entry, kind, message)
 
     def _turn(self, key: object, lane: SettingBatch) -> None:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin anew."""
@@ -287,14 +343,14 @@ class Scheduler:
             self._fail(entry, "memory", f"an answer of {len(entry.job.request.tokens)} tokens needs more memory than "
                        "there is.")  # fmt: skip
 
-    def _fail(self, entry: Entry, kind: str, message: str, error: Exception | None = None) -> None:
+    def _fail(self, entry: Entry | ReadEntry, kind: str, message: str, error: Exception | None = None) -> None:
         name = entry.job.ident or uuid.uuid4().hex[:12]
         LOG.warning("request %s failed: %s %s (%s)", name, kind, message, type(error).__name__ if error else "-")
         with self.condition:
             self.told.ended[kind] += 1
         self._deliver(entry, Failed(kind, message, name))
 
-    def _deliver(self, entry: Entry, event: Event) -> None:
+    def _deliver(self, entry: Entry | ReadEntry, event: Any) -> None:
         try:
             entry.deliver(event)
         except Exception:

@@ -1,0 +1,91 @@
+"""One request for decisions: laid on canvases away from the event loop, read by the decode thread, answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from dllm.analysis.reading import Reading, ReadQuery
+from dllm.decisions import Decisions
+from dllm.decisions.decide import Deciding, deciding
+from dllm.serve.decision_fields import AskedDecisions
+from dllm.serve.decoding import STATUS, too_late
+from dllm.serve.jobs import Failed
+from dllm.serve.reads import ReadDone, ReadJob
+from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.scheduler import Scheduler
+
+CANVASES_PER_ROW = 32  # canvases of a request, times the rows that are decoded together
+OVERRUN = 2.0  # seconds after the deadline in which the scheduler may say so itself
+
+
+class Apart(Protocol):
+    """Runs a function away from the event loop."""
+
+    def __call__(self, act: Callable[[], Any]) -> Awaitable[Any]: ...
+
+
+async def decisions_of(
+    asked: AskedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, ident: str = ""
+) -> Decisions:
+    """The answers. Raises Refused for questions that cannot be laid on a canvas, and where they cannot be read; Full
+    and Closing as the scheduler does."""
+    began, waited = time.monotonic(), 0.0
+    work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options)
+    step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None))
+    while not isinstance(step, Decisions):
+        check_rows(step, scheduler.limits.max_rows * CANVASES_PER_ROW)
+        done = await _read(ReadJob(step, began + timeout, ident), scheduler, timeout)
+        waited += done.waited
+        step = await apart(partial(advanced, work, done.readings))
+    return replace(step, model=asked.model, more={"waited": waited, "seconds": time.monotonic() - began})
+
+
+def advanced(work: Deciding, readings: list[list[Reading]] | None) -> list[list[ReadQuery]] | Decisions:
+    """What the request reads next, or its answer. Raises Refused."""
+    with as_refusal("questions"):
+        try:
+            return next(work) if readings is None else work.send(readings)
+        except StopIteration as end:
+            answer: Decisions = end.value
+            return answer
+
+
+def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:
+    """Raise Refused for more canvases than a request may have."""
+    rows = sum(len({query.canvas for query in group}) for group in groups)
+    if rows > most:
+        sentence = f"the questions take {rows} canvases, more than {most}. Ask fewer, or with estimator=marginal."
+        raise Refused(413, sentence, "questions", "too_many_rows")
+
+
+async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ReadDone | Failed] = loop.create_future()
+
+    def put(event: ReadDone | Failed) -> None:
+        if not future.done():
+            future.set_result(event)
+
+    def deliver(event: ReadDone | Failed) -> None:
+        with suppress(RuntimeError):  # the event loop has gone, and with it the client
+            loop.call_soon_threadsafe(put, event)
+
+    with as_refusal("input"):
+        number = scheduler.submit_read(job, deliver)
+    try:
+        found = await asyncio.wait_for(future, job.deadline - time.monotonic() + OVERRUN)
+    except TimeoutError:
+        raise too_late(timeout) from None
+    finally:
+        if not future.done() or future.cancelled():
+            scheduler.abort(number)
+    if isinstance(found, Failed):
+        message = f"{found.message} The log has it as {found.id}."
+        raise Refused(STATUS.get(found.kind, 500), message, code=found.kind)
+    return found

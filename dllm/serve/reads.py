@@ -1,0 +1,145 @@
+"""Reads that wait for the decode thread: forwards that commit nothing, taken between turns (``dllm.serve.scheduler``).
+
+First come, first served, a forward of at most ``max_opening`` columns at a time. Canvases of several requests share a
+forward, but in exact mode, where each question has forwards of its own, and so the numbers that it has alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.serve.jobs import Failed, Limits
+
+
+@dataclass(frozen=True)
+class ReadJob:
+    """What one request reads at once: queries by question. deadline: by ``time.monotonic``. ident: the request's."""
+
+    groups: list[list[ReadQuery]]
+    deadline: float
+    ident: str = ""
+
+
+@dataclass(frozen=True)
+class ReadDone:
+    """Its readings, by question. waited: seconds until its first forward."""
+
+    readings: list[list[Reading]]
+    waited: float
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A canvas of one question, and which of its queries read it."""
+
+    group: int
+    canvas: ReadCanvas
+    places: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class ReadEntry:
+    """A job on its way. todo: what is still to be read. alone: a forward that it shared has failed."""
+
+    number: int
+    job: ReadJob
+    deliver: Callable[[ReadDone | Failed], None]
+    submitted: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    alone: bool = False
+    todo: deque[Unit] = field(default_factory=deque)
+    found: dict[tuple[int, int], Reading] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, queries in enumerate(self.job.groups):
+            places: dict[ReadCanvas, list[int]] = {}
+            for place, query in enumerate(queries):
+                places.setdefault(query.canvas, []).append(place)
+            self.todo += [Unit(number, canvas, tuple(at)) for canvas, at in places.items()]
+
+    def done(self) -> ReadDone:
+        """All its readings."""
+        readings = [[self.found[number, place] for place in range(len(queries))]
+                    for number, queries in enumerate(self.job.groups)]  # fmt: skip
+        return ReadDone(readings, (self.started or self.submitted) - self.submitted)
+
+
+class ReadQueue:
+    """Belongs to the scheduler, which guards it. service: seconds of the device that its jobs have had, each."""
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        self.model, self.exact = model, limits.exact
+        self.columns, self.service = limits.max_opening, 0.0
+        self.entries: deque[ReadEntry] = deque()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, entry: ReadEntry, beside: Sequence[float]) -> None:
+        """Queue an entry. beside: the service of what runs: a newcomer has no claim to what others had before."""
+        if not self.entries and beside:
+            self.service = min(beside)
+        self.entries.append(entry)
+
+    def drop(self, numbers: set[int]) -> None:
+        """Take entries out."""
+        self.entries = deque(entry for entry in self.entries if entry.number not in numbers)
+
+    def chosen(self) -> list[tuple[ReadEntry, Unit]]:
+        """What the coming forward reads."""
+        picked: list[tuple[ReadEntry, Unit]] = []
+        widest = 0
+        for entry in self.entries:
+            if picked and (self.exact or entry.alone or picked[0][0].alone):
+                break
+            for unit in entry.todo:
+                if picked and self.exact and unit.group != picked[0][1].group:
+                    break
+                widest = max(widest, len(unit.canvas.tokens))
+                if picked and (len(picked) + 1) * widest > self.columns:
+                    return picked
+                picked.append((entry, unit))
+        return picked
+
+    def turn(self) -> tuple[list[ReadEntry], list[tuple[ReadEntry, str, str]]]:
+        """Run one forward. Returns the entries that it finished, and those that failed, with the kind and a sentence.
+        For the scheduler's thread."""
+        picked = self.chosen()
+        entries = list({id(entry): entry for entry, _ in picked}.values())
+        for entry in entries:
+            entry.started = entry.started or time.monotonic()
+        began = time.perf_counter()
+        try:
+            self._read(picked)
+        except torch.OutOfMemoryError:
+            self.columns = max(len(picked) // 2, 1) * max(len(unit.canvas.tokens) for _, unit in picked)
+            if len(picked) > 1:
+                return [], []
+            return [], [(entries[0], "memory", "a canvas of this decision needs more memory than there is.")]
+        except Exception as error:  # of one of them: it must not take its neighbours along
+            if len(entries) > 1:
+                for entry in entries:
+                    entry.alone = True
+                return [], []
+            sentence = str(error) if isinstance(error, UserError) else f"reading failed ({type(error).__name__})."
+            return [], [(entries[0], "error", sentence)]
+        self.service += (time.perf_counter() - began) / len(entries)
+        return [entry for entry in entries if not entry.todo], []
+
+    def _read(self, picked: Sequence[tuple[ReadEntry, Unit]]) -> None:
+        keys = [(entry, unit.group, place) for entry, unit in picked for place in unit.places]
+        queries = [entry.job.groups[group][place] for entry, group, place in keys]
+        told = set[int]()  # each job counts the forward that it took part in
+        for (entry, group, place), one in zip(keys, read_canvases(self.model, queries, len(picked)), strict=True):
+            entry.found[group, place] = replace(one, forwards=int(id(entry) not in told))
+            told.add(id(entry))
+        for entry, _ in picked:
+            entry.todo.popleft()

@@ -1,0 +1,179 @@
+"""POST /v1/decisions: OpenAI's form, vLLM's fields, refusals, and reads beside decodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from dllm import Decoder
+from dllm.decisions import Choice
+from dllm.models.bundle import Model
+from dllm.serve.choose import Defaults
+from dllm.serve.jobs import Limits
+from tests.serve.live import Live, live
+
+STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
+NAMES = [{"value": name} for name in ("Kai", "Emma", "Hugo")]
+FIRST = {"type": "choice", "name": "first", "choices": NAMES}
+TEMPLATE = {"template": '["{slot}", "'}
+ROW = "Rows as JSON:\nBush, 72, Cairo\nIvan, 92, Lima"
+
+
+@pytest.fixture(scope="module")
+def server(mini_model: Model, mini: Defaults) -> Iterator[Live]:
+    with live(mini_model, defaults=mini) as made:
+        yield made
+
+
+def ask(server: Live, **body: Any) -> httpx.Response:
+    with server.client() as client:
+        return client.post("/v1/decisions", json={"input": STATE, "questions": [FIRST], "diffusion": TEMPLATE, **body})
+
+
+def test_the_answer_is_pythons_in_openais_form(server: Live, mini_model: Model) -> None:
+    told = ask(server).json()
+    truth = Decoder(mini_model).decide(STATE, first=Choice(["Kai", "Emma", "Hugo"], template='["{slot}", "'))
+    (answer,) = told["answers"]
+    assert answer["type"] == "choice" and answer["name"] == "first" and answer["choice"] == "Emma"
+    found = {one["value"]: one["probability"] for one in answer["probabilities"]}
+    assert found == pytest.approx(truth["first"].probabilities, abs=1e-9)
+    assert answer["confidence"] == pytest.approx(truth["first"].confidence)
+    assert told["usage"]["output_tokens"] == 1 and told["usage"]["input_tokens"] == truth.input_tokens
+    assert told["diffusion"]["forwards"] == 1 and told["model"] == "mini"
+    assert not answer["diffusion"]["calibrated"] and "refusal" not in answer
+
+
+def test_openais_client_reads_the_answers(server: Live) -> None:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    body = {
+        "model": "mini", "questions": [{"type": "predicate", "instructions": "Is it a list?"}, {
+            "type": "score", "name": "length", "instructions": "How long is it?",
+            "levels": [{"label": "short"}, {"label": "long", "description": "over ten"}]}],
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": STATE}]}],
+    }  # fmt: skip
+    told = client.post("/decisions", body=body, cast_to=object)
+    first, second = told["answers"]
+    assert first["name"] == "q1" and 0 < first["probability"] < 1
+    assert [one["value"] for one in second["probabilities"]] == [0, 1]
+    assert second["score"] == pytest.approx(second["probabilities"][1]["probability"])
+
+
+def test_vllms_fields_are_taken(server: Live) -> None:
+    towns = [{"value": town, "description": f"a town called {town}"} for town in ("Cairo", "Lima")]
+    questions = [{"type": "choice", "name": n, "choices": [{"value": t["value"]} for t in towns]} for n in "ab"]
+    pieces = ['[{"name": "Bush", "age": 72, "town": "', "a", '"}, {"name": "Ivan", "age": 92, "town": "', "b", '"}]']
+    joint = {"input": ROW, "questions": questions, "joint": True, "cache_salt": "x", "safety_identifier": "y"}
+    told = ask(server, **joint, diffusion={"template": pieces}).json()
+    assert told["diffusion"]["rows"] == 1 and len(told["answers"]) == 2
+    chained = ask(server, **joint, diffusion={"template": pieces, "order": "surest"}).json()
+    assert [one["choice"] for one in chained["answers"]] == ["Cairo", "Lima"]
+    assert sorted(map(len, (one["diffusion"].get("given", []) for one in chained["answers"]))) == [0, 1]
+    letters = ask(server, diffusion={"labels": "letters"}).json()
+    assert letters["diffusion"]["rows"] == 1 and {one["value"] for one in letters["answers"][0]["probabilities"]} == {
+        "Kai", "Emma", "Hugo"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"questions": []}, "questions", "1 to 200"),
+        ({"questions": [FIRST, FIRST]}, "questions[1].name", "no other question"),
+        ({"questions": [{**FIRST, "choices": NAMES[:1]}]}, "questions[0].choices", "2 to 255 values, and has 1"),
+        ({"questions": [{**FIRST, "choices": [*NAMES, NAMES[0]]}]}, "questions[0].choices", "must be distinct"),
+        ({"questions": [{**FIRST, "choices": [{"value": ""}, *NAMES]}]}, "questions[0].choices", "must not be empty"),
+        ({"questions": [{**FIRST, "choices": [{"value": 3}]}]}, "questions[0].choices[0].value", "must be a text"),
+        ({"questions": [{**FIRST, "type": "chioce"}]}, "questions[0].type", "Did you mean 'choice'"),
+        ({"questions": [{**FIRST, "levels": []}]}, "questions[0].levels", "does not go with a choice"),
+        ({"input": " "}, "input", "empty"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "text alone"),
+        ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role", "input\\[0\\].role"),
+        ({"temperature": 1.0}, "temperature", 'write "diffusion"'),
+        ({"max_tokens": 3}, "max_tokens", "no field of a decision"),
+        ({"diffusion": {"sampler": "eb"}}, "diffusion.sampler", "no field 'sampler'"),
+        ({"diffusion": {"guidance": 1}}, "diffusion.guidance", "no field 'guidance'"),
+        ({"diffusion": {"template": "none"}}, "questions[0].choices", "holds it 0 times"),
+        ({"diffusion": {"template": "{slot}{slot}"}}, "questions[0].choices", "holds it 2 times"),
+        ({"diffusion": {"template": ["a"]}}, "diffusion.template", "must be a list"),
+        ({"diffusion": {"estimator": "locl"}}, "diffusion.estimator", "Did you mean 'local'"),
+        ({"diffusion": {"order": "surest"}}, "diffusion.order", "joint=true"),
+        ({"diffusion": {"template": 'E{slot}', "labels": "values"},
+          "questions": [{**FIRST, "choices": [{"value": "mma"}, {"value": "x"}]}]}, "questions", "merges with"),
+        ({"input": "Kai " * 5000}, "questions", "model's limit"),
+        ({"model": "other"}, "model", "not served here"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_and_nothing_is_computed(
+    server: Live, body: dict[str, Any], param: str, words: str
+) -> None:
+    import re
+
+    before = server.scheduler.figures().read_forwards
+    reply = ask(server, **body)
+    error = reply.json()["error"]
+    assert reply.status_code == (404 if "model" in body else 400) and error["type"] == "invalid_request_error"
+    assert error["param"] == param and re.search(words, error["message"]), error
+    assert server.scheduler.figures().read_forwards == before
+
+
+def test_too_many_canvases_are_refused(mini_model: Model, mini: Defaults) -> None:
+    with live(mini_model, defaults=mini, limits=Limits(max_rows=1)) as small:
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        spelt = [{"value": f"{a}{b}{a}{b}{a}"} for a in letters for b in "xyz"][:60]
+        reply = ask(small, questions=[{**FIRST, "choices": spelt}])
+        assert reply.status_code == 413 and "canvases" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_answer_under_load_is_the_answer_alone(mini_model: Model, mini: Defaults, exact: bool) -> None:
+    """Six clients ask among running decodes; in exact mode every number is the same to the last bit."""
+    spelt = {"type": "choice", "name": "spelt", "choices": [{"value": v} for v in ("Kai", "Emma", "Wilhelmina")]}
+    bodies = [
+        {"questions": [FIRST, spelt][: 1 + number % 2], "input": STATE + " " * (number % 3)} for number in range(6)
+    ]
+    with live(mini_model, defaults=mini, limits=Limits(exact=exact)) as busy:
+        alone = [ask(busy, **body).json()["answers"] for body in bodies]
+        decodes = [threading.Thread(target=decode, args=(busy,)) for _ in range(3)]
+        found: list[Any] = [None] * len(bodies)
+
+        def client(number: int) -> None:
+            found[number] = ask(busy, **bodies[number]).json()["answers"]
+
+        clients = [threading.Thread(target=client, args=(number,)) for number in range(len(bodies))]
+        for thread in [*decodes, *clients]:
+            thread.start()
+        for thread in [*decodes, *clients]:
+            thread.join(60)
+        if exact:
+            assert found == alone
+        for one, other in zip(found, alone, strict=True):
+            for answer, truth in zip(one, other, strict=True):
+                assert answer["diffusion"]["logprobs"] == pytest.approx(truth["diffusion"]["logprobs"], abs=1e-4)
+        page = httpx.get(f"{busy.url}/metrics").text
+        assert "dllm_reads_total 12.0" in page and 'route="decisions"' in page
+
+
+def decode(server: Live) -> None:
+    with server.client() as client:
+        ask = [{"role": "user", "content": "Latin square:\nA,B,C,D"}]
+        reply = client.post("/v1/chat/completions", json={"messages": ask, "max_tokens": 64})
+        assert reply.status_code == 200
+
+
+def test_a_read_whose_time_is_up_says_so(mini_model: Model, mini: Defaults) -> None:
+    with live(mini_model, defaults=mini, timeout=0.3, limits=Limits(max_opening=64)) as slow:
+        turn = slow.scheduler.reads.turn
+
+        def later() -> Any:
+            time.sleep(0.5)
+            return turn()
+
+        slow.scheduler.reads.turn = later
+        many = [{**FIRST, "name": str(n), "choices": [{"value": f"Wilhelmina{n}{v}"} for v in "ab"]} for n in range(12)]
+        reply = ask(slow, questions=many)
+        assert reply.status_code == 504 and reply.json()["error"]["code"] == "timeout"
