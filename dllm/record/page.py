@@ -7,6 +7,7 @@ beside every trace.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
@@ -21,6 +22,9 @@ from dllm.record.turns import Commits, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
+# What templates write around messages: roles between or behind their marks, and the marks themselves.
+MARKS = re.compile(r"<\|start_header_id\|>\w+<\|end_header_id\|>|<\|im_start\|>\w+\n|<[|/]?\w[^<>\s]*>|<\|[^<>|]*\|>")
+MAX_TITLE = 60
 MAX_FACT = 120  # characters of a schema or grammar above a trace
 SIGNS = {
     "edited": ("a", "took the place of another token"),
@@ -56,8 +60,18 @@ class Pane:
     def of(run: str, data: Mapping[str, Any], trace: Played) -> Pane:
         """From the content of a trace file, its trace, and the name of the run that it lies in (empty: in none)."""
         facts = part_facts(data["config"]) if data["config"] else {}
-        title = f"{run}: {sample_of(data)}" if run else sample_of(data)
-        return Pane(title, trace, facts | constraint_facts(data.get("constraint")))
+        name = f"{run}: {sample_of(data)}" if run else sample_of(data)
+        return Pane(
+            prompt_title(trace) or name, trace, {"sample": name} | facts | constraint_facts(data.get("constraint"))
+        )
+
+
+def prompt_title(trace: Played) -> str:
+    """The beginning of a trace's prompt, on one line and without the marks of a chat template; empty where it says
+    nothing."""
+    text = "".join(trace.words.get(token, "") for token in trace.prompt[: trace.start])
+    plain = " ".join(MARKS.sub(" ", text).split())
+    return plain if len(plain) <= MAX_TITLE else plain[: MAX_TITLE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def sample_of(data: Mapping[str, Any]) -> str:
@@ -90,7 +104,7 @@ def trace_page(panes: Sequence[Pane]) -> str:
     """The whole page; two panes stand side by side and share the slider."""
     last = max(len(pane.trace.turns) for pane in panes)
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
-    title = " and ".join(pane.title for pane in panes)
+    title = " and ".join(dict.fromkeys(pane.title for pane in panes))
     data = json.dumps({"colours": colours, "panes": [pane_data(pane) for pane in panes]}, separators=(",", ":"))
     parts = {
         "TITLE": escape(title), "STYLE": page_asset("trace.css"), "SCRIPT": page_asset("trace.js"),

@@ -35,6 +35,13 @@ def test_what_training_asks_is_within(wording: str, names: str, most: float) -> 
     assert len(far) <= most * len(items), far
 
 
+@pytest.mark.parametrize("prompt", [
+    "Can you put Kai, Emma, Hugo in reverse order?", "Put Ada, Zoe and Felix in alphabetical order",
+])  # fmt: skip
+def test_names_are_data_wherever_they_stand(prompt: str) -> None:
+    assert outside.warning([prompt]) is None
+
+
 @pytest.mark.parametrize("wording", ["plain", "trained", "unseen", "others"])
 def test_spelt_names_get_a_sentence_and_known_ones_none(wording: str) -> None:
     def told(names: str, of: Sequence[str]) -> list[str | None]:
