@@ -55,8 +55,12 @@ FOREIGN: dict[str, tuple[Foreign, ...]] = {
 # Architectures that no family here computes: what they are, and what to take instead.
 OTHER_ARCHITECTURES = {
     "VLMModel": ("a Nemotron-Labs-Diffusion with a tower for images", "the text model (NemotronLabsDiffusionModel)"),
-    "LLaDAVForCausalLM": ("LLaDA-V, which reads images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
-    "LLaDAMModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
+    "NemotronHTwoTowerForCausalLM": (
+        "Nemotron-Labs-TwoTower, two networks with state-space layers",
+        "Nemotron-Labs-Diffusion",
+    ),
+    "LlavaLLaDAModelLM": ("LLaDA-V, which reads images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
+    "MMadaModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
 }
 
 

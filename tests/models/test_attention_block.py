@@ -69,6 +69,8 @@ def test_a_mask_that_nothing_names_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("config", "words"), [
     ({"architectures": ["VLMModel"]}, "a Nemotron-Labs-Diffusion with a tower for images.*NemotronLabsDiffusionModel"),
+    ({"architectures": ["NemotronHTwoTowerForCausalLM"]}, "Nemotron-Labs-TwoTower.*Take Nemotron-Labs-Diffusion"),
+    ({"architectures": ["MMadaModelLM"]}, "MMaDA, which reads and draws images"),
     ({"architectures": ["Other"], "vision_config": {}}, "towers beside the text model"),
     ({"architectures": ["LlamaForCausalLM"]}, "known architectures are"),
 ])  # fmt: skip
