@@ -167,12 +167,14 @@ class Decoder:
         self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
         joint: bool = False, order: str | None = None, slot: str = "auto", free: int = 0,
         temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
-        **named: Question,
+        calibration: Mapping[str, float] | None = None, **named: Question,
     ) -> Decisions:  # fmt: skip
         """Answer questions about a state (text, messages or token ids) by probabilities, in one forward; nothing is
         decoded. Questions by name: as a mapping, or as keywords. See ``dllm.decisions`` and its ``DecisionOptions``.
         Raises UserError for questions that are unsound, or cannot be laid on a canvas of this model."""
-        options = DecisionOptions(estimator, joint, order, slot, free, temperature, neutral, template)
+        options = DecisionOptions(
+            estimator, joint, order, slot, free, temperature, neutral, template, calibration or {}
+        )
         return self.decide_many([state], {**(questions or {}), **named}, options=options)[0]
 
     def decide_many(

@@ -1,0 +1,130 @@
+"""``task=decide``: answer the questions of a file about every state of another, and leave a run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dllm.app.engines.base import refuse_engine
+from dllm.app.runs.places import fresh_folder, writing
+from dllm.app.runs.plan import RunPlan
+from dllm.common.kinds import coerce
+from dllm.common.terminal import say
+from dllm.decisions.calibration import Labelled, fitted, quality, read_calibration, write_calibration
+from dllm.decisions.canvases import DecisionState
+from dllm.decisions.decide import DecisionOptions
+from dllm.decisions.files import questions_of_file
+from dllm.decisions.questions import Question, text_of
+from dllm.decisions.results import Decisions
+from dllm.errors import UserError
+
+DECISIONS, CALIBRATION = "decisions.jsonl", "calibration.json"
+OPTION_KINDS = {"estimator": "str", "joint": "bool", "order": "str | None", "slot": "str", "free": "int",
+                "temperature": "float | None", "neutral": "str | None"}  # fmt: skip
+BATCH = 64  # states whose canvases share forwards
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Answer what ``config`` asks."""
+    refuse_engine(config, given)
+    plan, task = RunPlan.of(config), config["task"]
+    if task["questions"] is None or plan.options.prompts is None:
+        raise UserError("task=decide needs prompts=FILE (a state per line) and task.questions=FILE (a list). Add both.")
+    questions, calibrate = (
+        questions_of_file(str(task["questions"])),
+        coerce("task.calibrate", task["calibrate"], "bool"),
+    )
+    options = options_of_task(task, plan.prompts.name)
+    lines = states_of(Path(plan.options.prompts), questions)
+    decoder = plan.decoder(plan.load())
+    name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    folder = fresh_folder(Path(plan.options.output), name)
+    found = list[Decisions]()
+    with writing(folder), (folder / DECISIONS).open("w", encoding="utf-8") as file:
+        for at in range(0, len(lines), BATCH):
+            many = decoder.decide_many([state for state, _ in lines[at : at + BATCH]], questions, options=options)
+            for number, one in enumerate(many, at + 1):
+                truth = lines[number - 1][1]
+                line = {"id": str(number), **one.to_json(), **({"truth": truth} if truth else {})}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            found += many
+    report(plan.prompts.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
+
+
+def options_of_task(task: dict[str, Any], model: str) -> DecisionOptions:
+    """Raises UserError for a value that no reading has."""
+    values = {name: coerce(f"task.{name}", task[name], kind) for name, kind in OPTION_KINDS.items()}
+    kept = {} if task["calibration"] is None else read_calibration(str(task["calibration"]), model)
+    template = task["template"]
+    if template is not None and not (isinstance(template, list) and all(isinstance(one, str) for one in template)):
+        raise UserError(f"task.template={template!r} must be a list of texts and names of questions.")
+    return DecisionOptions(**values, template=template, calibration=kept)
+
+
+def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[DecisionState, dict[str, Any]]]:
+    """States and what is true of them. Raises UserError for a line that cannot be read."""
+    try:
+        lines = file.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"prompts={str(file)!r} cannot be read. Name a file of JSON lines.") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            state = next(entry[key] for key in ("prompt", "messages", "tokens") if key in entry)
+            truth = dict(entry.get("truth", {}))
+        except (ValueError, TypeError, AttributeError, StopIteration):
+            rule = '{"prompt": "...", "truth": {"NAME": "VALUE"}}'
+            raise UserError(f"line {number} of prompts={str(file)!r} must be like {rule}. Correct it.") from None
+        for name, value in truth.items():
+            if name not in questions or place_of(questions[name], value) is None:
+                raise UserError(f"line {number} of prompts={str(file)!r}: truth {name}={value!r} is no alternative.")
+        found.append((state, truth))
+    if not found:
+        raise UserError(f"prompts={str(file)!r} holds no line. Write a state in each.")
+    return found
+
+
+def place_of(question: Question, value: Any) -> int | None:
+    """The place of a value among the alternatives; of a predicate, true is the first."""
+    if question.type == "predicate" and isinstance(value, bool):
+        return int(not value)
+    texts = [text_of(one) for one in question.values]
+    text = text_of(value) if isinstance(value, str | bool) else str(value)
+    return texts.index(text) if text in texts else None
+
+
+def report(
+    model: str, questions: dict[str, Question], found: Sequence[Decisions], truths: Sequence[dict[str, Any]],
+    folder: Path, calibrate: bool,
+) -> None:  # fmt: skip
+    """Say how good the answers are, where their truth is known, and fit temperatures if asked to."""
+    labelled: dict[str, list[Labelled]] = {}
+    for name, question in questions.items():
+        items = [
+            Labelled(one[name].scores.scores, place)
+            for one, truth in zip(found, truths, strict=True)
+            if name in truth and (place := place_of(question, truth[name])) is not None
+        ]
+        if items:
+            labelled.setdefault(question.type, []).extend(items)
+            temperature = found[0][name].temperature
+            one = quality(items, temperature)
+            say(f"{name}: {one.items} labelled, accuracy {one.accuracy:.3f}, NLL {one.nll:.3f}, Brier {one.brier:.3f}, "
+                f"ECE {one.ece:.3f}, T {temperature:.2f}")  # fmt: skip
+    if calibrate:
+        if not labelled:
+            raise UserError("task.calibrate=true needs lines with truth, and there are none. Add them, or drop it.")
+        fits = {kind: fitted(kind, items) for kind, items in labelled.items()}
+        write_calibration(folder / CALIBRATION, model, fits)
+        for kind, fit in fits.items():
+            say(f"{kind}: T {fit.temperature:.2f} from {fit.items} answers, NLL {fit.nll_before:.3f} to "
+                f"{fit.nll_after:.3f}, in {folder / CALIBRATION}")  # fmt: skip
+    costs = {name: sum(getattr(one, name) for one in found) for name in ("forwards", "rows", "query_tokens")}
+    say(f"{len(found)} states, {sum(map(len, found))} answers, " + ", ".join(f"{n} {c}" for n, c in costs.items()))
+    say(f"Run folder: {folder}")
