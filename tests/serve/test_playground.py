@@ -256,7 +256,7 @@ def test_guessed_ends_are_signs_and_nothing_moves(mini_tab: Any) -> None:
 def test_the_page_says_what_is_chosen_and_what_it_does_not_know(mini_tab: Any) -> None:
     assert "confidence (default)" in mini_tab.inner_text("select[name=sampler]")
     choose(mini_tab, 0, cache="dual")
-    assert "dual cache" in mini_tab.inner_text(".about")
+    assert "cache dual: " in mini_tab.inner_text(".about")
     names = mini_tab.locator(".options input, .options select").evaluate_all("all => all.map((one) => one.name)")
     assert names.index("cache.refresh_interval") < names.index("cache.suffix_window"), "its own options come first"
     mini_tab.fill("#prompt", "Write a haiku")

@@ -110,4 +110,4 @@ def test_in_a_pipe_an_answer_is_raw(
     monkeypatch.setattr(sys, "argv", ["run.py", f"prompts={written(tmp_path)}", "gen_length=32"])
     cli.main()
     out, err = capfd.readouterr()
-    assert out.count(f"\n{ESCAPES}\n") == 2 and "\x1b" not in err
+    assert out == f"{ESCAPES}\n" * 2 and "\x1b" not in err
