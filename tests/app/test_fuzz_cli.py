@@ -88,7 +88,7 @@ def problems(code: int, out: str, err: str) -> Iterator[str]:
             yield "the error is no single sentence"
         if found := LEAKS.search(err):
             yield f"the error speaks Python: {found[0]!r}"
-    elif code == 0 and not out.strip():
+    elif code == 0 and not (out + err).strip():
         yield "a success without a word"
     elif code not in (0, 1):
         yield "an exit code for something else"
