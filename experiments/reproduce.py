@@ -336,6 +336,10 @@ ENTRIES = [
         Tolerance(3),
     ),
     Entry(
+        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 2, same_tables, Tolerance(2, 0.1),
+        columns={2: Tolerance(3), 7: Tolerance(share=0.3)},
+    ),
+    Entry(
         "plain", "docs/benchmarks.md",
         (("-m", "experiments.bench.step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,
