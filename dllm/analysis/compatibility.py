@@ -9,6 +9,7 @@ same check runs as for a command line.
 from __future__ import annotations
 
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -42,17 +43,18 @@ supplies.
 A combination that is refused is refused before weights are read, with the reason and the nearest one that works.
 
 **yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
-refused, for the reason below the tables. End-of-text policy `keep`; the last table shows the others.
+refused, for the reason below the tables. Samplers with equal columns share one, and are listed above their table.
+End-of-text policy `keep`; the last table shows the others.
 """
 
 
 @dataclass(frozen=True)
 class ModelKind:
-    """A kind of model; ``name`` is one of it, which decides whether ``learn2pd`` finds a shipped filter."""
+    """A kind of model that parts tell from others."""
 
-    title: str
-    config: ModelConfig
-    name: str
+    title: str  # families, and what sets them apart: the table's heading
+    config: ModelConfig  # of one small model of this kind
+    name: str  # one model of this kind: decides whether learn2pd finds a shipped filter
 
     @staticmethod
     def all() -> list[ModelKind]:
@@ -74,9 +76,10 @@ class ModelKind:
 class Reasons:
     """Sentences of refusal, numbered in the order of their first use."""
 
-    numbers: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)  # by sentence, from 1
 
     def number(self, sentence: str) -> str:
+        sentence = re.sub(r"^sampler=\w+", "This sampler", sentence)
         sentence = re.sub(r"^cache=\w+( and \w+)?", "This cache", sentence).replace("This cache are", "This cache is")
         return str(self.numbers.setdefault(sentence, len(self.numbers) + 1))
 
@@ -120,10 +123,27 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
     return reasons.number(str(found["fixed"]))
 
 
-def markdown_table(corner: str, columns: list[str], rows: dict[str, list[str]]) -> Iterator[str]:
-    yield f"| {corner} | {' | '.join(columns)} |"
-    yield f"|---|{'---|' * len(columns)}"
-    yield from (f"| `{name}` | {' | '.join(cells)} |" for name, cells in rows.items())
+def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
+    """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``keep``, the defaults."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, cells in columns.items():
+        found.setdefault(tuple(cells), []).append(name)
+    first = [sorted(names, key=lambda name: (name not in ("confidence", "keep"), name)) for names in found.values()]
+    return {tuple(names): list(cells) for names, cells in zip(first, found, strict=True)}
+
+
+def markdown_table(caches: list[str], columns: Mapping[str, list[str]]) -> Iterator[str]:
+    """A row a cache, a column a group of equal ``columns``, and before it a line for each group of several names."""
+    groups = equal_columns(columns)
+    for first, *others in groups:
+        if others:
+            line = f"- As `{first}`: {', '.join(f'`{name}`' for name in others)}."
+            yield from textwrap.wrap(line, 120, subsequent_indent="  ")
+    yield ""
+    yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
+    yield f"|---|{'---|' * len(groups)}"
+    for cache, cells in zip(caches, zip(*groups.values(), strict=True), strict=True):
+        yield f"| `{cache}` | {' | '.join(cells)} |"
     yield ""
 
 
@@ -132,17 +152,17 @@ def compatibility_page() -> str:
     samplers, schedules, caches, policies = all_parts()
     reasons, lines = Reasons(), [PAGE_HEAD]
     for kind in ModelKind.all():
-        rows = {
+        columns = {
             name: [table_cell(kind, sampler, cache, schedules, policies["keep"], reasons) for cache in caches.values()]
             for name, sampler in samplers.items()
         }
-        lines += [f"## {kind.title}", "", *markdown_table("sampler", list(caches), rows)]
+        lines += [f"## {kind.title}", "", *markdown_table(list(caches), columns)]
     kind = ModelKind.all()[0]
-    rows = {
+    columns = {
         name: [table_cell(kind, samplers["confidence"], cache, schedules, policy, reasons) for cache in caches.values()]
         for name, policy in policies.items()
     }
-    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table("eos", list(caches), rows)]
+    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table(list(caches), columns)]
     lines += ["## Reasons", "", *(f"{number}. {sentence}" for sentence, number in reasons.numbers.items())]
     return "\n".join(lines) + "\n"
 

@@ -13,17 +13,22 @@ FILE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def tables() -> list[dict[str, dict[str, str]]]:
-    """Every table of the page: row -> column -> cell."""
+    """Every table of the page: cache -> sampler or policy -> cell, those of a shared column as well."""
     found: list[dict[str, dict[str, str]]] = []
-    columns: list[str] = []
-    for line in FILE.read_text().splitlines():
-        cells = [cell.strip(" `") for cell in line.strip("|").split("|")]
-        if line.startswith(("| sampler", "| eos")):
-            columns = cells[1:]
-            found.append({})
-        elif line.startswith("| `"):
-            found[-1][cells[0]] = dict(zip(columns, cells[1:], strict=True))
+    for part_of_page in FILE.read_text().split("\n## ")[1:-1]:
+        shared = re.findall(r"^- As `(\w+)`: ([^.]*)\.", part_of_page, re.MULTILINE)
+        alike = {first: [first, *re.findall(r"`(\w+)`", others)] for first, others in shared}
+        head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines_of(part_of_page))
+        found.append({})
+        for cache, *cells in rows:
+            columns = zip(head[1:], cells, strict=True)
+            found[-1][cache] = {name: cell for first, cell in columns for name in alike.get(first, [first])}
     return found
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of its table."""
+    return [line for line in text.splitlines() if line.startswith("|")]
 
 
 def test_the_page_in_the_docs_is_current() -> None:
@@ -32,10 +37,10 @@ def test_the_page_in_the_docs_is_current() -> None:
 
 
 def test_the_table_names_every_part() -> None:
-    for table in tables()[:-1]:
-        assert list(table) == choices("sampler")
-        assert all(list(row) == choices("cache") for row in table.values())
-    assert list(tables()[-1]) == choices("eos")
+    *kinds, policies = tables()
+    for table, names in (*((table, choices("sampler")) for table in kinds), (policies, choices("eos"))):
+        assert list(table) == choices("cache")
+        assert all(sorted(row) == sorted(names) for row in table.values())
 
 
 def test_every_number_has_its_reason() -> None:
@@ -56,4 +61,4 @@ def test_the_table_says_what_a_decoder_says() -> None:
                 works = True
             except UserError:
                 works = False
-            assert works == (not table[sampler][cache].isdigit()), (name, sampler, cache)
+            assert works == (not table[cache][sampler].isdigit()), (name, sampler, cache)
