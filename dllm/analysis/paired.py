@@ -12,12 +12,12 @@ ADDED = 2  # pseudo-items, one won and one lost
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """mean: over sub-tasks, of scores in [0, 1]. low, high: its 95 % interval, in [-1, 1]. items: how many it is of."""
+    """How two settings differ in score on the same items."""
 
-    mean: float
-    low: float
-    high: float
-    items: int
+    mean: float  # over sub-tasks, of scores in [0, 1]
+    low: float  # of the mean's 95 % interval, in [-1, 1]
+    high: float  # of the same interval
+    items: int  # that both settings decoded
 
 
 def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> PairedDifference:

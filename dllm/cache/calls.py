@@ -63,12 +63,11 @@ class RowNumbers:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share a call: their numbers [b] (None: all rows), how many columns the widest computes, and the same
-    rows as ranges of neighbours (None: all rows)."""
+    """Rows that share a call."""
 
-    rows: Tensor | None
-    width: int
-    ranges: tuple[tuple[int, int], ...] | None = None
+    rows: Tensor | None  # [b] their numbers; None: all rows
+    width: int  # columns that the widest of them computes
+    ranges: tuple[tuple[int, int], ...] | None = None  # the same rows as ranges of neighbours; None: all rows
 
 
 def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumbers) -> list[Group]:

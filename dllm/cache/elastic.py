@@ -73,15 +73,14 @@ class Elastic(Buffered):
 
 @dataclass
 class Track:
-    """What a forward finds out from layer to layer. bound [B]: the first layer that computes the whole canvas; bounds:
-    the same on the host; later [B]: that of the next forward. widened: some row computes the whole canvas by now. ran:
-    rows that each layer computed. received: attention that the window gives to each column, layer by layer [B, S]."""
+    """What a forward finds out from layer to layer."""
 
-    bound: Tensor
-    later: Tensor
-    bounds: list[int]
-    widened: bool
-    ran: list[int] = field(default_factory=list)
+    bound: Tensor  # [B] first layer that computes the whole canvas
+    later: Tensor  # [B] the same of the next forward
+    bounds: list[int]  # ``bound`` on the host
+    widened: bool  # some row computes the whole canvas by now
+    ran: list[int] = field(default_factory=list)  # rows that each layer computed
+    # by layer, [B, S] attention that the window gives to each column
     received: list[Tensor] = field(default_factory=list)
 
     def whole(self, layers: Tensor | int) -> Tensor:

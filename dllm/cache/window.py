@@ -129,10 +129,10 @@ class Window(Buffered):
 
 @dataclass(frozen=True)
 class Bound:
-    """A row's turn, and the most columns that it computes in it, if it is no phase's first."""
+    """How much a row computes at most in a turn that is no phase's first."""
 
-    turn: int
-    columns: int
+    turn: int  # of the row
+    columns: int  # that it computes at most
 
     def later(self, policy: Window, length: int) -> Bound:
         """The bound one turn later. A turn commits active masks and undoes fewer; what predicts the active ones may be

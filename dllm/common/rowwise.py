@@ -20,13 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Owner:
-    """Which row each candidate belongs to. N candidates of B rows; most samplers have one for each row.
+    """Which row each candidate belongs to. N candidates of B rows; most samplers have one for each row."""
 
-    row [N]: ascending; every row occurs. rows: B.
-    """
-
-    row: Tensor
-    rows: int
+    row: Tensor  # [N] of each candidate: ascending; every row occurs
+    rows: int  # B
 
     @staticmethod
     def single(rows: int, device: torch.device) -> Owner:

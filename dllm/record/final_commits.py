@@ -13,12 +13,12 @@ LogProbs = list[float | None]
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit that was never undone: its turn (from 0), position, token and confidence, 0 where not known."""
+    """A commit that was never undone."""
 
-    turn: int
-    position: int
-    token: int
-    confidence: float
+    turn: int  # that made it, from 0
+    position: int  # relative to the answer's start
+    token: int  # id that was committed
+    confidence: float  # of the token, 0 where not known
 
 
 def final_commits(trace: Trace) -> list[Commit]:

@@ -17,45 +17,32 @@ NOT_STORED = ("trace", "words")  # a trace has a file of its own; words follow f
 
 @dataclass(frozen=True)
 class Result:
-    """One decoded sample.
+    """One decoded sample."""
 
-    text and tokens: the answer up to its end (first stop id, stop string or the canvas's end), stop excluded. canvas:
-    the whole answer as decoded, mask ids where it was cut. nfe: forwards in which this row took part. query_tokens:
-    query rows of those forwards, averaged over layers. computed_tokens: the same with the rows that padded it to its
-    batch's shapes, and with its idle forwards. idle_forwards: forwards in which the row waited for the host. flops,
-    bytes: what the forwards take when the row is decoded alone (``dllm.record.cost``). seconds: wall time from the
-    start of its batch to its last turn; began: those before it joined. cpu_seconds: the part of ``seconds`` in which
-    the decoding thread had a core. load:
-    processes that had or wanted a core, per core, mean of the last minute. device: the kind of device that decoded.
-    stop_reason: ``eos``, ``stop_string`` or ``length``. turns: the turn (from 1) that fixed each canvas position, 0
-    where none did. given_tokens: positions of the canvas that were given (infilling); then ``tokens`` is the whole
-    canvas without end-of-text tokens, and ``text`` begins with the prompt. words: the text of each token of the
-    canvas by itself. constraint: what it did to the row (None: the row was free).
-    """
-
-    prompt_tokens: list[int]
-    tokens: list[int]
-    text: str
-    canvas: list[int]
-    nfe: int
-    query_tokens: int
-    seconds: float
-    stop_reason: str
-    seed: int
-    turns: list[int]
-    prompt: str = ""
+    prompt_tokens: list[int]  # ids of the prompt
+    tokens: list[int]  # ids of the answer up to its end, stop excluded
+    text: str  # of ``tokens``; the end is the first stop id, stop string or the canvas's end
+    canvas: list[int]  # ids of the whole answer as decoded, mask ids where it was cut
+    nfe: int  # forwards in which this row took part
+    query_tokens: int  # of those forwards, averaged over layers
+    seconds: float  # wall time from the start of its batch to its last turn
+    stop_reason: str  # ``eos``, ``stop_string`` or ``length``
+    seed: int  # of the request
+    turns: list[int]  # the turn (from 1) that fixed each canvas position, 0 where none did
+    prompt: str = ""  # as text
+    # positions given (infilling): ``tokens`` is then the canvas without ends, ``text`` begins with the prompt
     given_tokens: int = 0
-    flops: float = 0.0
-    bytes: float = 0.0
-    computed_tokens: int = 0
-    idle_forwards: int = 0
-    began: float = 0.0
-    cpu_seconds: float = 0.0
-    load: float = 0.0
-    device: str = "cpu"
-    words: list[str] = field(default_factory=list, repr=False)
-    constraint: ConstraintReport | None = None
-    trace: Trace | None = field(default=None, repr=False)
+    flops: float = 0.0  # of the forwards, if the row is decoded alone (``dllm.record.cost``)
+    bytes: float = 0.0  # that they move, if the row is decoded alone
+    computed_tokens: int = 0  # query tokens with padding to the batch's shapes and with idle forwards
+    idle_forwards: int = 0  # in which the row waited for the host
+    began: float = 0.0  # seconds of its batch before the row joined
+    cpu_seconds: float = 0.0  # part of ``seconds`` in which the decoding thread had a core
+    load: float = 0.0  # processes that had or wanted a core, per core, mean of the last minute
+    device: str = "cpu"  # kind of device that decoded
+    words: list[str] = field(default_factory=list, repr=False)  # text of each token of the canvas by itself
+    constraint: ConstraintReport | None = None  # what it did to the row; None: the row was free
+    trace: Trace | None = field(default=None, repr=False)  # every turn; None: not asked for
 
     @property
     def useful_tokens(self) -> int:

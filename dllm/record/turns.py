@@ -14,16 +14,14 @@ from dllm.record.cost import CostModel
 
 @dataclass(frozen=True)
 class Commits:
-    """positions: relative to the answer's start. tokens: the ids they were fixed to. confidence: the tokens'
-    probability (None: not known). forced: committed because a turn must commit something, or by the cache's plan, not
-    accepted by the rule, or of a token that a constraint
-    asked for. entropy: in nats, of the distribution that the token came from."""
+    """What one candidate committed in one turn; an entry of every list for each commit."""
 
-    positions: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    confidence: list[float | None] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)  # relative to the answer's start
+    tokens: list[int] = field(default_factory=list)  # ids that they were fixed to
+    confidence: list[float | None] = field(default_factory=list)  # the tokens' probability; None: not known
+    # made by the loop, the cache's plan or a constraint, not accepted by the rule
     forced: list[bool] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)  # in nats, of the distribution that the token came from
 
     def rows(self) -> Iterator[tuple[int, int, float | None, float, bool]]:
         """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
@@ -33,39 +31,28 @@ class Commits:
 
 @dataclass(frozen=True)
 class TurnRecord:
-    """One turn of one request.
+    """One turn of one request. Lists of lists, and ``edited``, have an entry for each candidate."""
 
-    kept: which candidate of the last turn the row went on with. candidates: what each candidate of this turn committed
-    on top of it; most samplers have one. Per candidate: remasked: positions remasked before that; edited: tokens that
-    replaced others, beside these commits (none at all where the sampler never edits); filled: positions that the
-    end-of-text policy filled; rolled: positions that the block schedule remasked.
-
-    queries: query rows of the forward per layer (one number: equal in all), summed over candidates. keys: rows that
-    each of them attends to. refreshed: rows of layers that compute the whole canvas again. computed: query rows with
-    those that pad a row to its call's width. flops, bytes: what the forward takes if the row is decoded alone
-    (``dllm.record.cost``). block: number, begin and end of the current block, relative to the answer.
-
-    Under a constraint, steered: positions whose proposal was not the model's own. Per candidate, refused: commits that
-    wait because they do not go with the others; replaced: those made with another token that does.
-    """
-
-    turn: int
-    kept: int
-    candidates: list[Commits]
-    remasked: list[list[int]]
-    filled: list[list[int]]
-    rolled: list[list[int]]
-    queries: list[int]
-    block: tuple[int, int, int]
-    seconds: float = 0.0
-    keys: list[int] = field(default_factory=list)
-    refreshed: list[int] = field(default_factory=list)
-    flops: float = 0.0
-    bytes: float = 0.0
-    computed: list[int] = field(default_factory=list)
-    steered: list[int] = field(default_factory=list)
+    turn: int  # its number
+    kept: int  # candidate of the last turn that the row went on with
+    candidates: list[Commits]  # what each committed on top of it; most samplers have one
+    remasked: list[list[int]]  # positions remasked before that
+    filled: list[list[int]]  # positions that the end-of-text policy filled
+    rolled: list[list[int]]  # positions that the block schedule remasked
+    queries: list[int]  # query tokens of the forward per layer, summed over candidates; one number: equal in all
+    block: tuple[int, int, int]  # number, begin and end of the current block, relative to the answer
+    seconds: float = 0.0  # wall time of the turn
+    keys: list[int] = field(default_factory=list)  # columns that each query token attends to
+    refreshed: list[int] = field(default_factory=list)  # rows of layers that compute the whole canvas again
+    flops: float = 0.0  # of the forward, if the row is decoded alone (``dllm.record.cost``)
+    bytes: float = 0.0  # that the forward moves, if the row is decoded alone
+    computed: list[int] = field(default_factory=list)  # query tokens with those that pad a row to its call's width
+    steered: list[int] = field(default_factory=list)  # positions whose proposal a constraint changed
+    # commits that wait: a constraint does not allow them with the others
     refused: list[list[int]] = field(default_factory=list)
+    # commits made with another token, which the constraint allows
     replaced: list[list[int]] = field(default_factory=list)
+    # tokens that replaced others; empty where the sampler never edits
     edited: list[Commits] = field(default_factory=list)
 
     def written(self, number: int) -> list[Commits]:
