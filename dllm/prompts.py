@@ -43,17 +43,15 @@ Prompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt | Reques
 
 @dataclass(frozen=True)
 class Prompts:
-    """Makes requests. gen_length: masks behind a prompt. chat: apply the chat template to text (None: if there is one).
-
-    name: the model's, for messages. Raises UserError for prompts that are empty, too long, or hold unknown tokens.
-    """
+    """Makes requests."""
 
     config: ModelConfig
     tokenizer: Tokenizer | None
     ids: Ids
+    # the model's, for messages. Raises UserError for prompts that are empty, too long, or hold unknown tokens
     name: str
-    gen_length: int
-    chat: bool | None = None
+    gen_length: int  # masks behind a prompt
+    chat: bool | None = None  # apply the chat template to text (None: if there is one)
     known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # text of each token seen so far
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:

@@ -34,11 +34,7 @@ MAX_PROBLEMS = 10  # printed ones of tensors; the rest is counted
 
 @dataclass(frozen=True)
 class Report:
-    """The facts of a checkpoint. With ``problems`` it cannot be used, with ``notes`` it can.
-
-    parameters, active: all weights, and those that one token uses (fewer with routed experts). stored: tensors per
-    dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown.
-    """
+    """The facts of a checkpoint. With ``problems`` it cannot be used, with ``notes`` it can."""
 
     folder: Path
     problems: tuple[str, ...]
@@ -46,8 +42,9 @@ class Report:
     config: ModelConfig | None = None
     tokenizer: Tokenizer | None = None
     ids: Ids | None = None
-    parameters: int = 0
-    active: int = 0
+    parameters: int = 0  # all weights, and those that one token uses (fewer with routed experts)
+    active: int = 0  # all weights, and those that one token uses (fewer with routed experts)
+    # tensors per dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown
     stored: tuple[tuple[str, int], ...] = ()
     shards: int = 0
     stored_bytes: int = 0

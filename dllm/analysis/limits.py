@@ -13,11 +13,9 @@ from dllm.record.trace import Trace
 
 @dataclass(frozen=True)
 class OpenGuesses:
-    """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``.
+    """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``."""
 
-    block: the open block's number. positions, argmax and confidence: of all open positions. All positions are columns.
-    """
-
+    # the open block's number. positions, argmax and confidence: of all open positions. All positions are columns
     block: int
     positions: list[int]
     argmax: list[int]
@@ -36,9 +34,9 @@ class OpenGuesses:
 
 @dataclass
 class GuessRecorder:
-    """An observer of one batch with one token per step. requests: by number, an entry for each forward."""
+    """An observer of one batch with one token per step."""
 
-    requests: dict[int, list[OpenGuesses]] = field(default_factory=dict)
+    requests: dict[int, list[OpenGuesses]] = field(default_factory=dict)  # by number, an entry for each forward
 
     def __call__(self, turn: Turn) -> None:
         view, step = turn.view, turn.step

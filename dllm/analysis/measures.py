@@ -127,29 +127,22 @@ def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | N
 
 @dataclass(frozen=True)
 class Measures:
-    """Sums and means over samples.
-
-    score: mean in [0, 1], None where nothing could be judged. judged: samples that it is the mean of. low, high: its
-    95 % interval. tokens: useful ones, before the end of the text. computed: query tokens that the network ran,
-    padding included. idle: forwards in which a row waited. Both are 0 for rows of older versions, which lack them.
-    seconds: wall time of decoding. p50, p95: seconds from a sample's first turn to its last. doubt: why
-    the times are doubtful; empty if they are not.
-    """
+    """Sums and means over samples."""
 
     samples: int
-    judged: int
-    score: float | None
-    low: float
-    high: float
-    tokens: int
+    judged: int  # samples that it is the mean of
+    score: float | None  # mean in [0, 1], None where nothing could be judged
+    low: float  # its 95 % interval
+    high: float  # its 95 % interval
+    tokens: int  # useful ones, before the end of the text
     forwards: int
     query_tokens: int
-    seconds: float
-    p50: float
-    p95: float
-    doubt: str = ""
-    computed: int = 0
-    idle: int = 0
+    seconds: float  # wall time of decoding
+    p50: float  # seconds from a sample's first turn to its last
+    p95: float  # seconds from a sample's first turn to its last
+    doubt: str = ""  # why the times are doubtful; empty if they are not
+    computed: int = 0  # query tokens that the network ran, padding included
+    idle: int = 0  # forwards in which a row waited. Both are 0 for rows of older versions, which lack them
 
     @staticmethod
     def of(rows: Sequence[ResultRow]) -> Measures:

@@ -25,25 +25,20 @@ NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; t
 
 @dataclass(frozen=True)
 class Published:
-    """A row of a paper's table. settings: what leads to it, as users type it. score: percent. tpf, nfe: tokens per
-    forward, forwards per sample. speedup: times one token per step. None: not reported. counted: which tokens the speed
-    counts. benchmark: whose questions were asked, if not our task's.
-
-    unlike: why the run beside it may not be compared, in words; empty: it may.
-    """
+    """A row of a paper's table."""
 
     source: str
-    settings: str = ""
-    score: float | None = None
+    settings: str = ""  # what leads to it, as users type it
+    score: float | None = None  # percent
     tokens_per_second: float | None = None
-    tpf: float | None = None
-    nfe: float | None = None
-    speedup: float | None = None
+    tpf: float | None = None  # tokens per forward, forwards per sample
+    nfe: float | None = None  # tokens per forward, forwards per sample
+    speedup: float | None = None  # times one token per step. None: not reported
     hardware: str = ""
-    counted: str = ""
-    benchmark: str = ""
+    counted: str = ""  # which tokens the speed counts
+    benchmark: str = ""  # whose questions were asked, if not our task's
     note: str = ""
-    unlike: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()  # why the run beside it may not be compared, in words; empty: it may
 
     @property
     def has_figures(self) -> bool:

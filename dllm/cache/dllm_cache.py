@@ -86,25 +86,23 @@ class DLLMCache(Buffered):
 
 @dataclass
 class LayerRows:
-    """What a forward finds out from layer to layer. ran: rows that each computed, padding included. selected [B, n]:
-    the rows that it chose by their values (None: it chose none)."""
+    """What a forward finds out from layer to layer."""
 
-    ran: list[int] = field(default_factory=list)
+    ran: list[int] = field(default_factory=list)  # rows that each computed, padding included
+    # [B, n] the rows that it chose by their values (None: it chose none)
     selected: list[Tensor | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class FeaturePass(ForwardPass):
-    """Of the n rows that enter the layers of its one call: due [B, n]: those that every layer computes. verified
-    [B, n]: those among which it chooses by their values; places [B, g]: where they are (n: padding); slots [B, g]:
-    their columns (L: padding). count [B]: how many are chosen. everything: the host knows that every row is due."""
+    """Of the n rows that enter the layers of its one call: due [B, n]: those that every layer computes."""
 
     due: Tensor
-    verified: Tensor
-    places: Tensor
-    slots: Tensor
-    count: Tensor
-    everything: bool
+    verified: Tensor  # [B, n] those among which it chooses by their values
+    places: Tensor  # [B, g] where they are (n: padding)
+    slots: Tensor  # [B, g] their columns (L: padding)
+    count: Tensor  # [B] how many are chosen
+    everything: bool  # the host knows that every row is due
     found: LayerRows
 
 

@@ -23,11 +23,11 @@ from dllm.models.memory import Buffers, Memory
 
 @dataclass(frozen=True)
 class GuidedPlan(ForwardPlan):
-    """The plan of B rows. doubled: the inner session's plan of 2 B rows."""
+    """The plan of B rows."""
 
     shared: ClassVar[tuple[str, ...]] = (*ForwardPlan.shared, "doubled")
 
-    doubled: ForwardPlan
+    doubled: ForwardPlan  # the inner session's plan of 2 B rows
 
 
 class Guided(Session):

@@ -25,20 +25,18 @@ from dllm.contract import Step, View
 
 @dataclass
 class Decided:
-    """A candidate's step on the host, each [L]; what is admitted changes it in place. judged: commits that the rule
-    accepted by itself; forced: by the cache's plan; other: commits of a token that is not the step's; waits: commits
-    and edits that were refused."""
+    """A candidate's step on the host, each [L]; what is admitted changes it in place."""
 
     row: int
     commit: Bits
     tokens: NDArray[np.int64]
     confidence: NDArray[np.float64]
-    judged: Bits
-    forced: Bits
+    judged: Bits  # commits that the rule accepted by itself
+    forced: Bits  # by the cache's plan
     remask: Bits
     edit: Bits
-    other: Bits
-    waits: Bits
+    other: Bits  # commits of a token that is not the step's
+    waits: Bits  # commits and edits that were refused
 
     def order(self) -> list[int]:
         """The columns of its commits, in the order in which they are admitted."""

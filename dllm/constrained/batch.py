@@ -26,22 +26,21 @@ from dllm.contract.constrained import ConstraintReport
 
 @dataclass(frozen=True)
 class Seen:
-    """Candidate ``number`` of a steered row, on the host. told: which columns are scored, and what is proposed [L].
-    hot: the row draws its proposals."""
+    """Candidate ``number`` of a steered row, on the host."""
 
     number: int
     row: ConstrainedRow
     sets: RowSets
     masked: Ints
-    told: list[Ints]
-    hot: bool
+    told: list[Ints]  # which columns are scored, and what is proposed [L]
+    hot: bool  # the row draws its proposals
 
 
 @dataclass(frozen=True)
 class ConstrainedBatch:
-    """What steers each row of a batch. rows: None where a row is free."""
+    """What steers each row of a batch."""
 
-    rows: tuple[ConstrainedRow | None, ...]
+    rows: tuple[ConstrainedRow | None, ...]  # None where a row is free
 
     @property
     def free(self) -> bool:

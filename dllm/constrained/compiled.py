@@ -16,14 +16,13 @@ CLASSES: WeakKeyDictionary[TokenLanguage, dict[Place, Tensor]] = WeakKeyDictiona
 
 @dataclass(frozen=True, eq=False)
 class CompiledConstraint:
-    """language: what all its rows share. kind: the constraint's name. seconds: that compiling took. renormalised:
-    confidences are over what fits, not over all ids. joint: proposals go together."""
+    """A constraint compiled for a tokenizer."""
 
-    language: TokenLanguage
-    kind: str
-    seconds: float = 0.0
-    renormalised: bool = False
-    joint: bool = False
+    language: TokenLanguage  # what all its rows share
+    kind: str  # the constraint's name
+    seconds: float = 0.0  # that compiling took
+    renormalised: bool = False  # confidences are over what fits, not over all ids
+    joint: bool = False  # proposals go together
 
     def classes(self, device: torch.device, vocab: int) -> Tensor:
         """The class of each id [V] on a device; ids that the vocabulary lacks fit nowhere."""

@@ -20,15 +20,14 @@ CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of floa
 
 @dataclass(frozen=True)
 class ConstrainedCell:
-    """A scored mask of a candidate, and what may stand there. anew: the proposal is made anew. token: it is this one
-    (None: the best of what may stand there)."""
+    """A scored mask of a candidate, and what may stand there."""
 
     compiled: CompiledConstraint
     candidate: int
     column: int
     allowed: ClassSet
-    anew: bool
-    token: int | None = None
+    anew: bool  # the proposal is made anew
+    token: int | None = None  # it is this one (None: the best of what may stand there)
 
 
 def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Scores, Tensor]:

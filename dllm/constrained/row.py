@@ -23,17 +23,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(eq=False)
 class ConstrainedRow:
-    """begin: the column of its first cell. sets: of each candidate. The counts are those of ``ConstraintReport``.
-    seconds: of the host, shared with its neighbours."""
+    """A row under a constraint."""
 
     compiled: CompiledConstraint
-    begin: int
-    sets: list[RowSets]
+    begin: int  # the column of its first cell
+    sets: list[RowSets]  # of each candidate. The counts are those of ``ConstraintReport``
     steered: int = 0
     refused: int = 0
     replaced: int = 0
     restored: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the host, shared with its neighbours
 
     def candidate(self, place: int) -> RowSets:
         """The sets of the row's candidate at this place. A new one is like the first."""

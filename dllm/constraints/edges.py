@@ -17,14 +17,13 @@ NEVER = 1 << 40  # more tokens than any answer has
 class TokenEdges:
     """E edges in order of their sources, and what takes them.
 
-    source, target [E]. label [E]: edges taken by the same classes have the same; there are far fewer labels than edges.
-    pairs: (label, class), each [P], in order: the classes of every label.
+    source, target [E].
     """
 
     source: Indices
     target: Indices
-    label: Indices
-    pairs: tuple[Indices, Indices]
+    label: Indices  # [E] edges taken by the same classes have the same; there are far fewer labels than edges
+    pairs: tuple[Indices, Indices]  # (label, class), each [P], in order: the classes of every label
 
     @staticmethod
     def of(source: Indices, symbol: Indices, target: Indices, states: int, classes: int) -> TokenEdges:

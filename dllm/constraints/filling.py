@@ -24,22 +24,22 @@ Maxima = tuple[Floats, Indices]  # the highest score of each class [C + 1], -inf
 
 @dataclass(frozen=True)
 class Filling:
-    """ids: of the masks that were scored, in order. score: the sum of theirs."""
+    """A filling of the masks that were scored."""
 
-    ids: tuple[int, ...]
-    score: float
+    ids: tuple[int, ...]  # of the masks that were scored, in order
+    score: float  # the sum of theirs
 
 
 @dataclass(frozen=True, eq=False)
 class Moves:
     """All ways across a masked cell: (source, class, target), each [T], in order of the targets, the end of the text
-    being state Q and class C. first: where each target's ways begin; group [T]: the number of each way's target."""
+    being state Q and class C."""
 
     source: Indices
     symbol: Indices
     target: Indices
-    first: Indices
-    group: Indices
+    first: Indices  # where each target's ways begin
+    group: Indices  # [T] the number of each way's target
 
     @staticmethod
     def of(language: TokenLanguage, symbol: int, kind: int) -> Moves:

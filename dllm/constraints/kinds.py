@@ -15,18 +15,14 @@ CONFIDENCE = ("model", "admissible")
 
 @dataclass(frozen=True)
 class Constraint:
-    """Base of the kinds.
-
-    confidence: of a proposal among all ids (``model``) or among those allowed (``admissible``); joint: proposals of the
-    best filling together; limit: states of the automaton; seconds: to compile it. Raises UserError for other values.
-    """
+    """Base of the kinds."""
 
     kind: ClassVar[str]
     _: KW_ONLY
-    confidence: str = "model"
-    joint: bool = False
-    limit: int = 20_000
-    seconds: float = 10.0
+    confidence: str = "model"  # of a proposal among all ids (``model``) or among those allowed (``admissible``)
+    joint: bool = False  # proposals of the best filling together
+    limit: int = 20_000  # states of the automaton
+    seconds: float = 10.0  # to compile it. Raises UserError for other values
 
     def to_json(self) -> dict[str, Any]:
         """Its name and options, of which ``dllm.compose.parts.part_of`` makes an equal one."""
@@ -76,11 +72,11 @@ class Regex(Constraint):
 
 @dataclass(frozen=True)
 class Json(Constraint):
-    """Any JSON with at most ``depth`` containers around a value. whitespace: any, one (after ``,`` and ``:``), none."""
+    """Any JSON with at most ``depth`` containers around a value."""
 
     kind = "json"
     depth: int = 4
-    whitespace: str = "any"
+    whitespace: str = "any"  # any, one (after ``,`` and ``:``), none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,18 +87,15 @@ class Json(Constraint):
 @dataclass(frozen=True)
 class JsonSchema(Constraint):
     """JSON that validates under ``schema`` (Draft 2020-12): a mapping, true, false, any of these as JSON text, or a
-    class of pydantic's.
-
-    depth: how often definitions that contain themselves are entered in each other; additional: members that the schema
-    does not speak of may be added; strict: keywords that are not known are refused. Members come in the order of
-    ``properties``, so that schemas in another order are other ones.
-    """
+    class of pydantic's."""
 
     kind = "json_schema"
     schema: Mapping[str, Any] | bool | str | type = field(compare=False)
-    depth: int = 4
+    depth: int = 4  # how often definitions that contain themselves are entered in each other
     whitespace: str = "any"
-    additional: bool = False
+    additional: bool = False  # members that the schema does not speak of may be added
+    # keywords that are not known are refused. Members come in the order of ``properties``, so that schemas in another
+    # order are other ones
     strict: bool = True
     text: str = field(init=False, repr=False, default="")
 
@@ -119,15 +112,14 @@ class JsonSchema(Constraint):
 
 @dataclass(frozen=True)
 class Grammar(Constraint):
-    """A text of a grammar in Lark's syntax, with rules that contain themselves entered ``depth`` times in each other.
-
-    words: a terminal that begins with a word character does not follow directly on one that ends in such.
-    """
+    """A text of a grammar in Lark's syntax, with rules that contain themselves entered ``depth`` times in each
+    other."""
 
     kind = "grammar"
     grammar: str
     start: str = "start"
     depth: int = 4
+    # a terminal that begins with a word character does not follow directly on one that ends in such
     words: bool = False
 
     def __post_init__(self) -> None:

@@ -18,18 +18,15 @@ PlaceBits = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """R runs, each by a token of class ``symbol``, in order of these. first, size [J]: where the places of each state
-    that counts begin, and how many there are. source, target [R]: the first place on both sides; length [R]: the places
-    it has at the source; adds [R]: as many at the target, one for each, else all lead to the first.
-    """
+    """R runs, each by a token of class ``symbol``, in order of these."""
 
-    first: Indices
-    size: Indices
-    source: Indices
+    first: Indices  # [J] where the places of each state that counts begin, and how many there are
+    size: Indices  # [J] where the places of each state that counts begin, and how many there are
+    source: Indices  # [R] the first place on both sides
     symbol: Indices
-    target: Indices
-    length: Indices
-    adds: NDArray[np.bool_]
+    target: Indices  # [R] the first place on both sides
+    length: Indices  # [R] the places it has at the source
+    adds: NDArray[np.bool_]  # [R] as many at the target, one for each, else all lead to the first
 
     def of(self, rows: Indices | slice) -> Runs:
         """Some of the runs."""

@@ -27,20 +27,17 @@ LARGE = 1 << 12  # from so many places on a set keeps bits
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassSet:
-    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last. number: as of a ``StateSet``."""
+    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last."""
 
-    number: int
+    number: int  # as of a ``StateSet``
     bits: Bits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StateSet:
-    """A set of places. members [Q + 1] bool: by place, the end of the text last.
+    """A set of places. members [Q + 1] bool: by place, the end of the text last."""
 
-    number: its own for ever in its language; between two clearings of the memo equal sets are one.
-    """
-
-    number: int
+    number: int  # its own for ever in its language; between two clearings of the memo equal sets are one
     members: Bits
 
 

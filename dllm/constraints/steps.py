@@ -41,11 +41,11 @@ class PlainSteps:
 
 @dataclass(frozen=True, eq=False)
 class CountedSteps:
-    """moves [S, K]; counts [S, K]: where a byte adds one. Both sides of a pair are one number, of fields of
-    ``COUNT_BITS``: the origin's state, lowest and highest count; the target's state, its count, and whether that adds
-    to the origin's."""
+    """moves [S, K];"""
 
     moves: NDArray[np.int32]
+    # [S, K] where a byte adds one. Both sides of a pair are one number, of fields of ``COUNT_BITS``: the origin's
+    # state, lowest and highest count; the target's state, its count, and whether that adds to the origin's
     counts: NDArray[np.bool_]
     counters: Counters
 

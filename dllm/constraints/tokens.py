@@ -24,7 +24,7 @@ class TokenAutomaton:
     A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
     everywhere are one class, of which there are C; class 0 fits nowhere. classes [V] int32: the class of each id.
     source, symbol, target, each [T]: a token of class ``symbol`` leads from place ``source`` to ``target``; in order of
-    the classes, then of the sources. runs: moves of many places at once.
+    the classes, then of the sources.
     """
 
     automaton: ByteAutomaton
@@ -32,7 +32,7 @@ class TokenAutomaton:
     source: Indices
     symbol: Indices
     target: Indices
-    runs: Runs
+    runs: Runs  # moves of many places at once
 
     @cached_property
     def accepting(self) -> NDArray[np.bool_]:

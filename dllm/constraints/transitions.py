@@ -21,13 +21,10 @@ TEXT_CELL, GAP_CELL, TAIL_CELL = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """An automaton of Q places and C classes. The symbol C is an end id, ``mask`` a mask.
-
-    ending [Q + 1]: where the text may end: the accepting states, and the end itself where there are end ids.
-    """
+    """An automaton of Q places and C classes. The symbol C is an end id, ``mask`` a mask."""
 
     tokens: TokenAutomaton
-    ending: Bits
+    ending: Bits  # [Q + 1] where the text may end: the accepting states, and the end itself where there are end ids
 
     @property
     def end(self) -> int:

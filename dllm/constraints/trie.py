@@ -13,13 +13,11 @@ from dllm.constraints.languages.trees import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """The beginnings of all texts: N nodes, of which node 0 is the empty text.
+    """The beginnings of all texts: N nodes, of which node 0 is the empty text."""
 
-    bounds: where the levels begin, and the end: level d, of the beginnings of d bytes, is bounds[d] to bounds[d + 1].
-    parent [N] int32: the node one byte shorter. byte [N] uint8: the last byte. node [V] int32: the node of each
-    text, -1 where there is none.
-    """
-
+    # where the levels begin, and the end: level d, of the beginnings of d bytes, is bounds[d] to bounds[d + 1]. parent
+    # [N] int32: the node one byte shorter. byte [N] uint8: the last byte. node [V] int32: the node of each text, -1
+    # where there is none
     bounds: tuple[int, ...]
     parent: IntArray
     byte: NDArray[np.uint8]

@@ -35,31 +35,29 @@ class Reproposer(Protocol):
 
 @dataclass(frozen=True)
 class ConstraintMarks:
-    """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own. refused, replaced
-    [N, L]: commits that wait because they do not go together with others, and those of another token that does."""
+    """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own."""
 
     corrected: Tensor
+    # [N, L] commits that wait because they do not go together with others, and those of another token that does
     refused: Tensor
+    # [N, L] commits that wait because they do not go together with others, and those of another token that does
     replaced: Tensor
 
 
 @dataclass(frozen=True)
 class ConstraintReport:
-    """What a constraint did to a row. kind: its name. states, classes: of its automaton over tokens. fewest: tokens of
-    its shortest text. compile_seconds; seconds: of the host while the row decoded. steered: cells whose proposal was
-    not the model's own, counted in every turn. refused, replaced: as in ``ConstraintMarks``. restored: cuts
-    that were undone."""
+    """What a constraint did to a row."""
 
-    kind: str
-    states: int
-    classes: int
-    fewest: int | None
+    kind: str  # its name
+    states: int  # of its automaton over tokens
+    classes: int  # of its automaton over tokens
+    fewest: int | None  # tokens of its shortest text. compile_seconds
     compile_seconds: float
-    seconds: float
-    steered: int
-    refused: int
-    replaced: int
-    restored: int
+    seconds: float  # of the host while the row decoded
+    steered: int  # cells whose proposal was not the model's own, counted in every turn
+    refused: int  # as in ``ConstraintMarks``
+    replaced: int  # as in ``ConstraintMarks``
+    restored: int  # cuts that were undone
 
 
 class Constrained(Protocol):

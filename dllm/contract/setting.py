@@ -19,22 +19,19 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is proposed at a position.
+    """How a token is proposed at a position."""
 
-    temperature: of the requests that name none of their own; 0 is the argmax. guidance: weight of classifier-free
-    guidance; 0 is off. suppress_mask: never propose the mask token. forbid_eos: never propose what ends a text or a
-    turn (LLaDA's ``logits_eos_inf`` bans the end of text alone). eos_last: commit such proposals after everything else
-    (the intent of LLaDA's ``confidence_eos_eot_inf``). tempered: confidences come from the tempered and filtered
-    distribution (Dream, NBDiff) instead of the model's own (LLaDA). Raises UserError for values out of range.
-    """
-
-    temperature: PerRequest = 0.0
+    temperature: PerRequest = 0.0  # of the requests that name none of their own; 0 is the argmax
     top_p: float | None = None
     top_k: int | None = None
-    guidance: float = 0.0
-    suppress_mask: bool = True
+    guidance: float = 0.0  # weight of classifier-free guidance; 0 is off
+    suppress_mask: bool = True  # never propose the mask token
+    # never propose what ends a text or a turn (LLaDA's ``logits_eos_inf`` bans the end of text alone)
     forbid_eos: bool = False
+    # commit such proposals after everything else (the intent of LLaDA's ``confidence_eos_eot_inf``)
     eos_last: bool = False
+    # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA).
+    # Raises UserError for values out of range
     tempered: bool = False
 
     def __post_init__(self) -> None:
@@ -56,15 +53,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Setting:
-    """model, blocks, sampling: the choices made. gen_length: masks behind the prompt (None: infilling, where only the
-    prompts tell). name: the model's. ids_of: plain token ids of a text (None: there is no tokenizer)."""
+    """What is chosen and known before weights are read."""
 
-    model: ModelConfig
-    blocks: Schedule
-    gen_length: int | None
-    sampling: Sampling = Sampling()
-    name: str = ""
-    ids_of: Callable[[str], list[int]] | None = None
+    model: ModelConfig  # the choices made
+    blocks: Schedule  # the choices made
+    gen_length: int | None  # masks behind the prompt (None: infilling, where only the prompts tell)
+    sampling: Sampling = Sampling()  # the choices made
+    name: str = ""  # the model's
+    ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
 
     def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:
         """Raise UserError for parts that read what a model of this attention does not tell."""

@@ -101,19 +101,16 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Build:
-    """One configuration that we ship.
-
-    types: Triton's names of the run-time arguments' types ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16; None:
-    the argument is None). constants: compile-time ones beside the block sizes. wgmma: on Hopper it must compile to the
-    warp-group matrix instruction.
-    """
+    """One configuration that we ship."""
 
     name: str
     kernel: Kernel
     config: LaunchConfig
+    # Triton's names of the run-time arguments' types ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16; None: the
+    # argument is None)
     types: Mapping[str, str | None]
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    wgmma: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)  # compile-time ones beside the block sizes
+    wgmma: bool = False  # on Hopper it must compile to the warp-group matrix instruction
 
 
 def interpreted() -> bool:

@@ -30,17 +30,13 @@ from dllm.runtime.runtime import Network
 
 @dataclass(frozen=True)
 class HiddenStates:
-    """The rows that one forward of N candidates computed.
+    """The rows that one forward of N candidates computed."""
 
-    rows [T, D]: hidden states. first, size [N]: which of them are a candidate's. place [N, L]: where each column lies
-    among these (-1: nowhere; None: in order). width: the most rows of any candidate.
-    """
-
-    rows: Tensor
-    first: Tensor
-    size: Tensor
-    place: Tensor | None
-    width: int
+    rows: Tensor  # [T, D] hidden states
+    first: Tensor  # [N] which of them are a candidate's
+    size: Tensor  # [N] which of them are a candidate's
+    place: Tensor | None  # [N, L] where each column lies among these (-1: nowhere; None: in order)
+    width: int  # the most rows of any candidate
 
     @staticmethod
     def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> HiddenStates:
@@ -72,9 +68,10 @@ class HiddenStates:
 
 @dataclass(frozen=True)
 class HeadOutput:
-    """What the head said of columns [N, r]. statistics: of its proposals, by name. ``find`` makes logits [..., V] from
-    what ``source`` keeps of each column, so that a steered turn can ask anew."""
+    """What the head said of columns [N, r]."""
 
+    # of its proposals, by name. ``find`` makes logits [..., V] from what ``source`` keeps of each column, so that a
+    # steered turn can ask anew
     statistics: dict[str, Tensor]
     source: Tensor
     find: Callable[[Tensor], Tensor]

@@ -29,13 +29,12 @@ ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for
 
 @dataclass(frozen=True)
 class AttentionCapture:
-    """What to read in a forward of N candidates. columns [N, m]: the masks of the open blocks (L: no column). rows
-    [N, m]: the columns whose rows are read for them. received: what every column gets, too."""
+    """What to read in a forward of N candidates."""
 
     layers: range
-    columns: Tensor
-    rows: Tensor
-    received: bool
+    columns: Tensor  # [N, m] the masks of the open blocks (L: no column)
+    rows: Tensor  # [N, m] the columns whose rows are read for them
+    received: bool  # what every column gets, too
 
     @staticmethod
     def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:

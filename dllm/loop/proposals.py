@@ -81,14 +81,11 @@ def temper(logits: Tensor, temperature: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Proposer:
-    """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention.
-
-    wanted: the statistics that parts asked for.
-    """
+    """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention."""
 
     sampling: Sampling
     ids: Ids
-    wanted: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()  # the statistics that parts asked for
     triton: bool = False
 
     @staticmethod
@@ -162,15 +159,13 @@ class Proposer:
 
 @dataclass(frozen=True)
 class LogitReproposer(Rowwise):
-    """The logits of a forward at a few of the positions that it scored (``contract.Reproposer``).
-
-    source [N, n, ...]: what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N].
-    """
+    """The logits of a forward at a few of the positions that it scored (``contract.Reproposer``)."""
 
     shared: ClassVar[tuple[str, ...]] = ("proposer", "find", "vocab")
 
     proposer: Proposer
     find: Callable[[Tensor], Tensor]
+    # [N, n, ...] what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N]
     source: Tensor
     columns: Tensor
     canvas: Canvas

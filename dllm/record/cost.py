@@ -65,7 +65,7 @@ def measured(device: torch.device, dtype: torch.dtype | None = None) -> Machine:
 
 @dataclass(frozen=True)
 class CostModel:
-    """FLOPs and bytes of one model's forwards. width: bytes per value of weights, keys and activations.
+    """FLOPs and bytes of one model's forwards.
 
     FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k + 2 D K v, and 2 D V per row of the
     head, with q queries, k keys, v rows of which the value alone is computed, D the width, A = heads x head size, K the
@@ -77,7 +77,7 @@ class CostModel:
     """
 
     config: ModelConfig
-    width: int = 2
+    width: int = 2  # bytes per value of weights, keys and activations
 
     def flops(self, cost: ForwardCost) -> Tensor:
         """FLOPs [N] of the candidates, in float64."""

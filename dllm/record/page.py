@@ -50,10 +50,11 @@ class Played(Protocol):
 
 @dataclass(frozen=True)
 class Pane:
-    """One trace as the page shows it. facts: the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}."""
+    """One trace as the page shows it."""
 
     title: str
     trace: Played
+    # the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod

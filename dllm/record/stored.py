@@ -21,11 +21,11 @@ MAX_NAMED = 3  # cells that a sentence names
 
 @dataclass(frozen=True)
 class StoredCell:
-    """The results of one configuration on one task. rows: the finished samples, by sub-task and item."""
+    """The results of one configuration on one task."""
 
     folder: Path
     config: Mapping[str, Any]
-    rows: list[ResultRow]
+    rows: list[ResultRow]  # the finished samples, by sub-task and item
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -41,10 +41,10 @@ class StoredCell:
 
 @dataclass(frozen=True)
 class RefusedCell:
-    """A combination that cannot work. config: empty where an earlier version did not note it."""
+    """A combination that cannot work."""
 
     folder: Path
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # empty where an earlier version did not note it
     sentence: str
 
 

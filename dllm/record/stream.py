@@ -21,22 +21,18 @@ class Guess:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One request after one turn. Positions count from the answer's start.
+    """One request after one turn. Positions count from the answer's start."""
 
-    turn: from 1. tokens: the answer, mask ids where undecided; words: their texts (none for ends of text). committed:
-    positions that this turn fixed. remasked: those that it undid. edited: those whose token it replaced. provisional:
-    the model's guesses at positions that are still masked, as far as this turn's forward scored them; a later turn may
-    decide otherwise. done: nothing is left to decide.
-    """
-
-    turn: int
-    tokens: list[int]
-    words: list[str] = field(repr=False)
-    committed: list[int]
-    remasked: list[int]
-    edited: list[int]
+    turn: int  # from 1
+    tokens: list[int]  # the answer, mask ids where undecided
+    words: list[str] = field(repr=False)  # their texts (none for ends of text)
+    committed: list[int]  # positions that this turn fixed
+    remasked: list[int]  # those that it undid
+    edited: list[int]  # those whose token it replaced
+    # the model's guesses at positions that are still masked, as far as this turn's forward scored them; a later turn
+    # may decide otherwise
     provisional: dict[int, Guess]
-    done: bool
+    done: bool  # nothing is left to decide
 
     @property
     def text(self) -> str:

@@ -27,21 +27,18 @@ NO_ORIGIN = {"id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "config": N
 
 @dataclass
 class Trace:
-    """All turns of one request. prompt: ids of its canvas at the start, and given: 1 where they are given. start: the
-    answer's first position. length: columns without padding. words: the text of every token id that occurs.
+    """All turns of one request."""
 
-    origin: what its file says beside these: which sample of which prompt, its seed, and the settings of its decode,
-    with which ``task=replay`` decodes it again (empty: not known).
-    """
-
-    prompt: list[int]
+    prompt: list[int]  # ids of its canvas at the start, and given: 1 where they are given
     given: list[int]
     mask_id: int
     eos_id: int
-    start: int
-    length: int
+    start: int  # the answer's first position
+    length: int  # columns without padding
     turns: list[TurnRecord] = field(default_factory=list)
-    words: dict[int, str] = field(default_factory=dict)
+    words: dict[int, str] = field(default_factory=dict)  # the text of every token id that occurs
+    # what its file says beside these: which sample of which prompt, its seed, and the settings of its decode, with
+    # which ``task=replay`` decodes it again (empty: not known)
     origin: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def path(self) -> list[tuple[TurnRecord, int]]:

@@ -100,25 +100,24 @@ class BufferPool:
 @dataclass(frozen=True)
 class RecordingKey:
     """What two forwards must have in common to share a recording: shapes by name, numbers that the host knows, and
-    addresses. buffers: how many rows have buffers, where only a part of them runs; rows that leave do not change the
-    address."""
+    addresses."""
 
     shapes: tuple[tuple[str, torch.Size], ...]
     reach: int
     triton: bool
     addresses: tuple[int, ...]
+    # how many rows have buffers, where only a part of them runs; rows that leave do not change the address
     buffers: int = 0
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """inputs: the tensors that the recording reads, by name. output: the hidden rows that it writes. held: what else it
-    reads at fixed addresses, which must not be freed before it."""
+    """A forward that was recorded."""
 
     recording: Recording
-    inputs: dict[str, Tensor]
-    output: Tensor
-    held: Any
+    inputs: dict[str, Tensor]  # the tensors that the recording reads, by name
+    output: Tensor  # the hidden rows that it writes
+    held: Any  # what else it reads at fixed addresses, which must not be freed before it
 
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         for name, value in inputs.items():

@@ -19,12 +19,11 @@ from dllm.samplers.klass import divergence, in_block
 
 @dataclass(frozen=True)
 class HistoryPlaces:
-    """Where a row's history lies. column [B, W]: the column at each place. known [B, W]: whether the canvas has it.
-    place [B, L]: the place of each column, which may lie outside."""
+    """Where a row's history lies."""
 
-    column: Tensor
-    known: Tensor
-    place: Tensor
+    column: Tensor  # [B, W] the column at each place
+    known: Tensor  # [B, W] whether the canvas has it
+    place: Tensor  # [B, L] the place of each column, which may lie outside
 
     @staticmethod
     def of(columns: Tensor, origin: Tensor, width: int) -> HistoryPlaces:

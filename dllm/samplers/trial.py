@@ -41,14 +41,12 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class TrialDraw:
-    """How scores are made. sunk: a third of the confidences are -1, as of ends of text under ``sampling.eos_last``.
-    scale: of all confidences. turn: the number of the first turn, by which rules draw their noise. steady: every
-    turn has the same scores, so that a rule which waits for calm finds it."""
+    """How scores are made."""
 
-    sunk: bool = False
-    scale: float = 1.0
-    turn: int = 0
-    steady: bool = False
+    sunk: bool = False  # a third of the confidences are -1, as of ends of text under ``sampling.eos_last``
+    scale: float = 1.0  # of all confidences
+    turn: int = 0  # the number of the first turn, by which rules draw their noise
+    steady: bool = False  # every turn has the same scores, so that a rule which waits for calm finds it
 
 
 class OneBlock:

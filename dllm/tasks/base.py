@@ -18,22 +18,19 @@ AnswerScores = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Item:
-    """One question.
+    """One question."""
 
-    id: unique in the suite. task: the task within the suite (``waiting_line/copy``). truth: whatever the scorer needs
-    (JSON values). budget: tokens that the answer may take. stop: strings that end it. choices: if there are any, the
-    answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``) instead of a decoded
-    text, and ``Task.score`` gets its text. constraint: what every sound answer is (None: anything). Whether an answer
-    is that is scored as ``valid``, and ``constraint=item`` decodes under it.
-    """
-
-    id: str
-    task: str
+    id: str  # unique in the suite
+    task: str  # the task within the suite (``waiting_line/copy``)
     prompt: Prompt
-    truth: Mapping[str, Any]
-    budget: int
-    stop: tuple[str, ...] = ()
+    truth: Mapping[str, Any]  # whatever the scorer needs (JSON values)
+    budget: int  # tokens that the answer may take
+    stop: tuple[str, ...] = ()  # strings that end it
+    # if there are any, the answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``)
+    # instead of a decoded text, and ``Task.score`` gets its text
     choices: tuple[str, ...] = ()
+    # what every sound answer is (None: anything). Whether an answer is that is scored as ``valid``, and
+    # ``constraint=item`` decodes under it
     constraint: Constraint | None = None
 
 

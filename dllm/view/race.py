@@ -31,16 +31,13 @@ SAMPLED = 12  # pictures of a film that are measured for the lines it takes
 
 @dataclass
 class DecodeFilm:
-    """An observer that keeps the picture after every turn of one request, and the decode's seconds then.
+    """An observer that keeps the picture after every turn of one request, and the decode's seconds then."""
 
-    watch: the decode's own clock. pictures: one more than ``seconds``; the first is from before the first turn. now:
-    the last of them, on the decode's device.
-    """
-
-    watch: Stopwatch
+    watch: Stopwatch  # the decode's own clock
+    # one more than ``seconds``; the first is from before the first turn
     pictures: list[Picture] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    now: Picture | None = None
+    now: Picture | None = None  # the last of them, on the decode's device
 
     def __call__(self, turn: Turn) -> None:
         """Called with every turn."""

@@ -22,12 +22,13 @@ MARKED_GUESSES = ("dim", "dim underline", "underline")  # without colours
 
 @dataclass(frozen=True)
 class Shades:
-    """guesses: from unsure to sure, each for an equal share of probability; none where a terminal has no styles, so
-    that a guess could not be told from a token. turns: from early to late; none: Viridis, one colour for every turn.
-    fresh: what is added to a token that was committed just now. marks: and to what a constraint changed."""
+    """The colours of the canvas in a terminal."""
 
+    # from unsure to sure, each for an equal share of probability; none where a terminal has no styles, so that a guess
+    # could not be told from a token
     guesses: tuple[Style, ...]
-    turns: tuple[Style, ...] = ()
+    turns: tuple[Style, ...] = ()  # from early to late; none: Viridis, one colour for every turn
+    # what is added to a token that was committed just now. marks: and to what a constraint changed
     fresh: Style = Style(bold=True, underline=True)
     marks: ClassVar[dict[str, Style]] = {
         "steered": Style(italic=True), "refused": Style(strike=True), "replaced": Style(italic=True, reverse=True),

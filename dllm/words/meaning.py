@@ -23,11 +23,10 @@ _FORMS = {"regex": "pattern", "grammar": "grammar", "choice": "options"}
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a word means here. settings: names and values as the command line has them. instead: a sentence where there
-    is no such setting."""
+    """What a word means here."""
 
-    settings: tuple[tuple[str, Any], ...] = ()
-    instead: str = ""
+    settings: tuple[tuple[str, Any], ...] = ()  # names and values as the command line has them
+    instead: str = ""  # a sentence where there is no such setting
 
     def command_line(self) -> str:
         """``write sampler=static sampler.steps=16``, or the sentence."""

@@ -26,22 +26,22 @@ def replica_environment() -> dict[str, Any]:
 
 @dataclass
 class OpenCell:
-    """A cell under way. done: its finished samples. shards: how many of its shards are not finished."""
+    """A cell under way."""
 
     cell: Cell
     run_folder: RunFolder
-    done: set[SampleKey]
-    shards: int
+    done: set[SampleKey]  # its finished samples
+    shards: int  # how many of its shards are not finished
     stamped: bool = False
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Batches of one cell, by their samples. lost: how many workers were lost over it."""
+    """Batches of one cell, by their samples."""
 
     open_cell: OpenCell
     batches: tuple[tuple[SampleKey, ...], ...]
-    lost: int = 0
+    lost: int = 0  # how many workers were lost over it
 
 
 class Ray(Engine):

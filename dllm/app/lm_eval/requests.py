@@ -20,12 +20,11 @@ RequestKey = tuple[str, int, int]  # task, number of the document, number of the
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """What requests that are decoded together have in common. length: tokens of the answer. stop: strings that end it.
-    settings: of ours, by name."""
+    """What requests that are decoded together have in common."""
 
-    length: int
-    stop: tuple[str, ...]
-    settings: tuple[tuple[str, Any], ...]
+    length: int  # tokens of the answer
+    stop: tuple[str, ...]  # strings that end it
+    settings: tuple[tuple[str, Any], ...]  # of ours, by name
 
     @staticmethod
     def of(options: Mapping[str, Any], length: int | None, escape_until: bool) -> RequestGroup:

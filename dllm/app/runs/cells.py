@@ -19,11 +19,11 @@ PROMPT_SETTINGS = ("prompt", "prompts")
 
 @dataclass(frozen=True)
 class Cell:
-    """An evaluation and its folder. place: which cell of a sweep it is, for the progress bar."""
+    """An evaluation and its folder."""
 
     evaluation: Evaluation
     folder: Path
-    place: str = ""
+    place: str = ""  # which cell of a sweep it is, for the progress bar
 
     def open(self) -> RunFolder:
         """Raises UserError when the folder belongs to another configuration, is in use, or cannot be written."""

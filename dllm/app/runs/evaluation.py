@@ -55,17 +55,17 @@ class Batch:
 
 @dataclass
 class Evaluation:
-    """content: identifies the checkpoint and the questions. device: where an engine puts the model; None: where the
-    configuration says. references: decoders with one token per step, for plans whose oracle needs a reference."""
+    """The samples of a task, decoded and scored batch by batch."""
 
     config: dict[str, Any]
     task: Task
     items: dict[str, Item]
     plans: dict[AnswerShape, RunPlan]
     batches: list[Batch]
-    content: dict[str, str]
+    content: dict[str, str]  # identifies the checkpoint and the questions
     decoders: dict[AnswerShape, Decoder] = field(default_factory=dict)
-    device: str | None = None
+    device: str | None = None  # where an engine puts the model; None: where the configuration says
+    # decoders with one token per step, for plans whose oracle needs a reference
     references: dict[AnswerShape, Decoder] = field(default_factory=dict)
 
     @staticmethod

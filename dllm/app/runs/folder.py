@@ -51,13 +51,13 @@ def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
 
 @dataclass
 class RunFolder:
-    """An open run folder. rows: its finished samples, to which ``write`` adds. fresh: it held no run before."""
+    """An open run folder."""
 
     path: Path
     results: BinaryIO
     lock: BaseFileLock
-    rows: list[ResultRow] = field(default_factory=list)
-    fresh: bool = False
+    rows: list[ResultRow] = field(default_factory=list)  # its finished samples, to which ``write`` adds
+    fresh: bool = False  # it held no run before
 
     @staticmethod
     def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> RunFolder:

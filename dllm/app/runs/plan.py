@@ -41,16 +41,15 @@ from dllm.runtime.runtime import COMPILED, Runtime
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A resolved configuration, checked. The model is described, not loaded. path: the checkpoint's folder. constraint:
-    of every text that brings none of its own (None: such texts are free)."""
+    """A resolved configuration, checked. The model is described, not loaded."""
 
     config: dict[str, Any]
     options: Options
     parts: Parts
     sampling: Sampling
     prompts: Prompts
-    path: Path
-    constraint: Constraint | None = None
+    path: Path  # the checkpoint's folder
+    constraint: Constraint | None = None  # of every text that brings none of its own (None: such texts are free)
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunPlan:

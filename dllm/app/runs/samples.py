@@ -26,12 +26,11 @@ PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constrain
 
 @dataclass(frozen=True)
 class PlannedSample:
-    """One sample to decode. id and sample: which prompt, and which of its answers. shown: the prompt as a person would
-    write it."""
+    """One sample to decode. id and sample: which prompt, and which of its answers."""
 
     id: str
     sample: int
-    shown: str
+    shown: str  # the prompt as a person would write it
     request: Request
 
     @property
@@ -41,14 +40,14 @@ class PlannedSample:
 
 @dataclass(frozen=True)
 class PromptEntry:
-    """One prompt of a run. number: its line in the file, from which its seed follows, so that a repaired line changes
-    no other prompt's seed. constraint: of its texts (None: free)."""
+    """One prompt of a run."""
 
+    # its line in the file, from which its seed follows, so that a repaired line changes no other prompt's seed
     number: int
     id: str
     prompt: Prompt
     shown: str
-    constraint: Constraint | None = None
+    constraint: Constraint | None = None  # of its texts (None: free)
 
 
 def trace_content(

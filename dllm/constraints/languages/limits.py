@@ -29,11 +29,11 @@ class TooManyStates(UserError):
 
 @dataclass(frozen=True)
 class CompileLimits:
-    """states: of the finished automaton; seconds: to compile it; depth: the one to name in refusals, None: no such."""
+    """How much compiling may take."""
 
-    states: int = 20_000
-    seconds: float = 10.0
-    depth: int | None = 4
+    states: int = 20_000  # of the finished automaton
+    seconds: float = 10.0  # to compile it
+    depth: int | None = 4  # the one to name in refusals, None: no such
 
 
 class Budget:

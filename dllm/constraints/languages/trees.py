@@ -45,14 +45,11 @@ class Rep:
 
 @dataclass(frozen=True)
 class OneOrMore:
-    """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once.
-
-    again: the last part may stand several times.
-    """
+    """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once."""
 
     parts: tuple[Tree, ...]
     between: Tree
-    again: bool = False
+    again: bool = False  # the last part may stand several times
 
 
 @dataclass(frozen=True)
@@ -71,12 +68,11 @@ class Automaton:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What is repeated and counted: moves [W, 256] of states from 0 on; counts [W, 256]: where a byte begins another
-    round; ends [W]: where the last one may end."""
+    """What is repeated and counted: moves [W, 256] of states from 0 on;"""
 
     moves: IntArray
-    counts: BoolArray
-    ends: BoolArray
+    counts: BoolArray  # [W, 256] where a byte begins another round
+    ends: BoolArray  # [W] where the last one may end
 
 
 @dataclass(frozen=True)
@@ -96,23 +92,22 @@ Tree = Bytes | Cat | Alt | Rep | OneOrMore | RuleCall | Automaton | Counted
 
 @dataclass(frozen=True)
 class Language:
-    """The words of ``rules[start]``. depth: how often rules that contain themselves are entered in each other."""
+    """The words of ``rules[start]``."""
 
     rules: Mapping[str, Tree]
     start: str = "start"
-    depth: int = 4
+    depth: int = 4  # how often rules that contain themselves are entered in each other
 
 
 @dataclass(frozen=True, eq=False)
 class Counters:
-    """Of an automaton, which states count. home [S]: the part that a state belongs to, -1: it counts nothing. counts
-    [S, 256]: where a byte within the part adds one. low, high [S]: the part is left with at least ``low`` and never
-    holds more than ``high``; it is entered with 0."""
+    """Of an automaton, which states count."""
 
-    home: IntArray
-    low: IntArray
+    home: IntArray  # [S] the part that a state belongs to, -1: it counts nothing
+    low: IntArray  # [S] the part is left with at least ``low`` and never holds more than ``high``; it is entered with 0
+    # [S] the part is left with at least ``low`` and never holds more than ``high``; it is entered with 0
     high: IntArray
-    counts: BoolArray
+    counts: BoolArray  # [S, 256] where a byte within the part adds one
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,12 +115,12 @@ class ByteAutomaton:
     """A deterministic automaton over bytes, minimal and without states that lead nowhere; it starts in state 0.
 
     moves [S, 256] int32: the state that each byte leads to (-1: none). accepting [S] bool. No state: the empty
-    language. counters: None where no state counts.
+    language.
     """
 
     moves: IntArray
     accepting: BoolArray
-    counters: Counters | None = None
+    counters: Counters | None = None  # None where no state counts
 
     def accepts(self, text: bytes) -> bool:
         """Whether ``text`` is a word."""

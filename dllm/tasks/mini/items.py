@@ -38,17 +38,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Draw:
-    """How an item is drawn.
-
-    sizes: fewest and most things (None: as the task has them). names: ``known`` (one token each), ``new`` (one token
-    each, never trained on), ``spelt``, ``unseen`` (spelt, never trained on) or ``mixed`` (as in training). wording: see
-    ``styles.ask``.
-    """
+    """How an item is drawn."""
 
     rng: Random
-    sizes: tuple[int, int] | None = None
+    sizes: tuple[int, int] | None = None  # fewest and most things (None: as the task has them)
+    # ``known`` (one token each), ``new`` (one token each, never trained on), ``spelt``, ``unseen`` (spelt, never
+    # trained on) or ``mixed`` (as in training)
     names: str = "known"
-    wording: str = "trained"
+    wording: str = "trained"  # see ``styles.ask``
 
     def size(self, low: int, high: int) -> int:
         """Between ``low`` and ``high`` things, and within ``sizes`` where the two meet. Three to five are twice as

@@ -23,19 +23,17 @@ LIST_METRICS = {
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One task. metric: key of METRICS. budget: tokens of an answer. template: key of templates.yaml. make: makes one
-    question; None: only a copy of the benchmark has questions. lengths: of its lists, each equally often; None: it has
-    no lists. shot: a solved example stands before every question. extra: not one of the 17 tasks, asked by its name."""
+    """One task."""
 
     name: str
-    metric: str
-    budget: int
-    template: str
-    make: MakeRecord | None
+    metric: str  # key of METRICS
+    budget: int  # tokens of an answer
+    template: str  # key of templates.yaml
+    make: MakeRecord | None  # makes one question; None: only a copy of the benchmark has questions
     count: int = 100
-    lengths: tuple[int, int] | None = None
-    shot: bool = False
-    extra: bool = False
+    lengths: tuple[int, int] | None = None  # of its lists, each equally often; None: it has no lists
+    shot: bool = False  # a solved example stands before every question
+    extra: bool = False  # not one of the 17 tasks, asked by its name
 
     @property
     def short(self) -> str:

@@ -19,11 +19,11 @@ SOURCE = "summaries and paraphrases cannot be generated: give a copy of the benc
 
 @dataclass
 class Questions:
-    """Items of the chosen tasks. missing: tasks without any, and why. wording: the template of each task."""
+    """Items of the chosen tasks."""
 
     items: list[Item] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
-    wording: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # tasks without any, and why
+    wording: dict[str, str] = field(default_factory=dict)  # the template of each task
 
 
 def classic_questions(suite: str, tasks: Sequence[str], count: int | None, seed: int, path: str | None) -> Questions:

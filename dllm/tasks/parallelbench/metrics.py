@@ -20,10 +20,10 @@ Similarity = Callable[[str, str], float]
 
 @dataclass(frozen=True)
 class Judges:
-    """grammar: 1 for a text without mistakes, else 0 (None: cannot say). bertscore: similarity of two texts."""
+    """What judges texts."""
 
-    grammar: Verdict | None = None
-    bertscore: Similarity | None = None
+    grammar: Verdict | None = None  # 1 for a text without mistakes, else 0 (None: cannot say)
+    bertscore: Similarity | None = None  # similarity of two texts
 
     def grammatical(self, text: str) -> float | None:
         return None if self.grammar is None else self.grammar(text)

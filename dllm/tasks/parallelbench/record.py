@@ -14,12 +14,11 @@ Answer = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """fields: fill the template. answer: the one right text, or what the scorer needs and an ``example``. shots: solved
-    questions that stand before this one."""
+    """A line of the benchmark's files."""
 
-    fields: Mapping[str, Any]
-    answer: Answer
-    shots: tuple[Record, ...] = ()
+    fields: Mapping[str, Any]  # fill the template
+    answer: Answer  # the one right text, or what the scorer needs and an ``example``
+    shots: tuple[Record, ...] = ()  # solved questions that stand before this one
 
     @property
     def solved(self) -> str:

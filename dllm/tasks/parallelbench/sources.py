@@ -23,11 +23,11 @@ FETCH = "Fetch it again"
 
 @dataclass(frozen=True)
 class TaskCopy:
-    """One task in a copy. template: its wording; None: the copy has none. place: where it was read, for messages."""
+    """One task in a copy."""
 
     records: list[Record]
-    template: str | None
-    place: str
+    template: str | None  # its wording; None: the copy has none
+    place: str  # where it was read, for messages
 
 
 def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | None:

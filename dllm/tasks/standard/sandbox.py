@@ -28,11 +28,11 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Allowance:
-    """seconds: of the CPU, and twice that of the clock. memory: address space in bytes. file: bytes a file may have."""
+    """What a program may use."""
 
-    seconds: int = 10
-    memory: int = 2048 * MIB
-    file: int = 16 * MIB
+    seconds: int = 10  # of the CPU, and twice that of the clock
+    memory: int = 2048 * MIB  # address space in bytes
+    file: int = 16 * MIB  # bytes a file may have
     processes: int = 32
 
     def by_name(self) -> dict[str, int]:
@@ -44,10 +44,10 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Outcome:
-    """passed: the program reached its last line. reason: if not, the last line of its output, or what stopped it."""
+    """How a program ended."""
 
-    passed: bool
-    reason: str
+    passed: bool  # the program reached its last line
+    reason: str  # if not, the last line of its output, or what stopped it
 
 
 def run_program(program: str, limits: Allowance | None = None) -> Outcome:

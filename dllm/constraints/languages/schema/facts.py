@@ -31,12 +31,13 @@ class Texts:
 
 @dataclass(frozen=True)
 class Arrays:
-    """parts: each node's prefixItems, and its items for all places behind them. unique: the place of uniqueItems."""
+    """What a schema says of arrays."""
 
+    # each node's prefixItems, and its items for all places behind them
     parts: tuple[tuple[tuple[Node, ...], Node | None], ...] = ()
     low: int = 0
     high: int | None = None
-    unique: str | None = None
+    unique: str | None = None  # the place of uniqueItems
 
     def item(self, place: int) -> tuple[Node, ...]:
         """What holds of the item at this place."""
@@ -67,10 +68,10 @@ class Members:
 
 @dataclass(frozen=True)
 class Objects:
-    """parts: what each node says of members; required: names, each with its place; the number of members."""
+    """What a schema says of objects."""
 
-    parts: tuple[Members, ...] = ()
-    required: dict[str, str] = field(default_factory=dict)
+    parts: tuple[Members, ...] = ()  # what each node says of members
+    required: dict[str, str] = field(default_factory=dict)  # names, each with its place; the number of members
     low: int = 0
     high: int | None = None
     place: str = "#"
@@ -87,14 +88,14 @@ class Objects:
 
 @dataclass(frozen=True)
 class Facts:
-    """types: that are valid; written: those of them that texts are written of. values: of enumerations, filtered by
-    all that stands beside them but formats; None: there is none. excluded: values of ``not``."""
+    """What a schema says, by type."""
 
     place: str
-    types: frozenset[str]
-    written: frozenset[str]
+    types: frozenset[str]  # that are valid
+    written: frozenset[str]  # those of them that texts are written of
+    # of enumerations, filtered by all that stands beside them but formats; None: there is none
     values: tuple[Any, ...] | None
-    excluded: tuple[Any, ...]
+    excluded: tuple[Any, ...]  # values of ``not``
     numbers: Range
     texts: Texts
     arrays: Arrays

@@ -21,12 +21,12 @@ TRUE_FRACTION = Cat((literal_text("."), ZEROS, NONZERO, Rep(DIGIT)))
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from ``low`` to ``high`` (None: no bound); over, under: without the bound itself."""
+    """The numbers from ``low`` to ``high`` (None: no bound);"""
 
     low: int | None = None
     high: int | None = None
-    over: bool = False
-    under: bool = False
+    over: bool = False  # without the bound itself
+    under: bool = False  # without the bound itself
     multiple: int | None = None
 
     def above(self, low: int, strict: bool) -> Range:
