@@ -95,15 +95,15 @@ class LayerRows:
 
 @dataclass(frozen=True)
 class FeaturePass(ForwardPass):
-    """Of the n rows that enter the layers of its one call: due [B, n]: those that every layer computes."""
+    """Which of the n rows that enter the layers of its one call are computed."""
 
-    due: Tensor
-    verified: Tensor  # [B, n] those among which it chooses by their values
-    places: Tensor  # [B, g] where they are (n: padding)
+    due: Tensor  # [B, n] rows that every layer computes
+    verified: Tensor  # [B, n] rows among which a layer chooses by their values
+    places: Tensor  # [B, g] where these are among the n (n: padding)
     slots: Tensor  # [B, g] their columns (L: padding)
-    count: Tensor  # [B] how many are chosen
+    count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
-    found: LayerRows
+    found: LayerRows  # what each layer computed, for the next forwards
 
 
 class FeatureSession(BufferSession):

@@ -35,29 +35,27 @@ class Reproposer(Protocol):
 
 @dataclass(frozen=True)
 class ConstraintMarks:
-    """What a constraint changed in a turn. steered [B, L]: proposals that are not the model's own."""
+    """What a constraint changed in a turn."""
 
-    corrected: Tensor
-    # [N, L] commits that wait because they do not go together with others, and those of another token that does
-    refused: Tensor
-    # [N, L] commits that wait because they do not go together with others, and those of another token that does
-    replaced: Tensor
+    corrected: Tensor  # [B, L] proposals that are not the model's own
+    refused: Tensor  # [N, L] commits that wait, since they do not go together with others
+    replaced: Tensor  # [N, L] commits of another token than was chosen, so that they go together with others
 
 
 @dataclass(frozen=True)
 class ConstraintReport:
     """What a constraint did to a row."""
 
-    kind: str  # its name
-    states: int  # of its automaton over tokens
-    classes: int  # of its automaton over tokens
-    fewest: int | None  # tokens of its shortest text. compile_seconds
-    compile_seconds: float
-    seconds: float  # of the host while the row decoded
-    steered: int  # cells whose proposal was not the model's own, counted in every turn
-    refused: int  # as in ``ConstraintMarks``
-    replaced: int  # as in ``ConstraintMarks``
-    restored: int  # cuts that were undone
+    kind: str  # the constraint's name: choice, regex, json_schema, grammar, words
+    states: int  # how many states its automaton over tokens has
+    classes: int  # how many classes of tokens that automaton tells apart
+    fewest: int | None  # tokens of the shortest text that it allows; None where that is not known
+    compile_seconds: float  # what the making of the automaton took; 0 where it came from the store
+    seconds: float  # of the host, while the row decoded
+    steered: int  # proposals that were not the model's own, counted in every turn
+    refused: int  # commits that waited, over all turns (``ConstraintMarks``)
+    replaced: int  # commits of another token, over all turns (``ConstraintMarks``)
+    restored: int  # answers cut by the end-of-text policy that were taken back, since the rest was needed
 
 
 class Constrained(Protocol):

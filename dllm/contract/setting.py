@@ -22,16 +22,15 @@ class Sampling:
     """How a token is proposed at a position."""
 
     temperature: PerRequest = 0.0  # of the requests that name none of their own; 0 is the argmax
-    top_p: float | None = None
-    top_k: int | None = None
+    top_p: float | None = None  # keep the smallest set of tokens whose probabilities reach this; None is off
+    top_k: int | None = None  # keep this many of the likeliest tokens; None is off
     guidance: float = 0.0  # weight of classifier-free guidance; 0 is off
     suppress_mask: bool = True  # never propose the mask token
     # never propose what ends a text or a turn (LLaDA's ``logits_eos_inf`` bans the end of text alone)
     forbid_eos: bool = False
     # commit such proposals after everything else (the intent of LLaDA's ``confidence_eos_eot_inf``)
     eos_last: bool = False
-    # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA).
-    # Raises UserError for values out of range
+    # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA)
     tempered: bool = False
 
     def __post_init__(self) -> None:
@@ -55,10 +54,10 @@ class Sampling:
 class Setting:
     """What is chosen and known before weights are read."""
 
-    model: ModelConfig  # the choices made
-    blocks: Schedule  # the choices made
+    model: ModelConfig  # the checkpoint's description: shape, attention, ids
+    blocks: Schedule  # the block schedule that is chosen
     gen_length: int | None  # masks behind the prompt (None: infilling, where only the prompts tell)
-    sampling: Sampling = Sampling()  # the choices made
+    sampling: Sampling = Sampling()  # how tokens are proposed
     name: str = ""  # the model's
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
 

@@ -32,11 +32,11 @@ from dllm.runtime.runtime import Network
 class HiddenStates:
     """The rows that one forward of N candidates computed."""
 
-    rows: Tensor  # [T, D] hidden states
-    first: Tensor  # [N] which of them are a candidate's
-    size: Tensor  # [N] which of them are a candidate's
-    place: Tensor | None  # [N, L] where each column lies among these (-1: nowhere; None: in order)
-    width: int  # the most rows of any candidate
+    rows: Tensor  # [T, D] hidden states of all query tokens, candidate after candidate
+    first: Tensor  # [N] where a candidate's begin
+    size: Tensor  # [N] how many a candidate has
+    place: Tensor | None  # [N, L] where each column lies among its candidate's (-1: nowhere; None: in order)
+    width: int  # the most that any candidate has
 
     @staticmethod
     def of(calls: Sequence[tuple[Tensor | None, Tensor, Tensor | None]], columns: Tensor, count: int) -> HiddenStates:
@@ -70,13 +70,11 @@ class HiddenStates:
 class HeadOutput:
     """What the head said of columns [N, r]."""
 
-    # of its proposals, by name. ``find`` makes logits [..., V] from what ``source`` keeps of each column, so that a
-    # steered turn can ask anew
-    statistics: dict[str, Tensor]
-    source: Tensor
-    find: Callable[[Tensor], Tensor]
-    logits: Logits | None
-    lookup: Lookup | None
+    statistics: dict[str, Tensor]  # [N, r] of the proposals, by name
+    source: Tensor  # what it keeps of each column, so that a constrained turn can propose anew
+    find: Callable[[Tensor], Tensor]  # makes logits [..., V] of parts of ``source``
+    logits: Logits | None  # reads logits of columns, where a part asked for them
+    lookup: Lookup | None  # reads the probability of a token at columns, where a part asked for it
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,12 @@ class Forward:
     """The network as the loop sees it. With guidance w > 0 logits are u + (w + 1) (c - u), where u comes from a canvas
     whose given positions are masked (classifier-free guidance as in LLaDA); that doubles the rows of the same plan."""
 
-    model: Transformer
-    cache: Cache
-    proposer: Proposer
-    needs: tuple[Need, ...]
-    shrinks: bool
-    network: Network
+    model: Transformer  # the network's weights and description
+    cache: Cache  # plans which columns are computed and keeps keys and values
+    proposer: Proposer  # makes a token and its statistics of logits
+    needs: tuple[Need, ...]  # what sampler, blocks, end-of-text policy and cache want to know of a forward
+    shrinks: bool  # the end-of-text policy may shorten answers
+    network: Network  # what runs the model: itself, or its recordings
 
     @staticmethod
     def of(model: Transformer, ids: Ids, parts: Parts, network: Network | None = None) -> Forward:

@@ -31,10 +31,10 @@ ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for
 class AttentionCapture:
     """What to read in a forward of N candidates."""
 
-    layers: range
+    layers: range  # those whose attention weights are averaged
     columns: Tensor  # [N, m] the masks of the open blocks (L: no column)
-    rows: Tensor  # [N, m] the columns whose rows are read for them
-    received: bool  # what every column gets, too
+    rows: Tensor  # [N, m] the columns whose queries are read for them
+    received: bool  # also what every column gets
 
     @staticmethod
     def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:

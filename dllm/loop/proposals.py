@@ -163,14 +163,13 @@ class LogitReproposer(Rowwise):
 
     shared: ClassVar[tuple[str, ...]] = ("proposer", "find", "vocab")
 
-    proposer: Proposer
-    find: Callable[[Tensor], Tensor]
-    # [N, n, ...] what ``find`` makes logits of, at ``columns`` [N, n], ascending (L: no column). turn [N]
-    source: Tensor
-    columns: Tensor
-    canvas: Canvas
-    turn: Tensor
-    vocab: int
+    proposer: Proposer  # bans, tempers and draws as in the forward itself
+    find: Callable[[Tensor], Tensor]  # makes logits [..., V] of what ``source`` holds
+    source: Tensor  # [N, n, ...] what the forward kept of each scored column: its hidden state or its logits
+    columns: Tensor  # [N, n] which columns these are, ascending (L: no column)
+    canvas: Canvas  # of the candidates, for the seeds of draws
+    turn: Tensor  # [N] the row's turn, for the seeds of draws
+    vocab: int  # size of the vocabulary
 
     @property
     def narrow(self) -> bool:

@@ -102,10 +102,10 @@ class RecordingKey:
     """What two forwards must have in common to share a recording: shapes by name, numbers that the host knows, and
     addresses."""
 
-    shapes: tuple[tuple[str, torch.Size], ...]
-    reach: int
-    triton: bool
-    addresses: tuple[int, ...]
+    shapes: tuple[tuple[str, torch.Size], ...]  # of every input, by name
+    reach: int  # keys and values that a query may see, at most
+    triton: bool  # whether the Triton kernels run
+    addresses: tuple[int, ...]  # of the buffers that the forward reads and writes
     # how many rows have buffers, where only a part of them runs; rows that leave do not change the address
     buffers: int = 0
 
@@ -114,7 +114,7 @@ class RecordingKey:
 class Recorded:
     """A forward that was recorded."""
 
-    recording: Recording
+    recording: Recording  # the CUDA graph, or what stands for it on a CPU
     inputs: dict[str, Tensor]  # the tensors that the recording reads, by name
     output: Tensor  # the hidden rows that it writes
     held: Any  # what else it reads at fixed addresses, which must not be freed before it

@@ -33,13 +33,15 @@ Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Ten
 
 @dataclass(frozen=True)
 class Runtime:
-    """eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static:
+    """How a forward is run.
+
+    eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static:
     shapes are bounds that the host knows, so a turn waits for nothing. compile: static, with layers through
     torch.compile. cudagraph: static, with whole turns recorded as CUDA graphs and replayed (forwards alone, if the
     sampler or the end-of-text policy asks the device). compile_cudagraph: both. auto: static on a GPU if the parts
     allow it, else eager."""
 
-    name: str = "auto"
+    name: str = "auto"  # auto, eager, static, compile, cudagraph or compile_cudagraph
     # how many turns late the host reads what a turn has filled. 0: it waits for every turn, and the device then waits
     # for it. 1: none waits. Where the forward that opens a block is wider than others (cache=prefix, dual), the row
     # then waits a turn for the host to know; otherwise a finished row stays a turn longer. None: 1 on a GPU, if no turn
