@@ -25,16 +25,16 @@ Message = dict[str, Any]
 class PrefilledPrompt:
     """A prompt whose answer has a given beginning, which is not decoded (lm-eval's ``gen_prefix``)."""
 
-    prompt: str | list[Message]
-    begin: str
+    prompt: str | list[Message]  # a text, or the messages of a conversation
+    begin: str  # how the answer begins
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A conversation with what else the chat template may read: ``tools`` (OpenAI's objects), and its own variables,
-    such as ``enable_thinking``. Calls of a message hold their arguments as objects, as templates expect."""
+    """A conversation with what else the chat template may read."""
 
-    messages: list[Message]
+    messages: list[Message]  # of the conversation; calls hold their arguments as objects, as templates expect
+    # what else the template may read: ``tools`` (OpenAI's objects), and its own variables, such as ``enable_thinking``
     beside: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,9 +45,9 @@ Prompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt | Reques
 class Prompts:
     """Makes requests."""
 
-    config: ModelConfig
-    tokenizer: Tokenizer | None
-    ids: Ids
+    config: ModelConfig  # the checkpoint's description
+    tokenizer: Tokenizer | None  # None: prompts are token ids
+    ids: Ids  # of the mask and the ends of a text
     # the model's, for messages. Raises UserError for prompts that are empty, too long, or hold unknown tokens
     name: str
     gen_length: int  # masks behind a prompt

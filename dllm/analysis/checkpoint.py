@@ -36,18 +36,18 @@ MAX_PROBLEMS = 10  # printed ones of tensors; the rest is counted
 class Report:
     """The facts of a checkpoint. With ``problems`` it cannot be used, with ``notes`` it can."""
 
-    folder: Path
-    problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    config: ModelConfig | None = None
-    tokenizer: Tokenizer | None = None
-    ids: Ids | None = None
+    folder: Path  # the checkpoint's
+    problems: tuple[str, ...]  # a sentence for each reason why it cannot be used
+    notes: tuple[str, ...] = ()  # a sentence for each thing to know of it
+    config: ModelConfig | None = None  # the description that its config.json gives; None where that has a problem
+    tokenizer: Tokenizer | None = None  # None: it brings none, or one that cannot be read
+    ids: Ids | None = None  # of the mask and the ends of a text; None where they are not known
     parameters: int = 0  # all weights, and those that one token uses (fewer with routed experts)
     active: int = 0  # all weights, and those that one token uses (fewer with routed experts)
     # tensors per dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown
     stored: tuple[tuple[str, int], ...] = ()
-    shards: int = 0
-    stored_bytes: int = 0
+    shards: int = 0  # files that hold its weights
+    stored_bytes: int = 0  # of these files together
 
     @property
     def usable(self) -> bool:

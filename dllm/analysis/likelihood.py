@@ -25,19 +25,19 @@ MaskDraw = tuple[Tensor, Tensor]  # masked [R, T], and the weight [R, T] of each
 
 @dataclass(frozen=True)
 class Estimator:
-    """How to estimate. samples: of the Monte-Carlo bounds, ``rows`` of them in a forward (exact_ar: rows alone).
-    guidance w > 0: logits are u + (w + 1) (c - u) with u from a masked prompt. eps: the least p of mc_bernoulli.
+    """How to estimate.
 
     Every target draws from its own generator with the same seed, so that an estimate does not depend on what was
     asked before, and choices of equal length are compared under equal masks.
     """
 
-    method: str = "mc_count"
-    samples: int = 128
-    rows: int = 8
+    method: str = "mc_count"  # mc_count, mc_bernoulli, chain, pseudo or exact_ar
+    samples: int = 128  # of the Monte-Carlo bounds
+    rows: int = 8  # canvases in a forward; exact_ar computes each alone
+    # weight w of classifier-free guidance: logits are u + (w + 1) (c - u) with u from a masked prompt
     guidance: float = 0.0
-    seed: int = 1234
-    eps: float = 1e-3
+    seed: int = 1234  # of every target's generator
+    eps: float = 1e-3  # the least share p of masks that mc_bernoulli draws
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -98,19 +98,19 @@ METHODS: dict[str, Callable[[Estimator, int, Generator], Iterator[MaskDraw]]] = 
 
 @dataclass(frozen=True)
 class Estimate:
-    """value: of the log-likelihood, in nats. forwards of the network it took, and their query tokens."""
+    """A log-likelihood, and what it took."""
 
-    value: float
-    forwards: int
-    query_tokens: int
+    value: float  # of the log-likelihood, in nats
+    forwards: int  # of the network
+    query_tokens: int  # that these forwards computed
 
 
 @dataclass(frozen=True)
 class Likelihood:
     """Estimates log p(target | prompt). The prompt is never masked."""
 
-    model: Model
-    estimator: Estimator
+    model: Model  # the network with its ids
+    estimator: Estimator  # how to estimate
 
     def __call__(self, prompt: Sequence[int], target: Sequence[int]) -> Estimate:
         """Raises UserError when there is no target, no prompt, more tokens than the model takes, or an estimator that a

@@ -15,13 +15,12 @@ from dllm.record.trace import Trace
 class OpenGuesses:
     """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``."""
 
-    # the open block's number. positions, argmax and confidence: of all open positions. All positions are columns
-    block: int
-    positions: list[int]
-    argmax: list[int]
-    confidence: list[float]
-    committed: list[int]
-    tokens: list[int]
+    block: int  # number of the open block
+    positions: list[int]  # the open ones, ascending
+    argmax: list[int]  # the likeliest token at each
+    confidence: list[float]  # the probability of that token
+    committed: list[int]  # positions that the turn committed
+    tokens: list[int]  # what it committed there
 
     def ranking(self) -> list[tuple[int, int]]:
         """(position, token), the most confident first; ties to the lowest position."""

@@ -129,20 +129,20 @@ def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | N
 class Measures:
     """Sums and means over samples."""
 
-    samples: int
-    judged: int  # samples that it is the mean of
+    samples: int  # how many answers
+    judged: int  # how many of them could be judged
     score: float | None  # mean in [0, 1], None where nothing could be judged
-    low: float  # its 95 % interval
-    high: float  # its 95 % interval
+    low: float  # lower end of its 95 % interval
+    high: float  # upper end of its 95 % interval
     tokens: int  # useful ones, before the end of the text
-    forwards: int
-    query_tokens: int
+    forwards: int  # of the network, summed over answers
+    query_tokens: int  # computed in these forwards, padding excluded, summed over answers
     seconds: float  # wall time of decoding
-    p50: float  # seconds from a sample's first turn to its last
-    p95: float  # seconds from a sample's first turn to its last
+    p50: float  # median of the seconds from a sample's first turn to its last
+    p95: float  # 95 % quantile of these
     doubt: str = ""  # why the times are doubtful; empty if they are not
     computed: int = 0  # query tokens that the network ran, padding included
-    idle: int = 0  # forwards in which a row waited. Both are 0 for rows of older versions, which lack them
+    idle: int = 0  # forwards in which a row waited; 0 for rows of older versions, which lack it
 
     @staticmethod
     def of(rows: Sequence[ResultRow]) -> Measures:

@@ -27,17 +27,17 @@ NARROWEST = 2048  # width of the narrowest model in these tables, LLaDA2-mini; t
 class Published:
     """A row of a paper's table."""
 
-    source: str
+    source: str  # paper and table
     settings: str = ""  # what leads to it, as users type it
     score: float | None = None  # percent
-    tokens_per_second: float | None = None
-    tpf: float | None = None  # tokens per forward, forwards per sample
-    nfe: float | None = None  # tokens per forward, forwards per sample
+    tokens_per_second: float | None = None  # as printed; None: the table has none
+    tpf: float | None = None  # tokens per forward
+    nfe: float | None = None  # forwards of a sample
     speedup: float | None = None  # times one token per step. None: not reported
-    hardware: str = ""
+    hardware: str = ""  # on which the paper measured
     counted: str = ""  # which tokens the speed counts
     benchmark: str = ""  # whose questions were asked, if not our task's
-    note: str = ""
+    note: str = ""  # what else a reader must know of the row
     unlike: tuple[str, ...] = ()  # why the run beside it may not be compared, in words; empty: it may
 
     @property

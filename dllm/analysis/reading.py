@@ -32,8 +32,8 @@ class ReadCanvas:
 class ReadQuery:
     """What is wanted of one canvas."""
 
-    canvas: ReadCanvas
-    wanted: tuple[Wanted, ...]
+    canvas: ReadCanvas  # the canvas to compute
+    wanted: tuple[Wanted, ...]  # the log-probabilities to read of it
 
 
 @dataclass(frozen=True)

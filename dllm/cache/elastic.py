@@ -94,17 +94,15 @@ class Track:
 
 @dataclass(frozen=True)
 class DriftPass(ForwardPass):
-    """probes [B, w + r]: columns whose attention is read: w of the window, then r watched ones (L: no column).
-    in_window [B, w]: which of the former are columns. mean [B, r]: weights of the latter that turn a sum into a mean.
-    seen [B]: keys of each row. decided [B, L]: what may be watched next. columns [L]: 0 to L - 1."""
+    """A forward that reads attention to find out how far the cache has drifted."""
 
-    decided: Tensor
-    columns: Tensor
-    probes: Tensor
-    in_window: Tensor
-    mean: Tensor
-    seen: Tensor
-    progress: Track
+    decided: Tensor  # [B, L] columns that may be watched next
+    columns: Tensor  # [L] 0 to L - 1
+    probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
+    in_window: Tensor  # [B, w] which of the first w are columns
+    mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
+    seen: Tensor  # [B] keys of each row
+    progress: Track  # what was read, layer after layer
 
 
 class ElasticSession(BufferSession):

@@ -27,14 +27,14 @@ from dllm.contract import Step, View
 class Decided:
     """A candidate's step on the host, each [L]; what is admitted changes it in place."""
 
-    row: int
-    commit: Bits
-    tokens: NDArray[np.int64]
-    confidence: NDArray[np.float64]
+    row: int  # of the batch
+    commit: Bits  # positions that the sampler commits
+    tokens: NDArray[np.int64]  # the proposals
+    confidence: NDArray[np.float64]  # of the proposals
     judged: Bits  # commits that the rule accepted by itself
     forced: Bits  # by the cache's plan
-    remask: Bits
-    edit: Bits
+    remask: Bits  # positions that go back to the mask
+    edit: Bits  # committed positions that get another token
     other: Bits  # commits of a token that is not the step's
     waits: Bits  # commits and edits that were refused
 

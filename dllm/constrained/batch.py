@@ -28,10 +28,10 @@ from dllm.contract.constrained import ConstraintReport
 class Seen:
     """Candidate ``number`` of a steered row, on the host."""
 
-    number: int
-    row: ConstrainedRow
-    sets: RowSets
-    masked: Ints
+    number: int  # of the candidate
+    row: ConstrainedRow  # the row that it belongs to
+    sets: RowSets  # what may stand in each of its cells
+    masked: Ints  # cells that are masks
     told: list[Ints]  # which columns are scored, and what is proposed [L]
     hot: bool  # the row draws its proposals
 

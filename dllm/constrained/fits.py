@@ -22,10 +22,10 @@ CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of floa
 class ConstrainedCell:
     """A scored mask of a candidate, and what may stand there."""
 
-    compiled: CompiledConstraint
-    candidate: int
-    column: int
-    allowed: ClassSet
+    compiled: CompiledConstraint  # the constraint of its row
+    candidate: int  # whose cell it is
+    column: int  # of the canvas
+    allowed: ClassSet  # the classes of tokens that may stand there
     anew: bool  # the proposal is made anew
     token: int | None = None  # it is this one (None: the best of what may stand there)
 

@@ -25,13 +25,13 @@ Ints = NDArray[np.int64]
 class ConstrainedRow:
     """A row under a constraint."""
 
-    compiled: CompiledConstraint
+    compiled: CompiledConstraint  # its constraint over the tokens of the vocabulary
     begin: int  # the column of its first cell
     sets: list[RowSets]  # of each candidate. The counts are those of ``ConstraintReport``
-    steered: int = 0
-    refused: int = 0
-    replaced: int = 0
-    restored: int = 0
+    steered: int = 0  # proposals so far that were not the model's own
+    refused: int = 0  # commits so far that waited
+    replaced: int = 0  # commits so far of another token
+    restored: int = 0  # cuts so far that were taken back
     seconds: float = 0.0  # of the host, shared with its neighbours
 
     def candidate(self, place: int) -> RowSets:

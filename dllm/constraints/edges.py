@@ -15,13 +15,10 @@ NEVER = 1 << 40  # more tokens than any answer has
 
 @dataclass(frozen=True, eq=False)
 class TokenEdges:
-    """E edges in order of their sources, and what takes them.
+    """E edges in order of their sources, and what takes them."""
 
-    source, target [E].
-    """
-
-    source: Indices
-    target: Indices
+    source: Indices  # [E] the place that an edge leaves
+    target: Indices  # [E] the place that it enters
     label: Indices  # [E] edges taken by the same classes have the same; there are far fewer labels than edges
     pairs: tuple[Indices, Indices]  # (label, class), each [P], in order: the classes of every label
 

@@ -32,12 +32,11 @@ class Filling:
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """All ways across a masked cell: (source, class, target), each [T], in order of the targets, the end of the text
-    being state Q and class C."""
+    """All ways across a masked cell, in order of the targets."""
 
-    source: Indices
-    symbol: Indices
-    target: Indices
+    source: Indices  # [T] the place before the cell
+    symbol: Indices  # [T] the class of the token in the cell; C is the end of the text
+    target: Indices  # [T] the place behind the cell; Q is the end of the text
     first: Indices  # where each target's ways begin
     group: Indices  # [T] the number of each way's target
 

@@ -18,7 +18,7 @@ class Constraint:
     """Base of the kinds."""
 
     kind: ClassVar[str]
-    _: KW_ONLY
+    _: KW_ONLY  # options behind it are named
     confidence: str = "model"  # of a proposal among all ids (``model``) or among those allowed (``admissible``)
     joint: bool = False  # proposals of the best filling together
     limit: int = 20_000  # states of the automaton
@@ -47,7 +47,7 @@ class Choice(Constraint):
     """One of ``options``."""
 
     kind = "choice"
-    options: Sequence[str]
+    options: Sequence[str]  # the texts
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +63,7 @@ class Regex(Constraint):
     """A text that ``re.fullmatch(pattern, text)`` matches."""
 
     kind = "regex"
-    pattern: str
+    pattern: str  # in the syntax of Python's ``re``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class Json(Constraint):
     """Any JSON with at most ``depth`` containers around a value."""
 
     kind = "json"
-    depth: int = 4
+    depth: int = 4  # containers around a value, at most
     whitespace: str = "any"  # any, one (after ``,`` and ``:``), none
 
     def __post_init__(self) -> None:
@@ -90,13 +90,15 @@ class JsonSchema(Constraint):
     class of pydantic's."""
 
     kind = "json_schema"
+    # a mapping, true or false, any of these as JSON text, or a class of pydantic's
     schema: Mapping[str, Any] | bool | str | type = field(compare=False)
     depth: int = 4  # how often definitions that contain themselves are entered in each other
-    whitespace: str = "any"
+    whitespace: str = "any"  # any, one (after ``,`` and ``:``), none
     additional: bool = False  # members that the schema does not speak of may be added
     # keywords that are not known are refused. Members come in the order of ``properties``, so that schemas in another
     # order are other ones
     strict: bool = True
+    # the schema as JSON text, from which equality and the store's key follow
     text: str = field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
@@ -116,9 +118,9 @@ class Grammar(Constraint):
     other."""
 
     kind = "grammar"
-    grammar: str
-    start: str = "start"
-    depth: int = 4
+    grammar: str  # in Lark's syntax
+    start: str = "start"  # the rule that a text follows
+    depth: int = 4  # how often rules that contain themselves are entered in each other
     # a terminal that begins with a word character does not follow directly on one that ends in such
     words: bool = False
 

@@ -23,7 +23,7 @@ class Runs:
     first: Indices  # [J] where the places of each state that counts begin, and how many there are
     size: Indices  # [J] where the places of each state that counts begin, and how many there are
     source: Indices  # [R] the first place on both sides
-    symbol: Indices
+    symbol: Indices  # [R] the class of its token
     target: Indices  # [R] the first place on both sides
     length: Indices  # [R] the places it has at the source
     adds: NDArray[np.bool_]  # [R] as many at the target, one for each, else all lead to the first

@@ -27,27 +27,27 @@ LARGE = 1 << 12  # from so many places on a set keeps bits
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassSet:
-    """What may stand in a cell. bits [C + 1] bool: by class of token, ends last."""
+    """What may stand in a cell."""
 
     number: int  # as of a ``StateSet``
-    bits: Bits
+    bits: Bits  # [C + 1] by class of token, the end of the text last
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StateSet:
-    """A set of places. members [Q + 1] bool: by place, the end of the text last."""
+    """A set of places."""
 
     number: int  # its own for ever in its language; between two clearings of the memo equal sets are one
-    members: Bits
+    members: Bits  # [Q + 1] by place, the end of the text last
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PackedSet:
     """The same where there are many places, with a bit for each."""
 
-    number: int
-    bits: NDArray[np.uint8]
-    size: int
+    number: int  # of the set, as in ``StateSet``
+    bits: NDArray[np.uint8]  # [(Q + 8) // 8] a bit for each place
+    size: int  # Q + 1, how many of the bits count
 
     @property
     def members(self) -> Bits:

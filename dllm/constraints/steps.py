@@ -21,9 +21,9 @@ FIELD = (1 << COUNT_BITS) - 1
 
 @dataclass(frozen=True, eq=False)
 class PlainSteps:
-    """moves [S, K] int32 by class of bytes, -1: nowhere."""
+    """Moves of an automaton that counts nothing."""
 
-    moves: NDArray[np.int32]
+    moves: NDArray[np.int32]  # [S, K] by class of bytes (-1: nowhere)
 
     def all(self) -> tuple[Pairs, Pairs]:
         """The pairs of the empty text."""
@@ -41,13 +41,13 @@ class PlainSteps:
 
 @dataclass(frozen=True, eq=False)
 class CountedSteps:
-    """moves [S, K];"""
+    """Moves of an automaton that counts."""
 
-    moves: NDArray[np.int32]
+    moves: NDArray[np.int32]  # [S, K] by class of bytes (-1: nowhere)
     # [S, K] where a byte adds one. Both sides of a pair are one number, of fields of ``COUNT_BITS``: the origin's
     # state, lowest and highest count; the target's state, its count, and whether that adds to the origin's
     counts: NDArray[np.bool_]
-    counters: Counters
+    counters: Counters  # the bounds of what is counted
 
     def all(self) -> tuple[Pairs, Pairs]:
         """The pairs of the empty text."""

@@ -22,16 +22,14 @@ class TokenAutomaton:
     """An automaton over the tokens of a vocabulary, with the states of ``automaton``.
 
     A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
-    everywhere are one class, of which there are C; class 0 fits nowhere. classes [V] int32: the class of each id.
-    source, symbol, target, each [T]: a token of class ``symbol`` leads from place ``source`` to ``target``; in order of
-    the classes, then of the sources.
+    everywhere are one class, of which there are C. Its T steps stand in order of the classes, then of the sources.
     """
 
-    automaton: ByteAutomaton
-    classes: NDArray[np.int32]
-    source: Indices
-    symbol: Indices
-    target: Indices
+    automaton: ByteAutomaton  # over bytes, whose states it has
+    classes: NDArray[np.int32]  # [V] the class of each id; class 0 fits nowhere
+    source: Indices  # [T] the place before a token
+    symbol: Indices  # [T] the token's class
+    target: Indices  # [T] the place behind it
     runs: Runs  # moves of many places at once
 
     @cached_property

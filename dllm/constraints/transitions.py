@@ -23,7 +23,7 @@ TEXT_CELL, GAP_CELL, TAIL_CELL = 0, 1, 2
 class Transitions:
     """An automaton of Q places and C classes. The symbol C is an end id, ``mask`` a mask."""
 
-    tokens: TokenAutomaton
+    tokens: TokenAutomaton  # the automaton that it extends by end and mask
     ending: Bits  # [Q + 1] where the text may end: the accepting states, and the end itself where there are end ids
 
     @property

@@ -15,13 +15,11 @@ from dllm.constraints.languages.trees import IntArray
 class Trie:
     """The beginnings of all texts: N nodes, of which node 0 is the empty text."""
 
-    # where the levels begin, and the end: level d, of the beginnings of d bytes, is bounds[d] to bounds[d + 1]. parent
-    # [N] int32: the node one byte shorter. byte [N] uint8: the last byte. node [V] int32: the node of each text, -1
-    # where there is none
+    # where each level begins, and the end: beginnings of d bytes are bounds[d] to bounds[d + 1]
     bounds: tuple[int, ...]
-    parent: IntArray
-    byte: NDArray[np.uint8]
-    node: IntArray
+    parent: IntArray  # [N] the node without the last byte
+    byte: NDArray[np.uint8]  # [N] the last byte
+    node: IntArray  # [V] the node of each id's text (-1: it has none)
 
     @staticmethod
     def of(texts: Sequence[bytes | None]) -> Trie:

@@ -24,7 +24,7 @@ class Vocabulary:
     """The bytes that each id writes. None: it writes nothing, and no text has it: a special id, the mask, padding, a
     hole in the range of ids."""
 
-    texts: tuple[bytes | None, ...]
+    texts: tuple[bytes | None, ...]  # [V] the bytes of each id; None: it writes nothing
 
     @staticmethod
     def of(tokenizer: Tokenizer, size: int = 0, ends: Iterable[int] = ()) -> Vocabulary:

@@ -49,8 +49,8 @@ class ConstraintReport:
     kind: str  # the constraint's name: choice, regex, json_schema, grammar, words
     states: int  # how many states its automaton over tokens has
     classes: int  # how many classes of tokens that automaton tells apart
-    fewest: int | None  # tokens of the shortest text that it allows; None where that is not known
-    compile_seconds: float  # what the making of the automaton took; 0 where it came from the store
+    fewest: int | None  # tokens of the shortest text that it allows
+    compile_seconds: float  # that compiling took, once for all rows of the language
     seconds: float  # of the host, while the row decoded
     steered: int  # proposals that were not the model's own, counted in every turn
     refused: int  # commits that waited, over all turns (``ConstraintMarks``)

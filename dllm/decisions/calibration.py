@@ -24,29 +24,30 @@ BINS = 10
 class Labelled:
     """Scores of one question's alternatives, and the place of the right one."""
 
-    scores: Sequence[float]
-    truth: int
+    scores: Sequence[float]  # log-probability of each alternative
+    truth: int  # place of the right one
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A temperature, and what it rests on."""
 
-    temperature: float
-    items: int
+    temperature: float  # by which scores are divided
+    items: int  # it was fitted on so many
     nll_before: float  # mean of -log p of the right one, in nats
-    nll_after: float
+    nll_after: float  # mean of -log p of the right one, at this temperature
 
 
 @dataclass(frozen=True)
 class Quality:
-    """accuracy; nll: mean of -log p of the right one; brier: mean of the squared distance to it; ece: mean distance of
-    the top probability to how often it is right, over ten bins of equal width, weighed by their items."""
+    """How good probabilities are, measured against truth."""
 
-    items: int
-    accuracy: float
-    nll: float
-    brier: float
+    items: int  # how many have a truth
+    accuracy: float  # share whose top alternative is the right one
+    nll: float  # mean of -log p of the right one
+    brier: float  # mean of the squared distance of the probabilities to the truth
+    # mean distance of the top probability to how often it is right, over ten bins of equal width, weighed by their
+    # items
     ece: float
 
 

@@ -24,10 +24,10 @@ SLOT_MODES = ("auto", "open", "closed")
 class Laid:
     """One question on a canvas."""
 
-    head: Cells
-    alternatives: tuple[TokenIds, ...]
-    tail: Cells
-    start: int
+    head: Cells  # cells before the slot
+    alternatives: tuple[TokenIds, ...]  # the tokens of each
+    tail: Cells  # cells behind the slot
+    start: int  # where the prompt ends
 
     @property
     def width(self) -> int:

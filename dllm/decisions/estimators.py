@@ -26,14 +26,14 @@ ESTIMATORS = ("local", "marginal", "chain", "pseudo")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where the alternatives may stand. width: columns of the slot."""
+    """Where the alternatives may stand."""
 
     head: Cells  # what stands before it
-    alternatives: tuple[TokenIds, ...]
+    alternatives: tuple[TokenIds, ...]  # the tokens of each
     tail: Cells  # what stands behind it
     start: int  # column where the answer begins
-    mask: int
-    width: int
+    mask: int  # the mask's id
+    width: int  # columns of the slot
 
     def canvas(self, given: Cells) -> ReadCanvas:
         """The canvas with the slot's first columns as ``given``, the rest of it masked."""
@@ -60,8 +60,8 @@ class SlotScores:
 class Plan:
     """What to read, and what the readings say."""
 
-    queries: list[ReadQuery]
-    finish: Callable[[Sequence[Reading]], SlotScores]
+    queries: list[ReadQuery]  # canvases, and what to read of each
+    finish: Callable[[Sequence[Reading]], SlotScores]  # makes the scores of the readings, one for each query
 
 
 def trie(alternatives: Sequence[TokenIds]) -> dict[TokenIds, TokenIds]:

@@ -15,8 +15,8 @@ from dllm.decisions.questions import Question, ScoreQuestion, Value, text_of
 class SlotDecision:
     """The answer to one question. Probabilities are those of the alternatives given that one of them is the answer."""
 
-    question: Question
-    scores: SlotScores
+    question: Question  # what was asked
+    scores: SlotScores  # log-probabilities of the alternatives, and the mass that they have together
     tokens: tuple[tuple[int, ...], ...]  # of each alternative, as the tokenizer writes it
     temperature: float = 1.0  # divides the scores
     calibrated: bool = False  # whether the temperature was fitted on labelled items
@@ -93,10 +93,10 @@ class SlotDecision:
 class Decisions(Mapping[str, SlotDecision]):
     """The answers by name, and what they took."""
 
-    answers: Mapping[str, SlotDecision]
-    model: str
+    answers: Mapping[str, SlotDecision]  # by the question's name
+    model: str  # its name
     input_tokens: int  # of prompts and templates, once per canvas
-    forwards: int
+    forwards: int  # of the network
     rows: int  # canvases that were computed
     query_tokens: int  # their columns
     more: Mapping[str, Any] = field(default_factory=dict)  # what a server adds to the costs

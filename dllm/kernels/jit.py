@@ -89,9 +89,9 @@ def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
 class LaunchConfig:
     """How a launch is tiled: block sizes by their names in the kernel, warps and pipeline stages."""
 
-    blocks: Mapping[str, int] = field(default_factory=dict)
-    warps: int = 4
-    stages: int = 2
+    blocks: Mapping[str, int] = field(default_factory=dict)  # block sizes by their names in the kernel
+    warps: int = 4  # of a program
+    stages: int = 2  # of the pipeline
 
     @property
     def arguments(self) -> dict[str, int]:
@@ -103,9 +103,9 @@ class LaunchConfig:
 class Build:
     """One configuration that we ship."""
 
-    name: str
-    kernel: Kernel
-    config: LaunchConfig
+    name: str  # of the compiled file
+    kernel: Kernel  # the Triton function
+    config: LaunchConfig  # how its launch is tiled
     # Triton's names of the run-time arguments' types ("*bf16", "i32", "fp32"; "i32/16": a multiple of 16; None: the
     # argument is None)
     types: Mapping[str, str | None]

@@ -29,9 +29,9 @@ HEADS_PER_PROGRAM = 8
 class HeadNorms:
     """Norms of the heads before they rotate: the gains [h] of queries and of keys."""
 
-    query: Tensor
-    key: Tensor
-    eps: float
+    query: Tensor  # [h] gains of queries
+    key: Tensor  # [h] gains of keys
+    eps: float  # added to the mean square
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, wide: bool) -> Tensor:

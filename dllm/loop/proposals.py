@@ -83,10 +83,10 @@ def temper(logits: Tensor, temperature: Tensor) -> Tensor:
 class Proposer:
     """Turns rows of logits into proposals and statistics, by the sampler's ``tempered`` convention."""
 
-    sampling: Sampling
-    ids: Ids
+    sampling: Sampling  # temperature, filters and bans
+    ids: Ids  # of the mask and the ends of a text, which it may ban
     wanted: frozenset[str] = frozenset()  # the statistics that parts asked for
-    triton: bool = False
+    triton: bool = False  # compute statistics by the fused kernel
 
     @staticmethod
     def of(sampling: Sampling, ids: Ids, wanted: frozenset[str], model: Transformer) -> Proposer:

@@ -30,27 +30,24 @@ def numbered(tokens: Sequence[int]) -> list[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """A finished row: ids from column 0 of the batch, where its answer starts and where deciding ended; the turn that
-    fixed each column (0: none), and the log-probability of its token then (nan: not known); the second at which it
-    joined; what it spent: query rows and computed rows (averaged over layers), FLOPs, bytes (without the weights), and
-    forwards in which it waited; what its constraint did to it."""
+    """A finished row: what it decided, and what it spent."""
 
-    tokens: list[int]
-    start: int
-    end: int
-    turns: list[int]
-    logprobs: list[float]
-    began: float = 0.0
-    nfe: int = 0
-    query_tokens: float = 0.0
-    computed: float = 0.0
-    flops: float = 0.0
-    bytes: float = 0.0
-    idle: float = 0.0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    device: str = "cpu"
-    constraint: ConstraintReport | None = None
+    tokens: list[int]  # ids from column 0 of the batch on
+    start: int  # where its answer starts
+    end: int  # where deciding ended
+    turns: list[int]  # the turn that fixed each column (0: none)
+    logprobs: list[float]  # of each column's token when it was committed (nan: not known)
+    began: float = 0.0  # the second at which it joined
+    nfe: int = 0  # forwards that ran it
+    query_tokens: float = 0.0  # query tokens of these forwards
+    computed: float = 0.0  # query tokens that were computed, averaged over layers
+    flops: float = 0.0  # of these forwards, by ``CostModel``
+    bytes: float = 0.0  # that they read and wrote, without the weights
+    idle: float = 0.0  # forwards in which it waited
+    seconds: float = 0.0  # of the batch's clock when it finished
+    cpu_seconds: float = 0.0  # part of them in which the decoding thread had a core
+    device: str = "cpu"  # that computed it
+    constraint: ConstraintReport | None = None  # what its constraint did to it; None: it has none
 
 
 class Collector:

@@ -19,11 +19,11 @@ from dllm.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class Machine:
-    """Peak rates of a machine: FLOP/s of dense matrix products (bfloat16 on GPUs, no sparsity), and memory bytes/s."""
+    """Peak rates of a machine."""
 
-    name: str
-    flops: float
-    bytes: float
+    name: str  # as the device names itself
+    flops: float  # FLOP/s of dense matrix products (bfloat16 on GPUs, no sparsity)
+    bytes: float  # bytes/s of its memory
 
 
 # NVIDIA data sheets: H200 SXM 989 TFLOP/s, 4.8 TB/s; H100 SXM 989, 3.35; A100 80 GB SXM 312, 2.039; L4 121, 0.3.
@@ -76,7 +76,7 @@ class CostModel:
     how many experts several rows share is known only after the run.
     """
 
-    config: ModelConfig
+    config: ModelConfig  # the checkpoint's description
     width: int = 2  # bytes per value of weights, keys and activations
 
     def flops(self, cost: ForwardCost) -> Tensor:

@@ -52,8 +52,8 @@ class Played(Protocol):
 class Pane:
     """One trace as the page shows it."""
 
-    title: str
-    trace: Played
+    title: str  # above the canvas
+    trace: Played  # the decode that it plays
     # the chosen parts, such as {"sampler": "confidence(threshold=0.7)"}
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -23,10 +23,10 @@ MAX_NAMED = 3  # cells that a sentence names
 class StoredCell:
     """The results of one configuration on one task."""
 
-    folder: Path
-    config: Mapping[str, Any]
+    folder: Path  # where its files are
+    config: Mapping[str, Any]  # what was chosen
     rows: list[ResultRow]  # the finished samples, by sub-task and item
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)  # versions and machine of the run
 
     @property
     def stamps(self) -> list[Mapping[str, Any]]:
@@ -43,9 +43,9 @@ class StoredCell:
 class RefusedCell:
     """A combination that cannot work."""
 
-    folder: Path
+    folder: Path  # where its files are
     config: Mapping[str, Any]  # empty where an earlier version did not note it
-    sentence: str
+    sentence: str  # why it was refused
 
 
 def version_in(stamp: Mapping[str, Any]) -> str:

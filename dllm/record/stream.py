@@ -14,9 +14,9 @@ HOLE = "\N{LIGHT SHADE}"  # stands for a mask in texts
 class Guess:
     """The model's proposal for a position that is still masked, and its probability."""
 
-    token: int
-    confidence: float
-    word: str
+    token: int  # its id
+    confidence: float  # its probability
+    word: str  # its text
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ NO_ORIGIN = {"id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "config": N
 class Trace:
     """All turns of one request."""
 
-    prompt: list[int]  # ids of its canvas at the start, and given: 1 where they are given
-    given: list[int]
-    mask_id: int
-    eos_id: int
+    prompt: list[int]  # ids of its canvas at the start
+    given: list[int]  # 1 where a column of it is given, else 0
+    mask_id: int  # the mask's id
+    eos_id: int  # of the end of the text
     start: int  # the answer's first position
     length: int  # columns without padding
-    turns: list[TurnRecord] = field(default_factory=list)
+    turns: list[TurnRecord] = field(default_factory=list)  # in their order
     words: dict[int, str] = field(default_factory=dict)  # the text of every token id that occurs
     # what its file says beside these: which sample of which prompt, its seed, and the settings of its decode, with
     # which ``task=replay`` decodes it again (empty: not known)

@@ -83,7 +83,7 @@ class PC(Scheduled):
 class Frequencies:
     """How often tokens occur in a corpus."""
 
-    file: Path
+    file: Path  # where the table stands
     table: dict[int, float]  # relative frequency by token id
     absent: float  # of every other token
 

@@ -22,7 +22,7 @@ class Item:
 
     id: str  # unique in the suite
     task: str  # the task within the suite (``waiting_line/copy``)
-    prompt: Prompt
+    prompt: Prompt  # what the model reads
     truth: Mapping[str, Any]  # whatever the scorer needs (JSON values)
     budget: int  # tokens that the answer may take
     stop: tuple[str, ...] = ()  # strings that end it

@@ -21,11 +21,11 @@ DIM_STYLE = Style(dim=True)
 class Glyphs:
     """The signs for a mask outside and inside the open block, an end of text, a new line, and a block's edge."""
 
-    mask: str = "·"
-    open: str = "░"
-    end: str = "∎"
-    line: str = "↵"
-    edge: str = "│"
+    mask: str = "·"  # a mask outside the open block
+    open: str = "░"  # a mask inside it
+    end: str = "∎"  # an end of text
+    line: str = "↵"  # a new line
+    edge: str = "│"  # between two blocks
 
     @staticmethod
     def of(encoding: str) -> Glyphs:

@@ -19,8 +19,8 @@ MARKS = ("steered", "refused", "replaced")  # what a constraint may do in a colu
 class Picture:
     """The state of all rows of a batch, finished ones included. Tensors are [R, L], by request."""
 
-    tokens: Tensor
-    masked: Tensor
+    tokens: Tensor  # ids
+    masked: Tensor  # still a mask
     fixed: Tensor  # the turn that wrote each column's token; 0: it was given; -1: it is masked
     fresh: Tensor  # fixed by the last turn
     guess: Tensor  # the last proposal for each column

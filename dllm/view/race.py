@@ -36,7 +36,7 @@ class DecodeFilm:
     watch: Stopwatch  # the decode's own clock
     # one more than ``seconds``; the first is from before the first turn
     pictures: list[Picture] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of the decode at each picture
     now: Picture | None = None  # the last of them, on the decode's device
 
     def __call__(self, turn: Turn) -> None:
@@ -55,9 +55,9 @@ class DecodeFilm:
 class RaceLane:
     """One decode of a race: how it is called, its film, and its row of results."""
 
-    name: str
-    film: DecodeFilm
-    row: ResultRow
+    name: str  # as the race calls it
+    film: DecodeFilm  # its pictures
+    row: ResultRow  # its results
 
     @property
     def end(self) -> float:

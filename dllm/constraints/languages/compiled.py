@@ -64,10 +64,10 @@ def table_of(
 
 @dataclass(frozen=True)
 class CompiledRule:
-    """A rule's automaton, ready to be copied. calls: source, rule, state to return to, whether that is the end."""
+    """A rule's automaton, ready to be copied."""
 
-    table: StateTable
-    circle: int
+    table: StateTable  # its states and moves
+    circle: int  # number of the circle of rules that it belongs to
 
     @cached_property
     def arcs(self) -> IntArray:

@@ -25,7 +25,7 @@ from dllm.constraints.languages.trees import BoolArray, IntArray
 class Edges:
     """Pairs of states with the classes that lead from one to the other as one hash, in order of their targets."""
 
-    source: Long
+    source: Long  # the state that the pair leaves
     weight: Hashes  # a sum over classes, so that edges into several states add up to that of a set
     begins: Long  # [S + 1] where the edges into each state begin
 

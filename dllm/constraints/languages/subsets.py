@@ -18,11 +18,11 @@ CHUNK = 2_000_000
 
 @dataclass(frozen=True)
 class StateTable:
-    """A minimal deterministic automaton: moves [S, K] over classes of symbols; classes [symbols], -1: in no arc."""
+    """A minimal deterministic automaton over classes of symbols."""
 
-    moves: IntArray
-    accepting: BoolArray
-    classes: Long
+    moves: IntArray  # [S, K] the state that each class of symbols leads to (-1: none)
+    accepting: BoolArray  # [S] a word may end here
+    classes: Long  # [symbols] the class of each (-1: in no arc)
 
     def over(self, symbols: slice) -> IntArray:
         """[S, symbols] the moves by each of the symbols."""
@@ -34,8 +34,8 @@ class StateTable:
 class Sparse:
     """``values`` of each owner, at begins[owner] to begins[owner + 1] - 1."""
 
-    begins: Long
-    values: Long
+    begins: Long  # [owners + 1] where the values of each owner begin
+    values: Long  # of all owners, one after the other
 
     @classmethod
     def of(cls, owners: Long, values: Long, count: int) -> Sparse:

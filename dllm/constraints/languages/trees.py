@@ -17,38 +17,38 @@ COUNT_BITS = 20  # counts, and the states of an automaton that counts, have at m
 class Bytes:
     """One byte in one of ``ranges``, each (first, last)."""
 
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]  # each (first, last)
 
 
 @dataclass(frozen=True)
 class Cat:
     """The parts one after the other; without parts: the empty text."""
 
-    parts: tuple[Tree, ...] = ()
+    parts: tuple[Tree, ...] = ()  # in their order
 
 
 @dataclass(frozen=True)
 class Alt:
     """One of the cases; without cases: nothing at all."""
 
-    cases: tuple[Tree, ...] = ()
+    cases: tuple[Tree, ...] = ()  # in any order
 
 
 @dataclass(frozen=True)
 class Rep:
     """``low`` to ``high`` repetitions (None: any number)."""
 
-    part: Tree
-    low: int = 0
-    high: int | None = None
+    part: Tree  # what is repeated
+    low: int = 0  # the fewest repetitions
+    high: int | None = None  # the most; None: any number
 
 
 @dataclass(frozen=True)
 class OneOrMore:
     """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once."""
 
-    parts: tuple[Tree, ...]
-    between: Tree
+    parts: tuple[Tree, ...]  # in their order
+    between: Tree  # what stands between two neighbours
     again: bool = False  # the last part may stand several times
 
 
@@ -56,35 +56,34 @@ class OneOrMore:
 class RuleCall:
     """A word of the rule of this name."""
 
-    rule: str
+    rule: str  # its name
 
 
 @dataclass(frozen=True)
 class Automaton:
     """A word of an automaton made before: of a product or a complement."""
 
-    automaton: ByteAutomaton
+    automaton: ByteAutomaton  # made before
 
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What is repeated and counted: moves [W, 256] of states from 0 on;"""
+    """What is repeated and counted."""
 
-    moves: IntArray
+    moves: IntArray  # [W, 256] the state that each byte leads to, from 0 on (-1: none)
     counts: BoolArray  # [W, 256] where a byte begins another round
     ends: BoolArray  # [W] where the last one may end
 
 
 @dataclass(frozen=True)
 class Counted:
-    """The byte ``opens``, ``low`` to ``high`` rounds, and the byte ``closes``, with which no round goes on where it may
-    end."""
+    """A counted repetition between two bytes. No round goes on with ``closes`` where it may end."""
 
-    opens: int
-    rounds: Rounds
-    low: int
-    high: int
-    closes: int
+    opens: int  # the first byte
+    rounds: Rounds  # what is repeated
+    low: int  # the fewest rounds
+    high: int  # the most rounds
+    closes: int  # the last byte
 
 
 Tree = Bytes | Cat | Alt | Rep | OneOrMore | RuleCall | Automaton | Counted
@@ -94,8 +93,8 @@ Tree = Bytes | Cat | Alt | Rep | OneOrMore | RuleCall | Automaton | Counted
 class Language:
     """The words of ``rules[start]``."""
 
-    rules: Mapping[str, Tree]
-    start: str = "start"
+    rules: Mapping[str, Tree]  # by name
+    start: str = "start"  # the rule whose words these are
     depth: int = 4  # how often rules that contain themselves are entered in each other
 
 
@@ -113,13 +112,11 @@ class Counters:
 @dataclass(frozen=True, eq=False)
 class ByteAutomaton:
     """A deterministic automaton over bytes, minimal and without states that lead nowhere; it starts in state 0.
-
-    moves [S, 256] int32: the state that each byte leads to (-1: none). accepting [S] bool. No state: the empty
-    language.
+    No state: the empty language.
     """
 
-    moves: IntArray
-    accepting: BoolArray
+    moves: IntArray  # [S, 256] int32, the state that each byte leads to (-1: none)
+    accepting: BoolArray  # [S] a text may end here
     counters: Counters | None = None  # None where no state counts
 
     def accepts(self, text: bytes) -> bool:

@@ -20,12 +20,12 @@ MIXED = (95, 2, 3)
 class Sample:
     """What the user asks, one right answer, what the scorer compares with, and of how many things it speaks."""
 
-    task: str
-    prompt: str
-    answer: str
-    truth: dict[str, Any] = field(hash=False)
+    task: str  # its name
+    prompt: str  # what the user asks
+    answer: str  # one right answer
+    truth: dict[str, Any] = field(hash=False)  # what the scorer compares with
     key: str  # content that decides the split
-    size: int
+    size: int  # of how many things it speaks
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -40,7 +40,7 @@ class Sample:
 class Draw:
     """How an item is drawn."""
 
-    rng: Random
+    rng: Random  # where its randomness comes from
     sizes: tuple[int, int] | None = None  # fewest and most things (None: as the task has them)
     # ``known`` (one token each), ``new`` (one token each, never trained on), ``spelt``, ``unseen`` (spelt, never
     # trained on) or ``mixed`` (as in training)

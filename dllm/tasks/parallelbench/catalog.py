@@ -25,12 +25,12 @@ LIST_METRICS = {
 class TaskSpec:
     """One task."""
 
-    name: str
+    name: str  # as ParallelBench calls it
     metric: str  # key of METRICS
     budget: int  # tokens of an answer
     template: str  # key of templates.yaml
     make: MakeRecord | None  # makes one question; None: only a copy of the benchmark has questions
-    count: int = 100
+    count: int = 100  # items of it
     lengths: tuple[int, int] | None = None  # of its lists, each equally often; None: it has no lists
     shot: bool = False  # a solved example stands before every question
     extra: bool = False  # not one of the 17 tasks, asked by its name

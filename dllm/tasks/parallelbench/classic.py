@@ -21,7 +21,7 @@ SOURCE = "summaries and paraphrases cannot be generated: give a copy of the benc
 class Questions:
     """Items of the chosen tasks."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)  # of all chosen tasks
     missing: dict[str, str] = field(default_factory=dict)  # tasks without any, and why
     wording: dict[str, str] = field(default_factory=dict)  # the template of each task
 

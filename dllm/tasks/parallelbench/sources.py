@@ -25,7 +25,7 @@ FETCH = "Fetch it again"
 class TaskCopy:
     """One task in a copy."""
 
-    records: list[Record]
+    records: list[Record]  # its items as the file has them
     template: str | None  # its wording; None: the copy has none
     place: str  # where it was read, for messages
 

@@ -33,7 +33,7 @@ class Allowance:
     seconds: int = 10  # of the CPU, and twice that of the clock
     memory: int = 2048 * MIB  # address space in bytes
     file: int = 16 * MIB  # bytes a file may have
-    processes: int = 32
+    processes: int = 32  # at a time
 
     def by_name(self) -> dict[str, int]:
         return {

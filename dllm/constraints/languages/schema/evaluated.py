@@ -16,11 +16,11 @@ UNEVALUATED = "~unevaluated"
 class EvaluatedSet:
     """What a schema looks at in each object and list: names, patterns of names, first places; or all of them."""
 
-    names: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    places: int = 0
-    members: bool = False
-    items: bool = False
+    names: tuple[str, ...] = ()  # of members
+    patterns: tuple[str, ...] = ()  # of names of members
+    places: int = 0  # how many places of a list, from the first on
+    members: bool = False  # all members
+    items: bool = False  # all places of a list
 
     def __or__(self, other: EvaluatedSet) -> EvaluatedSet:
         names = tuple(dict.fromkeys(self.names + other.names))

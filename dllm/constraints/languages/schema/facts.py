@@ -23,10 +23,10 @@ from dllm.constraints.languages.schema.values import distinct, value_kind
 class Texts:
     """Code points, patterns and formats, each with its place."""
 
-    low: int = 0
-    high: int | None = None
-    patterns: tuple[tuple[str, str], ...] = ()
-    formats: tuple[tuple[str, str], ...] = ()
+    low: int = 0  # the fewest code points
+    high: int | None = None  # the most; None: any number
+    patterns: tuple[tuple[str, str], ...] = ()  # each with its place in the schema
+    formats: tuple[tuple[str, str], ...] = ()  # each with its place in the schema
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Arrays:
 
     # each node's prefixItems, and its items for all places behind them
     parts: tuple[tuple[tuple[Node, ...], Node | None], ...] = ()
-    low: int = 0
-    high: int | None = None
+    low: int = 0  # the fewest items
+    high: int | None = None  # the most; None: any number
     unique: str | None = None  # the place of uniqueItems
 
     def item(self, place: int) -> tuple[Node, ...]:
@@ -54,10 +54,10 @@ class Arrays:
 class Members:
     """One node's properties, patternProperties and additionalProperties."""
 
-    node: Node
-    properties: dict[str, Node]
-    patterns: tuple[tuple[str, Node], ...]
-    others: Node | None
+    node: Node  # the schema that says it
+    properties: dict[str, Node]  # schemas by the name of a member
+    patterns: tuple[tuple[str, Node], ...]  # patterns of names, each with its schema
+    others: Node | None  # the schema of all other members; None: it says nothing
 
     def of(self, name: str, patterns: Patterns) -> tuple[Node, ...]:
         """What this part says of the member with this name."""
@@ -72,9 +72,9 @@ class Objects:
 
     parts: tuple[Members, ...] = ()  # what each node says of members
     required: dict[str, str] = field(default_factory=dict)  # names, each with its place; the number of members
-    low: int = 0
-    high: int | None = None
-    place: str = "#"
+    low: int = 0  # the fewest members
+    high: int | None = None  # the most; None: any number
+    place: str = "#"  # in the schema, for errors
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -90,17 +90,17 @@ class Objects:
 class Facts:
     """What a schema says, by type."""
 
-    place: str
+    place: str  # in the schema, for errors
     types: frozenset[str]  # that are valid
     written: frozenset[str]  # those of them that texts are written of
     # of enumerations, filtered by all that stands beside them but formats; None: there is none
     values: tuple[Any, ...] | None
     excluded: tuple[Any, ...]  # values of ``not``
-    numbers: Range
-    texts: Texts
-    arrays: Arrays
-    objects: Objects
-    free: bool
+    numbers: Range  # what it says of numbers
+    texts: Texts  # what it says of strings
+    arrays: Arrays  # what it says of arrays
+    objects: Objects  # what it says of objects
+    free: bool  # it says nothing: any JSON fits
 
 
 def facts(case: Case, validity: Validity) -> Facts:

@@ -21,13 +21,13 @@ TRUE_FRACTION = Cat((literal_text("."), ZEROS, NONZERO, Rep(DIGIT)))
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from ``low`` to ``high`` (None: no bound);"""
+    """The numbers between two bounds."""
 
-    low: int | None = None
-    high: int | None = None
+    low: int | None = None  # the least number; None: no bound
+    high: int | None = None  # the largest number; None: no bound
     over: bool = False  # without the bound itself
     under: bool = False  # without the bound itself
-    multiple: int | None = None
+    multiple: int | None = None  # numbers are multiples of this; None: of any
 
     def above(self, low: int, strict: bool) -> Range:
         """Those above a bound."""

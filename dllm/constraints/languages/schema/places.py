@@ -16,8 +16,8 @@ Schema = Mapping[str, Any] | bool
 class Node:
     """A schema and its place in the document, a JSON pointer; nodes of one place are equal."""
 
-    place: str
-    schema: Schema = field(compare=False)
+    place: str  # a JSON pointer
+    schema: Schema = field(compare=False)  # what stands there
 
     def at(self, *path: str | int) -> Node:
         """The schema below, by keys and indices."""
