@@ -56,11 +56,11 @@ SAME_BASE = (None, True, False, "gaussian", "eva")  # ``init_lora_weights`` that
 
 @dataclass(frozen=True)
 class Pair:
-    """A [r, in] and B [out, r] of one matrix, and what their product is scaled by."""
+    """The two low-rank factors of one matrix."""
 
-    a: Stored
-    b: Stored
-    scale: float
+    a: Stored  # A [r, in]
+    b: Stored  # B [out, r]
+    scale: float  # their product is multiplied by it
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,13 +69,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Adapter:
-    """The headers of an adapter. base: the model that its config names. pairs: by the published name of the weight.
-    digest: of the base's weights (None: other programs write none)."""
+    """The headers of an adapter."""
 
-    folder: Path
-    base: str
-    pairs: Mapping[str, Pair]
-    digest: str | None
+    folder: Path  # the adapter's
+    base: str  # the model that its config names
+    pairs: Mapping[str, Pair]  # by the published name of the weight
+    digest: str | None  # of the base's weights; None: other programs write none
 
     @staticmethod
     def read(folder: str | Path) -> Adapter:

@@ -27,10 +27,10 @@ KEY_TILE = 64  # of which a multiple is attended to where numbers must not depen
 
 @dataclass(frozen=True)
 class Visible:
-    """Which of S keys the queries see. mask [B, S] or [B, n, S]: boolean (None: all). count int32 [B]: how many, if
-    they are known to be the first so many of each row."""
+    """Which of S keys the queries see."""
 
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # [B, S] or [B, n, S], which keys each query sees; None: all
+    # [B] int32, how many keys are seen, where they are the first of each row; None: not known
     count: Tensor | None = None
 
     def of(self, rows: slice) -> Visible:

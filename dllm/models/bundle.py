@@ -33,18 +33,17 @@ DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat1
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model. config: holds the resolved mask, eos and pad ids. tokenizer: None where the folder has none.
-    path: the folder. quantize, adapter, kernels: as given to ``load``."""
+    """A loaded model."""
 
-    transformer: Transformer
-    config: ModelConfig
-    tokenizer: Tokenizer | None
-    ids: Ids
-    name: str
-    path: Path
-    quantize: str | None = None
-    adapter: Path | None = None
-    kernels: str = "auto"
+    transformer: Transformer  # the network
+    config: ModelConfig  # the description, with the resolved ids of mask, end and padding
+    tokenizer: Tokenizer | None  # None: the folder has none
+    ids: Ids  # of the mask and the ends of a text
+    name: str  # as reports call it
+    path: Path  # the folder
+    quantize: str | None = None  # as given to ``load``
+    adapter: Path | None = None  # as given to ``load``
+    kernels: str = "auto"  # as given to ``load``
 
 
 def shipped_models() -> list[str]:

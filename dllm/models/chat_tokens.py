@@ -26,12 +26,12 @@ Rendered = tuple[str, set[Span]]  # a text, and where the template's own special
 
 @dataclass(frozen=True, eq=False)
 class ChatTokens:
-    """Of one tokenizer. special: the ids that a text can spell. named: what the template calls special tokens by."""
+    """What a conversation needs of one tokenizer."""
 
-    backend: Tokenizer
-    special: frozenset[int]
-    template: str
-    named: Mapping[str, str]
+    backend: Tokenizer  # the tokenizer
+    special: frozenset[int]  # ids that a text can spell
+    template: str  # of the conversation, in Jinja
+    named: Mapping[str, str]  # what the template calls special tokens by
 
     @cached_property
     def _marks(self) -> Marks:
@@ -94,11 +94,11 @@ def _nonce() -> str:
 
 @dataclass(frozen=True)
 class Marks:
-    """One before what a template writes, one behind it, and one where a message is cut."""
+    """Texts that no prompt has, by which a rendered template is taken apart."""
 
-    before: str = field(default_factory=_nonce)
-    behind: str = field(default_factory=_nonce)
-    cut: str = field(default_factory=_nonce)
+    before: str = field(default_factory=_nonce)  # stands before what a template writes
+    behind: str = field(default_factory=_nonce)  # stands behind it
+    cut: str = field(default_factory=_nonce)  # stands where a message is cut
 
     def around(self, text: str, spans: Iterable[Span]) -> str:
         """``text`` with marks around ``spans``, which come in their order."""

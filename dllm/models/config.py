@@ -38,46 +38,40 @@ MODEL_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes and conventions of one model. width D, heads H, head_dim h, kv_heads H_kv, vocab V (the logit columns).
+    """Sizes and conventions of one model."""
 
-    max_length: prompt and answer together. yarn: how rotary embeddings are scaled (None: not at all). prediction_shift:
-    position i is read from row i - shift. seed_shift: the same where attention is causal, and of a column that a
-    forward commits alone (None: no other one). attention: who sees whom. unsaid: a sentence about the attention where
-    the file does not tell it. usual_mask_id: where neither file nor tokenizer names the mask. published: the file as it
-    is.
-    """
-
-    family: str
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    mlp_width: int
-    vocab: int
-    max_length: int
-    eps: float
-    theta: float
-    mask_id: int | None
-    eos_id: int | None
-    pad_id: int | None
-    rotary_dim: int = 0
-    yarn: Yarn | None = None
-    rope_float32: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    tied: bool = False
-    qk_norm: bool = False
-    logit_scale: float = 1.0
-    embed_scale: float = 1.0
-    prediction_shift: int = 0
+    family: str  # which published layout its files have
+    width: int  # D, of hidden states
+    layers: int  # how many
+    heads: int  # H, of queries
+    kv_heads: int  # H_kv, of keys and values
+    head_dim: int  # h, of one head
+    mlp_width: int  # F, inside a dense MLP
+    vocab: int  # V, columns of the logits
+    max_length: int  # prompt and answer together
+    eps: float  # of the norms
+    theta: float  # base of the rotary embeddings
+    mask_id: int | None  # None: the file names none
+    eos_id: int | None  # None: the file names none
+    pad_id: int | None  # None: the file names none
+    rotary_dim: int = 0  # how much of a head rotates; 0: all
+    yarn: Yarn | None = None  # how rotary embeddings are scaled; None: not at all
+    rope_float32: bool = False  # rotate in float32 (LLaDA's ``rope_full_precision``)
+    qkv_bias: bool = False  # projections of queries, keys and values have a bias
+    output_bias: bool = False  # the projection of attention's output has one
+    mlp_bias: bool = False  # those of the MLP have one
+    tied: bool = False  # the head's weights are the embedding's
+    qk_norm: bool = False  # heads of queries and keys are normed
+    logit_scale: float = 1.0  # multiplies logits
+    embed_scale: float = 1.0  # multiplies embeddings
+    prediction_shift: int = 0  # position i is read from hidden state i - shift
+    # the shift where attention is causal, and of a column that a forward commits alone; None: no other one
     seed_shift: int | None = None
-    attention: AttentionKind = FULL
-    unsaid: str = ""
-    usual_mask_id: int | None = None
-    moe: MoEConfig | None = None
-    published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    attention: AttentionKind = FULL  # who sees whom
+    unsaid: str = ""  # a sentence about the attention where the file does not tell it
+    usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None: there is none
+    moe: MoEConfig | None = None  # routed experts; None: every layer is dense
+    published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
 
     @staticmethod
     def from_published(published: Mapping[str, Any]) -> ModelConfig:

@@ -26,22 +26,21 @@ POINTER_BYTES = 1024  # the most that Git LFS reads of a pointer
 
 @dataclass(frozen=True)
 class Stored:
-    """One tensor of a file: its published name, file, shape and dtype as safetensors calls it."""
+    """One tensor of a file."""
 
-    name: str
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str
+    name: str  # as published
+    file: Path  # that holds it
+    shape: tuple[int, ...]  # of the tensor
+    dtype: str  # as safetensors calls it
 
 
 @dataclass(frozen=True)
 class Contents:
-    """The tensors of a folder by name. unnamed: those of them that shards hold and the index does not name. stale: the
-    folder has an index that is not read."""
+    """The tensors of a folder."""
 
-    tensors: Mapping[str, Stored]
-    unnamed: frozenset[str] = frozenset()
-    stale: bool = False
+    tensors: Mapping[str, Stored]  # by name
+    unnamed: frozenset[str] = frozenset()  # those that shards hold and the index does not name
+    stale: bool = False  # the folder has an index that is not read
 
 
 def broken(problem: str) -> UserError:

@@ -21,13 +21,13 @@ BASE, PEFT = "model.", "base_model.model."  # prefixes: of the part below the he
 
 @dataclass(frozen=True)
 class Fit:
-    """tensors: the stored tensor of each published name that the model needs. problems: a sentence, without its full
-    stop, for each that is missing, misshapen, of no float type, unexpected, or no copy of the one that it is tied to;
-    empty: the files fit. left_out: sentences about tensors that are not read."""
+    """What a folder's tensors are to a model."""
 
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, Stored]  # the stored tensor of each published name that the model needs
+    # a sentence, without its full stop, for each tensor that is missing, misshapen, of no float type, unexpected, or no
+    # copy of the one that it is tied to; empty: the files fit
     problems: tuple[str, ...]
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # sentences about tensors that are not read
 
     @staticmethod
     def of(model: Transformer, contents: Contents) -> Fit:

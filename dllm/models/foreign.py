@@ -13,12 +13,12 @@ from dllm.models.keys import shown
 
 @dataclass(frozen=True)
 class Foreign:
-    """A model's true name, in what it differs, and what to take instead. signs: the values of keys that tell it."""
+    """A model that is not of our families, and how its file tells."""
 
-    name: str
-    differs: str
-    instead: str
-    signs: Mapping[str, Callable[[Any], bool]]
+    name: str  # the model's true one
+    differs: str  # in what it differs
+    instead: str  # what to take
+    signs: Mapping[str, Callable[[Any], bool]]  # values of keys that tell it
 
 
 def _given(value: Any) -> bool:

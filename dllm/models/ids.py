@@ -16,9 +16,9 @@ from dllm.models.tokenizer import Tokenizer
 class Ids:
     """The special ids that decoding needs: MASK, and those that end a text (EOS, end of turn)."""
 
-    mask: int
-    eos: int
-    stops: tuple[int, ...]
+    mask: int  # an undecided position
+    eos: int  # the end of a text
+    stops: tuple[int, ...]  # all that end an answer, EOS among them
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -34,8 +34,8 @@ class Ids:
 class SourcedId:
     """A token id and its source, as an error message prints them."""
 
-    name: str
-    id: int
+    name: str  # where it stands
+    id: int  # of the token
 
     def __str__(self) -> str:
         return f"{self.name}={self.id}"

@@ -21,17 +21,13 @@ _SHORT.maxlevel = 2
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The rule of one key. The text ``rule`` continues "must be". Absence means ``default``, and null the value
-    ``null``, by default the same.
+    """The rule of one key of config.json."""
 
-    size: the key counts rows or columns of stored tensors, so their headers bound it.
-    """
-
-    rule: str
-    fits: Callable[[Any], bool]
-    default: Any = None
-    size: bool = False
-    null: Any = AS_ABSENT
+    rule: str  # continues "must be" in an error
+    fits: Callable[[Any], bool]  # whether a value is allowed
+    default: Any = None  # what absence means
+    size: bool = False  # the key counts rows or columns of stored tensors, so their headers bound it
+    null: Any = AS_ABSENT  # what null means
 
     def given(self, content: Mapping[str, Any], key: str) -> Any:
         """The value of ``key`` in ``content``, which may be REQUIRED: it lacks one."""

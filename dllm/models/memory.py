@@ -40,23 +40,18 @@ Exchanged = tuple[Tensor, Tensor, Tensor, Visible]
 
 @dataclass(frozen=True)
 class Projected:
-    """A layer's projections of its rows, before norms and rotation: query [B, n, H, h], key and value [B, n, H_kv, h].
+    """A layer's projections of its rows, before norms and rotation."""
 
-    angles: cosine and sine [B, n, 1, dim] as ``rotated`` takes them (None: the rows are rotated). wide: rotate in
-    float32 (LLaDA's ``rope_full_precision``) instead of the rows' dtype. triton: rotate and store with our kernel.
-    varlen: attention can take counts of keys. tiled: its numbers do not depend on the batch. norms: of the heads of
-    queries and keys, if the model has them.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    query: Tensor  # [B, n, H, h]
+    key: Tensor  # [B, n, H_kv, h]
+    value: Tensor  # [B, n, H_kv, h]
+    # cosine and sine [B, n, 1, dim] as ``rotated`` takes them; None: the rows are rotated
     angles: tuple[Tensor, Tensor] | None
-    wide: bool
-    triton: bool
-    varlen: bool = False
-    tiled: bool = False
-    norms: HeadNorms | None = None
+    wide: bool  # rotate in float32 (LLaDA's ``rope_full_precision``) instead of the rows' dtype
+    triton: bool  # rotate and store with our kernel
+    varlen: bool = False  # attention can take counts of keys
+    tiled: bool = False  # attention's numbers do not depend on the batch
+    norms: HeadNorms | None = None  # of the heads of queries and keys; None: the model has none
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
@@ -194,16 +189,15 @@ KeyValues = tuple[Tensor, Tensor]  # of one layer: keys, values [B, H_kv, S, h]
 
 @dataclass(frozen=True)
 class StaticMemory(Memory):
-    """visible: which of its keys. slots [b, n]: where the rows go in the layers' ``stores`` (None: the first n).
-    reach: how many slots count as keys. rows [b]: which rows of the stores these are (None: all). ranges: the same rows
-    as ranges of neighbours, where the host knows them: attention then reads their keys where they lie, not a copy.
-    Without stores nothing is kept, and the rows see each other."""
+    """Memory of a static forward: rows go to slots of buffers that keep their addresses."""
 
     visible: Visible  # no default: torch.compile of torch 2.11 wraps no object that is one
-    slots: Tensor | None = None
-    reach: int = 0
-    stores: Sequence[KeyValues | None] = ()
-    rows: Tensor | None = None
+    slots: Tensor | None = None  # [b, n] where the rows go in the layers' ``stores``; None: the first n
+    reach: int = 0  # how many slots count as keys
+    stores: Sequence[KeyValues | None] = ()  # of each layer; without them nothing is kept, and the rows see each other
+    rows: Tensor | None = None  # [b] which rows of the stores these are; None: all
+    # the same rows as ranges of neighbours, where the host knows them: attention then reads their keys where they lie,
+    # not a copy
     ranges: tuple[tuple[int, int], ...] | None = None
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
@@ -233,4 +227,4 @@ class StaticMemory(Memory):
 class Buffers:
     """Memory for the keys and values of every layer. It is in use as long as a session refers to it."""
 
-    stores: Sequence[KeyValues]
+    stores: Sequence[KeyValues]  # keys and values of each layer

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MoEConfig:
-    """Routed experts in place of a layer's MLP.
+    """Routed experts in place of a layer's MLP."""
 
-    router: ``softmax`` (LLaDA-MoE, Qwen3-MoE) or ``sigmoid`` (LLaDA2: a choice limited to groups, with a bias, and
-    weights renormalised). renormalised: under softmax the weights of a token's experts are divided by their sum
-    (Qwen3-MoE's ``norm_topk_prob``). sparse_layers: the layers that have experts. The others keep a dense MLP.
-    """
-
-    experts: int
-    top_k: int
-    width: int
+    experts: int  # of a layer
+    top_k: int  # that a token is sent to
+    width: int  # inside one expert
+    # ``softmax`` (LLaDA-MoE, Qwen3-MoE) or ``sigmoid`` (LLaDA2: a choice limited to groups, with a bias, and weights
+    # renormalised)
     router: str
-    shared_width: int = 0
-    groups: int = 1
-    top_groups: int = 1
-    scale: float = 1.0
-    expert_bias: bool = False
-    sparse_layers: tuple[int, ...] = ()
+    shared_width: int = 0  # inside the expert that all tokens share; 0: there is none
+    groups: int = 1  # into which the experts are divided
+    top_groups: int = 1  # among which a token's experts are chosen
+    scale: float = 1.0  # multiplies the weights of a token's experts
+    expert_bias: bool = False  # the choice adds a bias of each expert
+    sparse_layers: tuple[int, ...] = ()  # those that have experts; the others keep a dense MLP
+    # under softmax the weights of a token's experts are divided by their sum (Qwen3-MoE's ``norm_topk_prob``)
     renormalised: bool = False

@@ -44,8 +44,8 @@ PUBLISHED_NAMES = {
 class Source:
     """Where a published file holds one of our parameters: the tensor's name, and its rows (None: all)."""
 
-    name: str
-    rows: tuple[int, int] | None = None
+    name: str  # of the published tensor
+    rows: tuple[int, int] | None = None  # of it, from and to; None: all
 
 
 def parameter_source(parameter: str, config: ModelConfig) -> Source:

@@ -19,10 +19,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionOrder:
-    """rank, reach [B, L]: a query of reach r sees the keys whose rank is at most r."""
+    """Who sees whom, by rank and reach."""
 
-    rank: Tensor
-    reach: Tensor
+    rank: Tensor  # [B, L] of a key
+    reach: Tensor  # [B, L] a query sees the keys whose rank is at most this
 
     def at(self, columns: Tensor) -> AttentionOrder:
         """The order of the ``columns`` [B, n] alone (L: padding)."""
@@ -96,7 +96,7 @@ FULL = AttentionKind()
 class InBlocks(AttentionKind):
     """Attention that goes by blocks of ``length`` columns."""
 
-    length: int
+    length: int  # columns of a block
 
     @property
     def block(self) -> int:

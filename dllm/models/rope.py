@@ -47,14 +47,13 @@ class Angles(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Yarn:
     """Scaled rotary embeddings (YaRN, arXiv 2309.00071), and the scale of queries beyond the original length (Llama 4,
-    Ministral 3). original: positions of pretraining. query_beta: 0.1 makes queries 1.07 times as long from there on.
-    """
+    Ministral 3)."""
 
-    factor: float
-    original: int
-    beta_fast: float
-    beta_slow: float
-    query_beta: float
+    factor: float  # by which positions are stretched
+    original: int  # positions of pretraining
+    beta_fast: float  # rotations from which a frequency stays as it is
+    beta_slow: float  # rotations up to which it is stretched whole
+    query_beta: float  # 0.1 makes queries 1.07 times as long from ``original`` on; 0: they stay
 
     def frequencies(self, plain: Tensor, theta: float) -> Tensor:
         """The frequencies [d / 2] of ``plain`` ones, theta^(-2j/d): divided by the factor where they are slow, kept

@@ -19,13 +19,12 @@ from dllm.models.transformer import Transformer
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a call of the network takes, as ``Transformer.forward`` does: tokens [b, n], positions [b, L], columns
-    [b, n] (None: all L in order)."""
+    """What a call of the network takes, as ``Transformer.forward`` does."""
 
-    tokens: Tensor
-    positions: Tensor
-    memory: Memory
-    columns: Tensor | None
+    tokens: Tensor  # [b, n] ids
+    positions: Tensor  # [b, L] of the rotary embeddings
+    memory: Memory  # where keys and values go
+    columns: Tensor | None  # [b, n] of the canvas; None: all L in order
 
 
 class Stream(Memory):

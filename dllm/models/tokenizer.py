@@ -32,21 +32,18 @@ QWEN2_SPLIT = (
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A checkpoint's tokenizer with the ids that masked diffusion needs.
+    """A checkpoint's tokenizer with the ids that masked diffusion needs."""
 
-    special_tokens: text by key (``bos_token``, ``eos_token``, ...), as far as the files give them. stop_ids end an
-    answer. special_ids are left out of decoded text. MASK and the stop ids are among them, even where the published
-    file does not mark them as special (SDAR's ``<|MASK|>``). size: one more than the largest id.
-    """
-
-    backend: Backend
-    special_tokens: Mapping[str, str]
-    template: str | None
-    mask_id: int | None
-    eos_id: int | None
-    stop_ids: tuple[int, ...]
+    backend: Backend  # of the ``tokenizers`` package
+    special_tokens: Mapping[str, str]  # text by key (``bos_token``, ``eos_token``, ...), as far as the files give them
+    template: str | None  # of a conversation, in Jinja; None: the files have none
+    mask_id: int | None  # None: the files name none
+    eos_id: int | None  # None: the files name none
+    stop_ids: tuple[int, ...]  # they end an answer
+    # left out of decoded text; MASK and the stop ids are among them, even where the published file does not mark them
+    # as special (SDAR's ``<|MASK|>``)
     special_ids: frozenset[int]
-    size: int
+    size: int  # one more than the largest id
 
     @staticmethod
     def present(folder: Path) -> bool:

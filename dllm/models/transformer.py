@@ -151,9 +151,10 @@ class Places:
     offloaded: some weights lie in the CPU's memory, and accelerate copies them to the GPU in every forward.
     """
 
-    layers: Sequence[torch.device]
-    norm: torch.device
-    head: torch.device
+    layers: Sequence[torch.device]  # of each layer
+    norm: torch.device  # of the last norm
+    head: torch.device  # of the output head
+    # some weights lie in the CPU's memory, and accelerate copies them to the GPU in every forward
     offloaded: bool = False
 
 

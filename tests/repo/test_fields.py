@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "dllm"
-UNEXPLAINED = {"app": 78, "models": 132, "serve": 181}  # fields without a comment, at most, by folder or module; lower a number when you explain some
+UNEXPLAINED = {
+    "app": 78,
+    "serve": 181,
+}  # fields without a comment, at most, by folder or module; lower a number when you explain some
 
 
 def unexplained(file: Path) -> Iterator[str]:
