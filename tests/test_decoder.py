@@ -48,7 +48,7 @@ def test_forbid_eos_bans_every_token_that_ends_a_text(model: Model) -> None:
     """A model of chat turns has several: <|endoftext|> and <|im_end|>. Its log-probabilities leave them out, too."""
     ends = (model.ids.eos, 7, 8, 9)
     several = replace(model, ids=replace(model.ids, stops=ends[1:]))
-    options = {"gen_length": 64, "eos": "keep", "sampler": "static", "temperature": 3.0}
+    options = {"gen_length": 64, "eos": "none", "sampler": "static", "temperature": 3.0}
     free, bound = (Decoder(several, **options, forbid_eos=forbid)("w1", seed=5)[0] for forbid in (False, True))
     assert set(ends) & set(free.canvas[-64:]) and not set(ends) & set(bound.canvas[-64:])
     logits = torch.zeros(1, 1, model.config.vocab)
@@ -57,24 +57,24 @@ def test_forbid_eos_bans_every_token_that_ends_a_text(model: Model) -> None:
 
 
 def test_results_come_in_the_order_of_the_prompts_with_distinct_seeds(model: Model) -> None:
-    decoder = Decoder(model, gen_length=24, batch_size=3, eos="cut_open", temperature=1.0)
+    decoder = Decoder(model, gen_length=24, batch_size=3, eos="stop_at_eos", temperature=1.0)
     prompts = ["w1 w2", "w3", "w4 w5 w6"]
     results = decoder(list(prompts), samples=2, seed=10)
     assert [result.prompt for result in results] == [prompt for prompt in prompts for _ in range(2)]
     assert [result.seed for result in results] == list(range(10, 16))
-    alone = Decoder(model, gen_length=24, eos="cut_open", temperature=1.0)("w4 w5 w6", seed=14)[0]
+    alone = Decoder(model, gen_length=24, eos="stop_at_eos", temperature=1.0)("w4 w5 w6", seed=14)[0]
     assert alone.canvas == results[4].canvas
 
 
 def test_rows_are_handed_out_when_they_finish(model: Model) -> None:
-    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", batch_size=3)
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="none", batch_size=3)
     lengths = [9, 3, 6]
     requests = [decoder.infill(["w1", length]) for length in lengths] + [decoder.infill(["w1", 1])]
     assert [number for number, _ in decoder.run(requests)] == [1, 3, 2, 0]  # the fourth joins when the second ends
 
 
 def test_time_spent_watching_and_taking_results_is_not_decoding_time(model: Model) -> None:
-    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=8, batch_size=2)
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="none", gen_length=8, batch_size=2)
 
     def slow(turn: Turn) -> None:
         time.sleep(0.3)
@@ -83,7 +83,7 @@ def test_time_spent_watching_and_taking_results_is_not_decoding_time(model: Mode
 
 
 def test_infilling_keeps_what_is_given_and_counts_what_is_filled(model: Model) -> None:
-    decoder = Decoder(model, sampler="static", eos="keep")
+    decoder = Decoder(model, sampler="static", eos="none")
     result = decoder(decoder.infill(["w1 w2", 3, "w7 w8", 2, "w9"]))[0]
     assert result.prompt_tokens == [1, 2] and len(result.canvas) == 8
     assert result.canvas[3:5] == [7, 8] and result.canvas[-1] == 9 and result.nfe == 5
@@ -135,7 +135,7 @@ def test_prompts_that_cannot_be_decoded_are_named(model: Model) -> None:
 
 
 def test_a_stream_gives_every_turn(model: Model) -> None:
-    decoder = Decoder(model, sampler="static", eos="keep", gen_length=8)
+    decoder = Decoder(model, sampler="static", eos="none", gen_length=8)
     masks = [int(turn.candidates.masked.sum()) for turn in decoder.turns("w1")]
     assert masks == list(range(7, -1, -1))
 

@@ -31,7 +31,7 @@ from dllm.models.weights import read_model_config
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")
 # Options without a default. Their values do not change what fits together.
 REQUIRED_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("blocks", "list"): {"lengths": [32]},
+    ("blocks", "lengths"): {"lengths": [32]},
     ("blocks", "adablock"): {"delimiter_ids": [6]},
     ("blocks", "tccf"): {"marker": 6},
     ("sampler", "oracle"): {"reference": [[6]]},
@@ -128,7 +128,7 @@ def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], lis
     found: dict[tuple[str, ...], list[str]] = {}
     for name, cells in columns.items():
         found.setdefault(tuple(cells), []).append(name)
-    first = [sorted(names, key=lambda name: (name not in ("confidence", "keep"), name)) for names in found.values()]
+    first = [sorted(names, key=lambda name: (name not in ("confidence", "none"), name)) for names in found.values()]
     return {tuple(names): list(cells) for names, cells in zip(first, found, strict=True)}
 
 
@@ -153,7 +153,7 @@ def compatibility_page() -> str:
     reasons, lines = Reasons(), [PAGE_HEAD]
     for kind in ModelKind.all():
         columns = {
-            name: [table_cell(kind, sampler, cache, schedules, policies["keep"], reasons) for cache in caches.values()]
+            name: [table_cell(kind, sampler, cache, schedules, policies["none"], reasons) for cache in caches.values()]
             for name, sampler in samplers.items()
         }
         lines += [f"## {kind.title}", "", *markdown_table(list(caches), columns)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import BufferMemory, CacheView
-from dllm.cache.flash import Flash, FlashSession
+from dllm.cache.flash_dllm import FlashDLLM, FlashSession
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import rank
 from dllm.common.rowwise import Owner, select_or_all
@@ -24,16 +24,16 @@ from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
 
 
-class VerifiedFlash(Flash):
-    """After a forward of ``flash`` whose sampler has drafted, another one of two windows of rows: at most half a window
-    of drafts, as many masks at the same positions, and the last decided columns. It reads what is kept and adds
+class VerifiedFlashDLLM(FlashDLLM):
+    """After a forward of ``flash_dllm`` whose sampler has drafted, another one of two windows of rows: at most half a
+    window of drafts, as many masks at the same positions, and the last decided columns. It reads what is kept and adds
     nothing.
 
     Decided columns are in order of importance to the window, the drafts that were accepted last behind them. So these
     are computed anew at once, and what the first forward of a step commits, as published, only if it is important.
     """
 
-    traits = Flash.traits.but(verifies=True, exposes_attention=False)
+    traits = FlashDLLM.traits.but(verifies=True, exposes_attention=False)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))

@@ -28,7 +28,7 @@ class Window(Buffered):
     the end of the active ones, and attends to one mask fewer. refresh_scope ``all``: a phase's first forward sees the
     far field too. refresh_candidates: what that forward may commit: the active masks, all, or exactly the first one.
     recent_includes_refresh: the phase computes those commits in all its forwards, not in one. reference_eos: every
-    forward after a committed end of text is the first of a phase (with eos=cut_canvas: the adaptive length). As
+    forward after a committed end of text is the first of a phase (with eos=truncate_at_eos: the adaptive length). As
     published: masks, all, all, false for LLaDA; range, window, first and reference_eos for Dream.
     """
 

@@ -56,7 +56,11 @@ def as_text(text: object, style: str | Style = "") -> Text:
 
 
 class VisibleLog(logging.StreamHandler[TextIO]):
-    """A log on standard error, whose lines quote what others sent."""
+    """A log on standard error, whose lines quote what others sent. formatter: None is the plain message."""
+
+    def __init__(self, formatter: logging.Formatter | None = None) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(formatter)
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))

@@ -20,6 +20,9 @@ MOVED = {  # modules of earlier states of this project, which parts in somebody'
     )},
     "dllm.constraints.exchanged": "dllm.contract.constrained",
     "dllm.steering": "dllm.constrained",
+    "dllm.blocks.list": "dllm.blocks.lengths", "dllm.cache.flash": "dllm.cache.flash_dllm",
+    "dllm.eos.keep": "dllm.eos.none", "dllm.eos.cut_open": "dllm.eos.stop_at_eos",
+    "dllm.eos.cut_last": "dllm.eos.stop_at_last_eos", "dllm.eos.cut_canvas": "dllm.eos.truncate_at_eos",
     "dllm.constrained.steered": "dllm.constrained.row",
 }  # fmt: skip
 

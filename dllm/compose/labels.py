@@ -22,7 +22,7 @@ NO_OUTCOME = frozenset(
 
 def cell_label(config: Config) -> str:
     """A cell in words. Two cells have the same only where no setting differs: ``mini-llada static(per_step=4) fixed
-    dpad eos=keep task=parallelbench(count=4) seed=1``."""
+    dpad eos=none task=parallelbench(count=4) seed=1``."""
     return " ".join([_described(config, "model"), *(part_words(config, group) for group in ALWAYS), *_more(config)])
 
 

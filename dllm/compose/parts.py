@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from dllm.common.kinds import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
-from dllm.words.meaning import meaning
+from dllm.words.meaning import meaning, other_choice
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks
@@ -87,6 +87,8 @@ def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str
     top = group.partition(".")[0]
     known = choices(top)
     if choice not in known:
+        if (advice := other_choice(top, choice)) is not None:
+            raise UserError(f"{group}={choice!r} is unknown here: {advice}.")
         raise UserError(f"{group}={choice!r} is unknown; choose one of {', '.join(known)}.{nearest(choice, known)}")
     return with_options(group, choice, configurations(top, choice)[top], options)
 

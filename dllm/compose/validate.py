@@ -50,14 +50,14 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
     if sampler.traits.edits and eos.traits.at_once:
         raise UserError(
             f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
-            "as its block is open. Use eos=fill_after_block, or eos=keep. (A policy of your own that waits until the "
+            "as its block is open. Use eos=fill_after_block, or eos=none. (A policy of your own that waits until the "
             "block is full says at_once=False in its traits.)"
         )
     if sampler.traits.branches and sampler.traits.commits_ahead and eos.traits.fills:
         raise UserError(
             f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
-            "which no draft knows. Use eos=cut_last, or eos=fill_after_block. (A policy of your own that decides "
-            "nothing in rows that go on says fills=False in its traits.)"
+            "which no draft knows. Use eos=stop_at_last_eos, or eos=fill_after_block. (A policy of your own that "
+            "decides nothing in rows that go on says fills=False in its traits.)"
         )
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
     needs_of("cache", policy)

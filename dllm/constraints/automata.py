@@ -32,8 +32,8 @@ def language_of(constraint: Constraint) -> Language:
             return grammar_language(grammar, start=start, depth=depth, words=words)
         case TaskConstraint():
             raise UserError(
-                "constraint=item is what each question of a task says of its answer, and here is no question. Choose a "
-                "task with questions, or give the constraint itself."
+                "constraint=from_task is what each question of a task says of its answer, and here is no question. "
+                "Choose a task with questions, or give the constraint itself."
             )
     raise TypeError(f"{type(constraint).__name__} is no kind of constraint")
 

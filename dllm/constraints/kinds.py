@@ -39,7 +39,7 @@ class Constraint:
 class TaskConstraint(Constraint):
     """In an evaluation what each question says of its answer, with these options."""
 
-    kind = "item"
+    kind = "from_task"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class FillAfterBlock(EndOfText):
         if setting.blocks.traits.slides:
             raise UserError(
                 f"eos={name_of(self)} ends a row when a block is full, but blocks={name_of(setting.blocks)} has none "
-                "that closes. Use eos=cut_open, stop_front, cut_canvas or keep."
+                "that closes. Use eos=stop_at_eos, stop_front, truncate_at_eos or keep."
             )
 
     def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:

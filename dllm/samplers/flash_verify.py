@@ -40,7 +40,7 @@ class FlashVerify(Sampler):
         if setting.model.prediction_shift:
             raise UserError(
                 f"{name} scores a draft at its own position, but this model predicts it from the one before (Dream). "
-                "Use sampler=confidence cache=flash."
+                "Use sampler=confidence cache=flash_dllm."
             )
         if setting.sampling.guidance:
             raise UserError(f"{name}'s second forward is not guided: set sampling.guidance=0.")

@@ -36,7 +36,7 @@ REASONS = {
     "verbosity": "max_tokens says how long an answer may be",
     "prediction": "diffusion.canvas gives parts of an answer", "web_search_options": "nothing is looked up",
     "functions": "tools took its place", "function_call": "tool_choice took its place",
-    "ignore_eos": 'diffusion.eos "keep" decodes the whole answer', "service_tier": "all requests are served alike",
+    "ignore_eos": 'diffusion.eos "none" decodes the whole answer', "service_tier": "all requests are served alike",
     "min_tokens": "an answer ends where the model ends it",
 }  # fmt: skip
 WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")

@@ -20,6 +20,7 @@ from dllm.common.kinds import PER_REQUEST, coerce, is_number, words_of
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest
+from dllm.words.meaning import other_choice
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
 LONGEST_LIST = 64
@@ -97,6 +98,8 @@ def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     choice, known = options.pop("name", None), list(offers(name.partition(".")[0]))
     if not isinstance(choice, str):
         raise UserError(f'{name}={given!r} must be NAME or {{"name": NAME, OPTION: VALUE}}.')
+    if choice not in known and (advice := other_choice(name, choice)) is not None:
+        raise UserError(f"{name}={choice!r} is not offered: {advice}.")
     if choice not in known:
         raise UserError(f"{name}={choice!r} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}")
     return choice, options

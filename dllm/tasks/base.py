@@ -30,7 +30,7 @@ class Item:
     # instead of a decoded text, and ``Task.score`` gets its text
     choices: tuple[str, ...] = ()
     # what every sound answer is (None: anything). Whether an answer is that is scored as ``valid``, and
-    # ``constraint=item`` decodes under it
+    # ``constraint=from_task`` decodes under it
     constraint: Constraint | None = None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.words.table import INSTEAD, SETTINGS
+from dllm.words.table import INSTEAD, OTHER_CHOICES, SETTINGS
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 # A field of a server's request, by the setting of the command line that it is.
@@ -64,6 +64,12 @@ def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None
         entry = next((one for one in entry if has(one.partition("=")[0])), entry[-1])
     pairs = (setting.partition("=") for setting in entry.split(" ") if "=" in setting)
     return Meaning(tuple((key, _filled(key, pattern, value)) for key, _, pattern in pairs))
+
+
+def other_choice(group: str, value: str) -> str | None:
+    """What to write for a choice by its name elsewhere, or by its former one here; None: nobody knows."""
+    listed = OTHER_CHOICES.get(group, {}).get(as_listed(value))
+    return None if listed is None else f"write {listed}"
 
 
 def as_listed(word: str) -> str:

@@ -34,7 +34,8 @@ SETTINGS: dict[str, Written] = {
     "step": STEPS, "num_steps": STEPS, "n_steps": STEPS, "nfe": STEPS, "sampling_steps": STEPS,
     "diffusion_steps": STEPS, "denoising_steps": STEPS, "timesteps": STEPS, "num_timesteps": STEPS,
     "remask": SCORES, "strategy": "sampler=NAME", "algorithm": "sampler=NAME", "method": "sampler=NAME",
-    "decoding": "sampler=NAME", "schedule": "sampler=NAME or blocks=NAME", "dataset": "task={}",
+    "decoding": "sampler=NAME", "order": "sampler=order sampler.positions={}",
+    "schedule": "sampler=NAME or blocks=NAME", "dataset": "task={}",
     # Dream's diffusion_generate; alg, alg_temp and eps are options of sampler=dream
     "output_history": "trace=true", "return_history": "trace=true",
     # transformers: generate
@@ -50,7 +51,7 @@ SETTINGS: dict[str, Written] = {
     "n_predict": "gen_length={}", "num_predict": "gen_length={}", "n": "samples={}", "stop_sequences": "stop={}",
     "served_model_name": ("task.names=[{}]", "task=serve task.names=[{}]"),
     "max_num_seqs": ("task.max_rows={}", "batch_size={}"), "quantization": "model.quantize={}",
-    "enforce_eager": "runtime=eager", "cuda_graph": "runtime=cudagraph", "ignore_eos": "eos=keep",
+    "enforce_eager": "runtime=eager", "cuda_graph": "runtime=cudagraph", "ignore_eos": "eos=none",
     "guided_json": "constraint=json_schema constraint.schema={}", "json_schema": "constraint=json_schema "
     "constraint.schema={}", "guided_regex": "constraint=regex constraint.pattern={}",
     "guided_choice": "constraint=choice constraint.options={}",
@@ -119,6 +120,7 @@ INSTEAD = {
 }  # fmt: skip
 
 # Words in place of a choice of ours, by its group.
+# Names of choices, of other programs and of earlier states of this one.
 OTHER_CHOICES: dict[str, dict[str, str]] = {
     "sampler": {
         "low_confidence": "sampler=static", "llada": "sampler=static", "random": "sampler=static sampler.score=random",
@@ -126,7 +128,11 @@ OTHER_CHOICES: dict[str, dict[str, str]] = {
         "maskgit_plus": "sampler=dream sampler.alg=maskgit_plus",
         "topk_margin": "sampler=dream sampler.alg=topk_margin", "entropy": "sampler=dream sampler.alg=entropy",
     },
-    "cache": {"kv": "cache=prefix", "fast_dllm": "cache=dual", "dual_cache": "cache=dual"},
+    "blocks": {"list": "blocks=lengths"},
+    "cache": {"kv": "cache=prefix", "fast_dllm": "cache=dual", "dual_cache": "cache=dual", "flash": "cache=flash_dllm"},
+    "eos": {"keep": "eos=none", "cut_open": "eos=stop_at_eos", "cut_last": "eos=stop_at_last_eos",
+            "cut_canvas": "eos=truncate_at_eos"},
+    "constraint": {"item": "constraint=from_task"},
     "task": {"chat": "chat=true", "generate": "task=prompt", "eval": "task=parallelbench"},
     "model": {"llada": "model=llada-8b-instruct", "dream": "model=dream-7b-instruct", "mini": "model=mini-llada"},
 }  # fmt: skip

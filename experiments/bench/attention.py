@@ -22,7 +22,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.attention import AttentionNeed
 from dllm.contract.canvas import Canvas
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
@@ -55,7 +55,7 @@ def forwards(model: Transformer, cache: str, asked: AttentionNeed | None, answer
     """Milliseconds of CPU time of each forward of the middle block, the first left out: it fills the cache."""
     assert CONFIG.mask_id is not None and CONFIG.eos_id is not None
     sampler, blocks, memory = Asking(asked), part("blocks", "fixed", block_length=BLOCK), part("cache", cache)
-    ids, parts = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Parts(sampler, blocks, memory, Keep())
+    ids, parts = Ids(CONFIG.mask_id, CONFIG.eos_id, ()), Parts(sampler, blocks, memory, FullLength())
     canvas = Canvas.of([request(answer, answer // 2 // BLOCK * BLOCK, model.config.vocab)], CONFIG.eos_id)
     loop = denoise(canvas, Forward.of(model, ids, parts), parts)
     with torch.inference_mode():

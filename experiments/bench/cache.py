@@ -30,7 +30,7 @@ from dllm.cache.base import Cache
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
@@ -103,7 +103,7 @@ def forwards(model: Transformer, name: str, answer: int, done: int, **options: A
     config, cost = model.config, CostModel(model.config, 4)
     assert config.mask_id is not None and config.eos_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
-    parts = Parts(sampler, blocks, cache, Keep())
+    parts = Parts(sampler, blocks, cache, FullLength())
     forward = Forward.of(model, ids, parts)
     canvas = Canvas.of([request(answer, done, config.vocab)], config.eos_id)
     loop = denoise(canvas, forward, parts)
@@ -174,7 +174,7 @@ def plan(name: str, answer: int, samples: Sequence[Sample]) -> list[tuple[int, b
         mlp_width=16, rotary_dim=16, vocab=64, mask_id=63, eos_id=62, pad_id=62,
     )  # fmt: skip
     model, cost, out, place = random_model(tiny), CostModel(CONFIG, 4), [], 0
-    parts = Parts(*parts_of(name), Keep())
+    parts = Parts(*parts_of(name), FullLength())
     forward = Forward.of(model, Ids(63, 62, ()), parts)
     with torch.inference_mode():
         for turn in denoise(Canvas.of([request(answer, 0, 64)], 62), forward, parts):

@@ -37,7 +37,7 @@ from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import LogitReproposer
@@ -59,7 +59,7 @@ class StandIn:
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)
         self.head_weight, self.answers = torch.randn(vocab, WIDTH), answers
-        self.config = SimpleNamespace(prediction_shift=0, vocab=vocab, attention=FULL, logit_scale=1.0)
+        self.config = SimpleNamespace(prediction_shift=0, seed_shift=None, vocab=vocab, attention=FULL, logit_scale=1.0)
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         return self.head_weight[self.answers], columns
@@ -115,7 +115,7 @@ class Bench:
 
     def turns(self, model: Any, rows: int, constraints: ConstrainedBatch | None) -> int:
         """Decode; returns the number of turns."""
-        mask, parts = model.config.vocab - 1, Parts(Static(per_step=PER_TURN), Fixed(BLOCK), NoCache(), Keep())
+        mask, parts = model.config.vocab - 1, Parts(Static(per_step=PER_TURN), Fixed(BLOCK), NoCache(), FullLength())
         forward = Forward.of(model, Ids(mask, self.end, ()), parts)
         canvas = Canvas.of([Request.answer([], self.gen_length, mask) for _ in range(rows)], self.end)
         with torch.inference_mode():

@@ -67,7 +67,7 @@ def network(config: ModelConfig, weights: str) -> Model:
 
 def timed(model: Model, cache: str, prompt: int, answer: int) -> Times:
     """One answer, a token a forward, after one forward that nobody counts."""
-    decoder = Decoder(model, part("sampler", "static"), part("blocks", "fixed", block_length=BLOCK), cache, "keep",
+    decoder = Decoder(model, part("sampler", "static"), part("blocks", "fixed", block_length=BLOCK), cache, "none",
                       gen_length=answer)  # fmt: skip
     ids = prompt_of(prompt, 0, min(50_000, model.config.vocab - 2))
     with torch.inference_mode():

@@ -29,7 +29,7 @@ from torch import nn
 from dllm import Decoder, UserError, load, part
 from dllm.contract import Need
 from dllm.eos.base import EndOfText
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.kernels.packed import PackedLinear
 from dllm.models.bundle import CHECKPOINTS, Model
 from dllm.models.config import ModelConfig
@@ -55,7 +55,7 @@ def write_checkpoint(folder: Path, options: argparse.Namespace) -> None:
     save_model(random_model(ModelConfig.from_published(published), torch.device("cpu"), torch.float32), folder)
 
 
-class Watched(Keep):
+class Watched(FullLength):
     """Keep every token, and have the gap between each token and its runner-up computed."""
 
     def needs(self) -> tuple[Need, ...]:
@@ -107,7 +107,7 @@ def compare(
 ) -> Iterator[str]:  # fmt: skip
     """Print the lines of one cache. Yields a sentence for each checkout whose tokens differ from ours."""
     order = next((worker.order for worker in workers.values()), None)
-    decoder, watched = (decoder_for(model, cache, order, options, eos) for eos in (Keep(), Watched()))
+    decoder, watched = (decoder_for(model, cache, order, options, eos) for eos in (FullLength(), Watched()))
     rows, closest = followed(watched, prompt)
     bare, times = products(model.transformer, rows), {name: list[Time]() for name in ("ours", "bare", *workers)}
     answers: dict[str, list[int]] = {}

@@ -32,7 +32,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.kernels.choose import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
@@ -92,7 +92,7 @@ def prompt_of(length: int, seed: int = 0, below: int = 50_000) -> list[int]:
 
 
 Runs = tuple[Network, TakeTurn]
-KEEP = Keep()
+KEEP = FullLength()
 named: Any = functools.cache(part)  # composing a configuration takes 0.1 s, and a recorded turn belongs to its parts
 
 

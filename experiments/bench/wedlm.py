@@ -128,7 +128,7 @@ def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) ->
     def way(label: str, network: Transformer, blocks: Blocks, per_forward: int) -> Way:
         rule = part("sampler", "order", positions="left_to_right", per_step=per_forward)
         model = Model(network, network.config, None, ids, "random", Path("random"))
-        one = Decoder(model, rule, blocks, "finished", "keep", gen_length=answer)
+        one = Decoder(model, rule, blocks, "finished", "none", gen_length=answer)
         return Way(label, lambda number: one([prompt_of(prompt, number, min(50_000, config.vocab - 2))])[0])
 
     window = part("blocks", "sliding", block_length=WINDOW, max_block_length=WINDOW)

@@ -31,7 +31,7 @@ from experiments.support.scripts import counted, refusing
 BATCH = 52
 HEADS = ("cache", "score", "as none", "NFE", "query rows", "FLOPs")
 # Policies published without blocks bring their own schedule, as on the command line.
-BLOCKS_OF = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}
+BLOCKS_OF = {"elastic": "whole", "flash_dllm": "whole", "window": "whole", "sliding": "sliding"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def column(
 ) -> Column:
     """Raises UserError for parts that refuse each other."""
     blocks = part("blocks", schedule) if schedule == "whole" else part("blocks", schedule, block_length=block)
-    eos = "cut_open" if schedule == "sliding" else "fill_after_block"  # a window that slides closes no block
+    eos = "stop_at_eos" if schedule == "sliding" else "fill_after_block"  # a window that slides closes no block
     rows: list[Result] = []
     for length, group in groupby(items, lambda item: mini.longest(item.task)):
         prompts: list[Prompt] = [sample.messages for sample in group]

@@ -43,7 +43,7 @@ MODELS = ("mini-llada", "mini-dream")
 SEED, COUNT = 2, 8  # the defaults were chosen on the items of seeds 0 and 1
 TABLE = "TABLE"  # on the command line of a cell: the file of token frequencies
 HEADS = ("settings", "before", "NFE", "now", "NFE", "difference")
-WHOLE = "blocks=whole eos=keep"
+WHOLE = "blocks=whole eos=none"
 
 
 @dataclass(frozen=True)
@@ -57,27 +57,27 @@ class Cell:
 
 CELLS = (
     Cell("sampler=wino", model="mini-llada"),
-    Cell("sampler=wino sampler.threshold=0.6 blocks.block_length=16 eos=keep", model="mini-llada"),  # GSM8K
-    Cell("sampler=wino sampler.threshold=0.8 blocks.block_length=16 eos=keep", model="mini-llada"),  # MBPP
+    Cell("sampler=wino sampler.threshold=0.6 blocks.block_length=16 eos=none", model="mini-llada"),  # GSM8K
+    Cell("sampler=wino sampler.threshold=0.8 blocks.block_length=16 eos=none", model="mini-llada"),  # MBPP
     Cell("sampler=saber"),
     Cell(f"sampler=saber {WHOLE}"),
     Cell(f"sampler=saber sampler.form=dream {WHOLE}", f"sampler=saber {WHOLE}"),
     Cell("sampler=klass"),
-    Cell("sampler=klass sampler.threshold=0.6 sampler.kl=0.015 blocks.block_length=8 eos=keep"),  # GSM8K
-    Cell("sampler=klass sampler.threshold=0.9 sampler.kl=0.001 eos=keep"),  # Dream
+    Cell("sampler=klass sampler.threshold=0.6 sampler.kl=0.015 blocks.block_length=8 eos=none"),  # GSM8K
+    Cell("sampler=klass sampler.threshold=0.9 sampler.kl=0.001 eos=none"),  # Dream
     Cell("sampler=rcr"),
     Cell(
-        "sampler=rcr sampler.steps=8 blocks=growing blocks.block_length=8 eos=keep",
-        "sampler=rcr sampler.per_step=4 blocks.block_length=8 eos=keep",
+        "sampler=rcr sampler.steps=8 blocks=growing blocks.block_length=8 eos=none",
+        "sampler=rcr sampler.per_step=4 blocks.block_length=8 eos=none",
     ),
     Cell(
-        "sampler=rcr sampler.steps=16 blocks=growing blocks.block_length=8 eos=keep",
-        "sampler=rcr sampler.per_step=2 blocks.block_length=8 eos=keep",
+        "sampler=rcr sampler.steps=16 blocks=growing blocks.block_length=8 eos=none",
+        "sampler=rcr sampler.per_step=2 blocks.block_length=8 eos=none",
     ),
     Cell("sampler=remdm"),  # nothing is published
     Cell("sampler=dus"),
-    Cell("sampler=dus sampler.levels=dilated sampler.threshold=0.3 eos=keep", "sampler=dus eos=keep"),  # its README
-    Cell("sampler=dus blocks.block_length=8 eos=keep"),
+    Cell("sampler=dus sampler.levels=dilated sampler.threshold=0.3 eos=none", "sampler=dus eos=none"),  # its README
+    Cell("sampler=dus blocks.block_length=8 eos=none"),
     Cell("sampler=pc"),
     Cell(f"sampler=pc sampler.frequencies={TABLE} {WHOLE}"),
     Cell(f"sampler=pc sampler.frequencies={TABLE} sampler.decay=0.0 {WHOLE}"),  # Sudoku

@@ -186,7 +186,7 @@ class Bench:
     def column(self, method: str, setting: str, sampler: Sampler, items: Sequence[Sample] | None = None) -> Column:
         """items: others than all."""
         asked = self.items if items is None else items
-        decoder = Decoder(self.model, sampler, eos="keep", gen_length=ANSWER, batch_size=BATCH)
+        decoder = Decoder(self.model, sampler, eos="none", gen_length=ANSWER, batch_size=BATCH)
         prompts: list[Prompt] = [item.messages for item in asked]
         begun = time.process_time()
         results = decoder(prompts)
@@ -242,7 +242,7 @@ def perfect() -> str:
     lines = []
     for operation, n in LISTS.items():
         model, valid = ideal(operation, n), set(map(tuple, outputs(operation, n)))
-        decoders = [Decoder(model, rule, eos="keep", gen_length=length(operation, n)) for rule in RULES.values()]
+        decoders = [Decoder(model, rule, eos="none", gen_length=length(operation, n)) for rule in RULES.values()]
         rows = [decoder(PROMPT)[0] for decoder in decoders]
         cells = [f"{row.nfe}" if tuple(row.canvas) in valid else f"{row.nfe}, wrong" for row in rows]
         lines.append([f"{operation}, {n} items", *cells])

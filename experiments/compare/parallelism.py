@@ -155,7 +155,7 @@ class Sweep:
 
     def _decoded(self, sampler: Sampler) -> tuple[list[Result], Setting]:
         cache = "flash_verify" if sampler.traits.verifies else "none"
-        decoder = Decoder(self.model, sampler, cache=cache, eos="keep", gen_length=ANSWER, batch_size=BATCH)
+        decoder = Decoder(self.model, sampler, cache=cache, eos="none", gen_length=ANSWER, batch_size=BATCH)
         prompts: list[Prompt] = [item.messages for item in self.items]
         rows = decoder(prompts)
         right = [mini.score(item, row.text)["score"] for item, row in zip(self.items, rows, strict=True)]

@@ -64,7 +64,7 @@ ELSEWHERE = {
         "cache.suffix_sigma=3.0 cache.suffix_scale=2.3 cache.suffix_window=128",
     ),
     "cache=elastic": ("cache.window_length=32",),
-    "cache=flash": ("cache.track_windows=3",),
+    "cache=flash_dllm": ("cache.track_windows=3",),
     "cache=sliding": ("cache.prefix_window=4 cache.reference_first=true",),
     "cache=streaming": ("cache.suffix_window=32", "cache.suffix_window=192"),
     "cache=vicinity": ("cache.prefix_look=0 cache.after_look=0 cache.warmup=0",),

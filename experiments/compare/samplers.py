@@ -87,7 +87,7 @@ class Comparison:
         try:
             sampler = part("sampler", name) if reference is None else Oracle(reference)
             cache = name if sampler.traits.verifies else "none"
-            decoder = Decoder(self.model, sampler, cache=cache, eos="keep", gen_length=ANSWER, batch_size=BATCH)
+            decoder = Decoder(self.model, sampler, cache=cache, eos="none", gen_length=ANSWER, batch_size=BATCH)
         except UserError as error:
             self.refused.append(f"{name}: {error}")
             return None

@@ -160,7 +160,7 @@ def records_of(
 
 def decoder(model: Model, rule: Sampler, options: Options) -> Decoder:
     return Decoder(
-        model, rule, Fixed(options.block_length), eos="keep", gen_length=options.gen_length,
+        model, rule, Fixed(options.block_length), eos="none", gen_length=options.gen_length,
         batch_size=options.batch_size,
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ GUARD = 0.9
 
 def policies(cache: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Label, name and options; the cached loops of the released code look for the end in the open block alone."""
-    yield "keep", "keep", {}
+    yield "none", "none", {}
     yield "fill_after_block", "fill_after_block", {}
     scope = {} if cache == "none" else {"scope": "block"}
     yield "eotp", "eotp", scope

@@ -84,7 +84,7 @@ class Watched:
 
 def watched(model: Model, items: Sequence[Sample], sampler: Sampler, length: int = SHORT, lead: str = "") -> Watched:
     seen = Standing()
-    done = run(model, items, sampler, length, eos="keep", lead=lead, observe=seen)
+    done = run(model, items, sampler, length, eos="none", lead=lead, observe=seen)
     return Watched(items, done, courses(model, items, done, seen, lead))
 
 
@@ -104,7 +104,7 @@ class Group:
         count = str(len(self.items))
         yield self.label, count, percent(self.whole.right), f"{self.whole.nfe:.1f}", "", ""
         for label, sampler in self.exits.items():
-            done = run(model, self.items, sampler, SHORT, eos="keep", lead=self.lead)
+            done = run(model, self.items, sampler, SHORT, eos="none", lead=self.lead)
             saved, same = less(done.nfe, self.whole.nfe), percent(done.same(self.whole))
             yield f"{self.label}: {label}", count, percent(done.right), f"{done.nfe:.1f}", saved, same
 
@@ -118,10 +118,10 @@ def groups(model: Model, early: Mapping[str, Watched]) -> Iterator[Group]:
         return {f"region of {length}": prophet(inner, **options, length=length) for length in (5, 16)}
 
     yield Group("one a forward", short.items, short.run, {"all masks": prophet("static"), **sized("static", **PLAIN)})
-    threshold = run(model, short.items, "confidence", SHORT, eos="keep")
+    threshold = run(model, short.items, "confidence", SHORT, eos="none")
     yield Group("threshold", short.items, threshold, sized("confidence", **PLAIN))
     yield Group("lists", listed.items, listed.run, sized("static", **PLAIN))
     yield Group("lists, anchor", listed.items, anchored, sized("static", **BRACKET))
     for label, options, lead in (("phrase first", PHRASE, "Answer:"), ("phrase late", LATE_PHRASE, "")):
-        whole = run(model, short.items, never("static", **options), SHORT, eos="keep", lead=lead)
+        whole = run(model, short.items, never("static", **options), SHORT, eos="none", lead=lead)
         yield Group(label, short.items, whole, {"region of 5": prophet("static", **options)}, lead)

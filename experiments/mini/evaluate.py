@@ -198,7 +198,7 @@ def savings(asked: Asked) -> dict[str, dict[str, float]]:
     found = {}
     for cache, block in track([(cache, 32) for cache in BY_BLOCK] + [(cache, 0) for cache in WHOLE],
                               "savings", console=Console(stderr=True)):  # fmt: skip
-        decoder = Decoder(asked.model, Static(), blocks_of(block), cache, "keep", gen_length=128)
+        decoder = Decoder(asked.model, Static(), blocks_of(block), cache, "none", gen_length=128)
         passes = [decoder(prompts) for _ in range(3)]
         seconds = min(sum(row.seconds for row in rows) for rows in passes) / len(items)
         queries = sum(row.query_tokens for row in passes[0]) / len(items)

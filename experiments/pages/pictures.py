@@ -83,7 +83,7 @@ class Drawing:
 def decoded(prompt: str, length: int = 12, sampler: str = "confidence", **options: object) -> Result:
     """One traced answer as one block without an end-of-text policy."""
     rule = part("sampler", sampler, **options)
-    return Decoder(mini(), rule, "whole", eos="keep", gen_length=length)(prompt, trace=True)[0]
+    return Decoder(mini(), rule, "whole", eos="none", gen_length=length)(prompt, trace=True)[0]
 
 
 def film(result: Result, title: str) -> str:
@@ -149,7 +149,7 @@ def queries() -> str:
 def work_of(cache: str) -> list[int]:
     options = {"active_tokens": 8, "window_tokens": 16, "refresh_interval": 8} if cache == "window" else {}
     decoder = Decoder(
-        mini(), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "keep",
+        mini(), "static", part("blocks", "fixed", block_length=16), part("cache", cache, **options), "none",
         gen_length=48,
     )  # fmt: skip
     turns = decoder(SORT, trace=True)[0].traced().turns

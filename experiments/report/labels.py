@@ -106,7 +106,7 @@ class Labels:
         return words.replace(name, target(one, group), 1) if (group, name) in self.twice else words
 
     def _context(self, one: Setting) -> Iterator[str]:
-        """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=keep``, ``top_p=0.9``."""
+        """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=none``, ``top_p=0.9``."""
         keys = [key for key in self.shown if group_of(key) not in PARTS and key != "constraint"]
         tops = dict.fromkeys(".".join(key.split(".")[:2]) for key in keys)  # a schema is one setting
         last = Counter(key.rpartition(".")[2] for key in tops)

@@ -82,10 +82,10 @@ def test_dynamic_programming_equals_trying_everything() -> None:
 def test_freedave_stays_above_the_minimum_and_the_static_decode_is_it_at_depth_one(tiny: Path) -> None:
     model, prompts = load(tiny), ["w1 w2", "w3 w9 w4", "w5", "w8 w8 w2 w41"]
     seen = GuessRecorder()
-    decoder = Decoder(model, Static(), eos="keep", gen_length=32, batch_size=3)
+    decoder = Decoder(model, Static(), eos="none", gen_length=32, batch_size=3)
     plain = decoder(list(prompts), observe=seen)
     for depth in (2, 4, None):
-        draft = Decoder(model, FreeDave(Static(), depth or 32), eos="keep", gen_length=32, batch_size=4)(list(prompts))
+        draft = Decoder(model, FreeDave(Static(), depth or 32), eos="none", gen_length=32, batch_size=4)(list(prompts))
         for number, (row, other) in enumerate(zip(draft, plain, strict=True)):
             assert row.canvas == other.canvas
             assert lossless_minimum(seen.requests[number], depth) <= row.nfe
@@ -104,7 +104,7 @@ def test_bits_and_forced_shares_of_a_trace() -> None:
 
 
 def test_a_threshold_bounds_the_bits_of_what_it_accepts(tiny: Path) -> None:
-    row = Decoder(load(tiny), Confidence(0.9), eos="keep", gen_length=32)("w1 w2", trace=True)[0]
+    row = Decoder(load(tiny), Confidence(0.9), eos="none", gen_length=32)("w1 w2", trace=True)[0]
     assert row.trace is not None and len(bits(row.trace)) == row.nfe
     for record in row.trace.turns:
         commits = record.candidates[0]

@@ -40,9 +40,9 @@ def settings(*overrides: str) -> dict[str, Any]:
 
 
 def test_validity_is_scored_for_free_and_for_constrained_answers_at_equal_forwards(run: Run) -> None:
-    schedule = ["sampler=static", "sampler.per_step=4", "blocks=whole", "eos=keep"]
-    outcome = run("-m", *TASK, *schedule, "constraint=none,item", "name=both", bare=True)
-    assert outcome.code == 0 and "constraint=item" in outcome.out, outcome.err
+    schedule = ["sampler=static", "sampler.per_step=4", "blocks=whole", "eos=none"]
+    outcome = run("-m", *TASK, *schedule, "constraint=none,from_task", "name=both", bare=True)
+    assert outcome.code == 0 and "constraint=from_task" in outcome.out, outcome.err
     cells = {rows_of(file.parent)[0]["constraint"] is None: {row["id"]: row for row in rows_of(file.parent)}
              for file in Path("runs/both").glob("*/results.jsonl")}  # fmt: skip
     free, constrained = cells[True], cells[False]
@@ -68,7 +68,7 @@ def test_a_sweep_takes_patterns_in_quotes_of_their_own(run: Run) -> None:
 
 def test_workers_of_other_processes_decode_the_same() -> None:
     """What Ray hands to a replica is the configuration as JSON; requests are pickled."""
-    config = settings("constraint=item")
+    config = settings("constraint=from_task")
     evaluation = Evaluation.of(config)
     here = [timeless(row) for row, _ in evaluation.rows(evaluation.batches)]
     keys = [batch.keys for batch in evaluation.batches]
@@ -82,7 +82,7 @@ def test_workers_of_other_processes_decode_the_same() -> None:
 
 
 def test_options_of_the_choice_hold_for_every_question() -> None:
-    evaluation = Evaluation.of(settings("constraint=item", "constraint.confidence=admissible"))
+    evaluation = Evaluation.of(settings("constraint=from_task", "constraint.confidence=admissible"))
     found = [sample.request.constraint for batch in evaluation.batches for sample in batch.samples]
     assert found == [part("constraint", "regex", pattern="[0-9]{3}", confidence="admissible"),
                      part("constraint", "choice", options=["yes", "no"], confidence="admissible"), None]  # fmt: skip
@@ -91,8 +91,11 @@ def test_options_of_the_choice_hold_for_every_question() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["constraint=item", "gen_length=1"], "question digits: constraint=regex: its shortest text takes 2 tokens"),
-        (["constraint=item", "stop=[x]"], "stop=['x'] cannot go with a constraint"),
+        (
+            ["constraint=from_task", "gen_length=1"],
+            "question digits: constraint=regex: its shortest text takes 2 tokens",
+        ),
+        (["constraint=from_task", "stop=[x]"], "stop=['x'] cannot go with a constraint"),
         (["constraint=regex", "constraint.pattern=[0-9]{99}", "gen_length=40"], "the answer has 40"),
     ],
 )
@@ -102,7 +105,7 @@ def test_what_no_question_can_answer_is_refused(run: Run, overrides: list[str], 
 
 
 def test_stop_strings_of_questions_have_no_meaning_under_a_constraint(run: Run) -> None:
-    arguments = [*TASK, "task.stop=['1']", "constraint=item", "name=stops"]
+    arguments = [*TASK, "task.stop=['1']", "constraint=from_task", "name=stops"]
     assert run(*arguments, bare=True).code == 0
     assert all(len(row["text"]) == 3 for row in rows_of(Path("runs/stops")) if row["id"] == "digits")
 

@@ -122,8 +122,8 @@ def test_a_scored_run_compiles_the_weights_it_loads(run: Run, monkeypatch: pytes
 
 
 def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:
-    run("name=a", "+task.count=4", "sampler=oracle", "eos=keep")
-    run("name=b", "+task.count=4", "sampler=static", "eos=keep")
+    run("name=a", "+task.count=4", "sampler=oracle", "eos=none")
+    run("name=b", "+task.count=4", "sampler=static", "eos=none")
     for best, slow in zip(rows_of(A), rows_of(Path("runs/b")), strict=True):
         assert best["canvas"] == slow["canvas"] and best["nfe"] <= slow["nfe"]
         assert best["lossless"] <= slow["nfe"] == len(slow["canvas"])
@@ -133,7 +133,7 @@ def test_an_oracle_without_reference_makes_its_own(run: Run) -> None:
 def test_the_tally_counts_what_a_trace_holds(tiny: Path, sampler: str) -> None:
     """ETE and FreeDave offer several candidates, of which one is kept a forward later."""
     tally = DecisionCount()
-    decoder = Decoder(load(tiny), part("sampler", sampler), eos="keep", gen_length=16, batch_size=2)
+    decoder = Decoder(load(tiny), part("sampler", sampler), eos="none", gen_length=16, batch_size=2)
     rows = decoder(["w1 w2", "w3"], trace=True, observe=tally)
     for number, row in enumerate(rows):
         assert row.trace is not None
@@ -145,7 +145,7 @@ def test_the_tally_does_not_depend_on_when_the_host_looks(tiny: Path) -> None:
     found = []
     for runtime in (Runtime(), Runtime("static", 1), Runtime("static", 5)):
         tally = DecisionCount()
-        decoder = Decoder(load(tiny), blocks=Fixed(8), eos="keep", gen_length=24, batch_size=2, runtime=runtime)
+        decoder = Decoder(load(tiny), blocks=Fixed(8), eos="none", gen_length=24, batch_size=2, runtime=runtime)
         rows = decoder(["w1 w2", "w3"], observe=tally)
         found.append([tally.columns(number)["commits"] for number in range(2)])
         assert [len(counts) for counts in found[-1]] == [row.nfe for row in rows]

@@ -13,7 +13,7 @@ from experiments.report.cells import read
 from experiments.report.labels import settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 
-SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=keep"]
+SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=none"]
 SAMPLES = 27
 
 

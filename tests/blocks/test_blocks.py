@@ -14,7 +14,7 @@ from dllm.blocks.ahead import Ahead
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.growing import Growing
-from dllm.blocks.list import ListBlocks
+from dllm.blocks.lengths import Lengths
 from dllm.blocks.tccf import TCCF
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
@@ -24,7 +24,7 @@ from dllm.contract import BlockState, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.freedave import FreeDave
@@ -97,9 +97,9 @@ def test_one_block_opens_in_a_turn_and_the_last_may_be_short() -> None:
 
 def test_with_a_share_of_one_blocks_come_one_after_the_other() -> None:
     def seen(blocks: Blocks) -> list[list[list[int]]]:
-        parts = Parts(Confidence(0.7), blocks, NoCache(), Keep())
+        parts = Parts(Confidence(0.7), blocks, NoCache(), FullLength())
         forward = forward_of(model("tiny-llada"), parts, Sampling())
-        running = denoise(Canvas.of(requests(), 61), forward, replace(parts, eos=Keep()))
+        running = denoise(Canvas.of(requests(), 61), forward, replace(parts, eos=FullLength()))
         return [turn.candidates.tokens.tolist() for turn in running]
 
     assert seen(Ahead(5, 1.0)) == seen(Fixed(5)) != seen(Ahead(5, 0.2))
@@ -111,8 +111,8 @@ def test_fixed_blocks_of_block_causal_models_count_from_position_zero() -> None:
 
 
 def test_the_last_length_of_a_list_repeats() -> None:
-    assert spans(ListBlocks([2, 3]), answer(4, 9)) == [(0, 0, 2), (1, 2, 5), (2, 5, 8), (3, 8, 9)]
-    assert int(ListBlocks([2, 3]).count(answer(4, 9))) == 4
+    assert spans(Lengths([2, 3]), answer(4, 9)) == [(0, 0, 2), (1, 2, 5), (2, 5, 8), (3, 8, 9)]
+    assert int(Lengths([2, 3]).count(answer(4, 9))) == 4
 
 
 def test_a_list_is_its_lengths_written_out() -> None:
@@ -126,19 +126,19 @@ def test_a_list_is_its_lengths_written_out() -> None:
             open_ = [(begin, end) for begin, end in expected if end > 0 and begin < length]
             request = Request([1] * prompt + [60] * length, [False] * prompt + [True] * length)
             canvas = Canvas.of([request], 61, grid_at_zero=at_zero)
-            assert spans(ListBlocks(lengths), canvas) == [(at, *edges) for at, edges in enumerate(open_)], grid
-            assert int(ListBlocks(lengths).count(canvas)) == len(open_)
+            assert spans(Lengths(lengths), canvas) == [(at, *edges) for at, edges in enumerate(open_)], grid
+            assert int(Lengths(lengths).count(canvas)) == len(open_)
 
 
 @pytest.mark.parametrize(
-    "blocks", [Fixed(4), ListBlocks([2, 5, 3]), TCCF(6, 2, marker=54), AdaBlock(3, [54, 56], 0.0), Whole()], ids=type
+    "blocks", [Fixed(4), Lengths([2, 5, 3]), TCCF(6, 2, marker=54), AdaBlock(3, [54, 56], 0.0), Whole()], ids=type
 )
 def test_no_block_is_wider_than_the_widest(blocks: Blocks) -> None:
     """Static shapes and states are cut to that measure."""
-    forward, widths = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), Keep()), Sampling()), []
+    forward, widths = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), FullLength()), Sampling()), []
     canvas = Canvas.of(requests(), 61)
     with torch.inference_mode():
-        for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep())):
+        for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), FullLength())):
             widths.append(int((turn.view.blocks.end - turn.view.blocks.begin).max()))
     length = len(canvas.columns)
     assert max(widths) <= blocks.widest(length) <= length
@@ -176,8 +176,8 @@ def test_tccf_rolls_back_to_the_marker_and_goes_on_in_fine_blocks() -> None:
     network, blocks = model("tiny-llada"), TCCF(8, 2, marker=54)
     request = requests()[0]
     canvas = Canvas.of([request], 61)
-    forward, seen, rolled = forward_of(network, Parts(Static(), blocks, NoCache(), Keep()), Sampling()), [], 0
-    for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep())):
+    forward, seen, rolled = forward_of(network, Parts(Static(), blocks, NoCache(), FullLength()), Sampling()), [], 0
+    for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), FullLength())):
         start, span = int(turn.canvas.start[0]), turn.view.blocks
         seen.append((int(span.begin[0]) - start, int(span.end[0]) - start))
         undone = turn.candidates.masked & ~(turn.canvas.masked & ~turn.step.commit)
@@ -215,11 +215,11 @@ class Writes(Static):
 
 def test_tccf_without_a_marker_is_fixed() -> None:
     def canvases(blocks: Blocks) -> list[list[int]]:
-        forward = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), Keep()), Sampling())
+        forward = forward_of(model("tiny-llada"), Parts(Static(), blocks, NoCache(), FullLength()), Sampling())
         canvas = Canvas.of(requests(), 61)
         return [
             turn.candidates.tokens.tolist()
-            for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), Keep()))
+            for turn in denoise(canvas, forward, Parts(Static(), blocks, NoCache(), FullLength()))
         ]
 
     assert canvases(TCCF(8, 2, marker=63)) == canvases(Fixed(8))

@@ -20,8 +20,8 @@ from dllm.compose.parts import composed, part
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.cut_open import CutOpen
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
+from dllm.eos.stop_at_eos import StopAtEos
 from dllm.loop.denoise import denoise
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -29,9 +29,13 @@ from dllm.samplers.static import Static
 
 
 def played(
-    sampler: Sampler, blocks: Blocks, batch: list[Request], eos: Keep | CutOpen | None = None, name: str = "tiny-llada"
+    sampler: Sampler,
+    blocks: Blocks,
+    batch: list[Request],
+    eos: FullLength | StopAtEos | None = None,
+    name: str = "tiny-llada",
 ) -> list[Turn]:
-    eos = eos or Keep()
+    eos = eos or FullLength()
     forward = forward_of(model(name), Parts(sampler, blocks, NoCache(), eos), Sampling())
     with torch.inference_mode():
         return list(denoise(Canvas.of(batch, 61), forward, Parts(sampler, blocks, NoCache(), eos)))
@@ -91,7 +95,7 @@ def test_it_moves_as_the_paper_says(bound: int | None) -> None:
 @pytest.mark.parametrize("sampler", [Confidence(0.7), Static(steps=6), Static(per_step=3)], ids=["t", "steps", "three"])
 def test_a_window_as_long_as_the_answer_is_the_whole_answer(sampler: Sampler) -> None:
     network, windows = model("tiny-dream"), (Sliding(24), Whole())
-    one, other = (results(network, Parts(sampler, blocks, NoCache(), Keep()), requests()) for blocks in windows)
+    one, other = (results(network, Parts(sampler, blocks, NoCache(), FullLength()), requests()) for blocks in windows)
     assert [(row.canvas, row.turns) for row in one] == [(row.canvas, row.turns) for row in other]
 
 
@@ -114,8 +118,8 @@ def test_one_window_serves_all_candidates_of_a_row() -> None:
 
 
 def test_an_end_of_text_ends_the_window_too() -> None:
-    """cut_open: undecided ends behind the leftmost committed end of text, and with it the row's window."""
-    for turn in played(Confidence(0.5), Sliding(9), requests(), CutOpen()):
+    """stop_at_eos: undecided ends behind the leftmost committed end of text, and with it the row's window."""
+    for turn in played(Confidence(0.5), Sliding(9), requests(), StopAtEos()):
         reach = (turn.view.blocks.in_open * turn.view.canvas.columns).amax(1)
         assert bool((reach < turn.canvas.end).all())
 
@@ -126,7 +130,7 @@ def test_an_end_of_text_ends_the_window_too() -> None:
         (Combination("confidence", "sliding", "prefix"), "=prefix computes everything when a block opens.*=elastic"),
         (Combination("confidence", "sliding", "dual"), "blocks=sliding opens one only.*nearest.* cache="),
         (Combination("freedave", "sliding"), "sampler=freedave drafts several turns in one block.*Use blocks=fixed"),
-        (Combination("confidence", "sliding", eos="fill_after_block"), "blocks=sliding has none.*Use eos=cut_open"),
+        (Combination("confidence", "sliding", eos="fill_after_block"), "blocks=sliding has none.*Use eos=stop_at_eos"),
         (Combination("confidence", "sliding", "dual", model="tiny-wedlm"), "cache=finished"),
     ],
     ids=str,
@@ -145,18 +149,18 @@ def test_an_empty_window_is_refused(option: str, value: int) -> None:
 def test_each_request_may_have_a_window_of_its_own() -> None:
     network = model("tiny-llada")
     sampler, sizes = Confidence(0.8), [3, 8, 5]
-    alone = [results(network, Parts(sampler, Sliding(size), NoCache(), Keep()), [request])[0]
+    alone = [results(network, Parts(sampler, Sliding(size), NoCache(), FullLength()), [request])[0]
              for size, request in zip(sizes, requests(), strict=True)]  # fmt: skip
     each = Sliding()
     each.block_length = sizes  # type: ignore[assignment]
-    together = results(network, Parts(sampler, each, NoCache(), Keep()), requests())
+    together = results(network, Parts(sampler, each, NoCache(), FullLength()), requests())
     assert [row.turns for row in together] == [row.turns for row in alone]
-    fixed = results(network, Parts(sampler, Fixed(5), NoCache(), Keep()), requests())
+    fixed = results(network, Parts(sampler, Fixed(5), NoCache(), FullLength()), requests())
     assert [row.turns for row in fixed] != [row.turns for row in alone]
 
 
 def test_a_decoder_takes_it_by_name() -> None:
-    decoder = Decoder(load("mini-llada"), blocks="sliding", eos="cut_open", gen_length=32)
+    decoder = Decoder(load("mini-llada"), blocks="sliding", eos="stop_at_eos", gen_length=32)
     assert decoder('Copy the list:\n["Kai", "Emma", "Hugo"]')[0].text == '["Kai", "Emma", "Hugo"]'
     with pytest.raises(UserError, match="blocks=sliding has none"):
         Decoder(decoder.model, blocks="sliding")
@@ -168,6 +172,6 @@ def test_it_brings_a_policy_that_needs_no_border() -> None:
     def policy(*words: str) -> str:
         return str(composed(list(words)).eos._target_).rpartition(".")[2]
 
-    assert [policy("blocks=sliding"), policy("blocks=sliding", "eos=keep")] == ["CutOpen", "Keep"]
+    assert [policy("blocks=sliding"), policy("blocks=sliding", "eos=none")] == ["StopAtEos", "FullLength"]
     assert [policy(), policy("cache=window"), policy("blocks=sliding", "cache=dkv")] == [
-        "FillAfterBlock", "FillAfterBlock", "CutOpen"]  # fmt: skip
+        "FillAfterBlock", "FillAfterBlock", "StopAtEos"]  # fmt: skip

@@ -22,7 +22,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
@@ -33,10 +33,10 @@ BOTH = ["tiny-llada", "tiny-dream"]
 def run(name: str, policy: Cache, request: Request) -> list[tuple[Turn, list[int]]]:
     """Turns of two tokens each, and the columns that their forwards computed."""
     passes: list[ForwardPass] = []
-    parts = Parts(Static(per_step=2), Fixed(8), watched(policy, passes), Keep())
+    parts = Parts(Static(per_step=2), Fixed(8), watched(policy, passes), FullLength())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
-        found = list(denoise(Canvas.of([request], 61), forward, replace(parts, eos=Keep())))
+        found = list(denoise(Canvas.of([request], 61), forward, replace(parts, eos=FullLength())))
     return [(turn, one.queries[0].nonzero()[:, 0].tolist()) for turn, one in zip(found, passes, strict=True)]
 
 
@@ -144,11 +144,11 @@ def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("sampler", "blocks", "eos", "name", "message"),
     [
-        ("freedave", "fixed", "keep", "tiny-llada", "several candidates"),
-        ("saber", "fixed", "keep", "tiny-llada", "not the committed ones"),
-        ("confidence", "adablock", "keep", "tiny-llada", "'ahead' when a block opens"),
+        ("freedave", "fixed", "none", "tiny-llada", "several candidates"),
+        ("saber", "fixed", "none", "tiny-llada", "not the committed ones"),
+        ("confidence", "adablock", "none", "tiny-llada", "'ahead' when a block opens"),
         ("confidence", "fixed", "eotp", "tiny-llada", "eos.scope=block"),
-        ("confidence", "fixed", "keep", "tiny-wedlm", "full attention"),
+        ("confidence", "fixed", "none", "tiny-wedlm", "full attention"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(cache: str, sampler: str, blocks: str, eos: str, name: str, message: str) -> None:

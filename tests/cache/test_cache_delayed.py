@@ -17,7 +17,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.d3llm import D3LLM
@@ -63,12 +63,12 @@ class Walk:
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_each_forward_computes_what_the_published_walk_says(wait: str, delay: int, refresh: int, share: float) -> None:
     network, (request, *_) = model("tiny-llada"), requests()
-    parts = Parts(D3LLM(0.4), Ahead(4, share), Delayed(delay, refresh, wait), Keep())
+    parts = Parts(D3LLM(0.4), Ahead(4, share), Delayed(delay, refresh, wait), FullLength())
     canvas = Canvas.of([request], 61)
     start = request.answer_start
     walk = Walk(start, len(request.tokens) - start, 4, delay, refresh, wait == "each")
     forward = forward_of(network, parts, Sampling())
-    for number, turn in enumerate(denoise(canvas, forward, replace(parts, eos=Keep()))):
+    for number, turn in enumerate(denoise(canvas, forward, replace(parts, eos=FullLength()))):
         expected = walk.columns(number + 1, turn.canvas.masked[0].tolist())
         assert int(turn.cost.queries[0, 0]) == len(expected)
     assert walk.kept > 0

@@ -19,7 +19,7 @@ from dllm.compose.parts import composed, configurations
 from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.order import Order
@@ -30,10 +30,12 @@ BOTH = ["tiny-llada", "tiny-dream"]
 
 def test_greedy_computes_nothing_for_rows_that_wait() -> None:
     """Two masks, a block of at least six forwards: what they left for the third, nothing until the next refresh."""
-    parts = Parts(Order("left_to_right"), Fixed(8, min_forwards=6), DKVGreedy(3, 0), Keep())
+    parts = Parts(Order("left_to_right"), Fixed(8, min_forwards=6), DKVGreedy(3, 0), FullLength())
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     with torch.inference_mode():
-        loop = denoise(Canvas.of([Request.answer([62, 51, 25, 3, 55], 2, 60)], 61), forward, replace(parts, eos=Keep()))
+        loop = denoise(
+            Canvas.of([Request.answer([62, 51, 25, 3, 55], 2, 60)], 61), forward, replace(parts, eos=FullLength())
+        )
         assert [int(turn.cost.queries) for turn in loop] == [7, 2, 1, 7, 0, 0]
 
 
@@ -42,11 +44,12 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
     """A short prompt has fewer of them than are to be watched; beside a longer one it must not make up the rest."""
     prompts = [[62, 51, 55], [62, 51, 25, 3, 4, 34, 6, 23, 37, 55]]
     batch = [Request.answer(prompt, 12, 60) for prompt in prompts]
-    parts = Parts(Confidence(0.9), Whole(), Elastic(window_length=1, track_num=6), Keep())
+    parts = Parts(Confidence(0.9), Whole(), Elastic(window_length=1, track_num=6), FullLength())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
         alone, beside = (
-            [turn.cost.queries[0].tolist() for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=Keep()))
+            [turn.cost.queries[0].tolist()
+             for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=FullLength()))
              if 0 in turn.canvas.row_id.tolist()]
             for rows in (batch[:1], batch)
         )  # fmt: skip
@@ -57,13 +60,13 @@ def test_elastic_watches_decided_positions_only(name: str) -> None:
 def test_elastic_watches_nothing_while_a_full_block_waits() -> None:
     """The window is empty then, and nothing is what it attends to most, whatever stands left of the row."""
     batch = [Request.answer(prompt, 9, 60) for prompt in ([62, 51, 25, 55], [62, 51, 25, 3, 4, 34, 6, 23, 55])]
-    parts = Parts(Order("left_to_right"), Fixed(3, min_forwards=5), Elastic(gamma=0.0), Keep())
+    parts = Parts(Order("left_to_right"), Fixed(3, min_forwards=5), Elastic(gamma=0.0), FullLength())
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     with torch.inference_mode():
         alone, beside = (
             [
                 turn.cost.queries[0].tolist()
-                for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=Keep()))
+                for turn in denoise(Canvas.of(rows, 61), forward, replace(parts, eos=FullLength()))
             ]
             for rows in (batch[:1], batch)
         )
@@ -76,10 +79,10 @@ def test_dkv_settles_alike_before_the_first_commit() -> None:
     counts = {}
     for shift_type in ("un", "un_right"):
         request = Request(tokens, [token == 60 for token in tokens], start=3)
-        parts = Parts(Static(), Whole(), DKV(8, shift_type), Keep())
+        parts = Parts(Static(), Whole(), DKV(8, shift_type), FullLength())
         forward = forward_of(model("tiny-dream"), parts, Sampling())
         with torch.inference_mode():
-            loop = denoise(Canvas.of([request], 61), forward, replace(parts, eos=Keep()))
+            loop = denoise(Canvas.of([request], 61), forward, replace(parts, eos=FullLength()))
             counts[shift_type] = [int(turn.cost.queries) for turn in loop]
     assert counts["un"][1] == counts["un_right"][1] == 4
 
@@ -105,10 +108,12 @@ def test_dkv_keeps_nothing_of_a_mask_unless_it_is_told_to(name: str, options: di
     answers. LLaDA's masks are computed whatever the option."""
     watched = Watched(8, **options)
     watched.spared = []
-    parts = Parts(Static(), Whole(), watched, Keep())
+    parts = Parts(Static(), Whole(), watched, FullLength())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
-        for _ in denoise(Canvas.of([Request.answer([62, 51, 55], 12, 60)], 61), forward, replace(parts, eos=Keep())):
+        for _ in denoise(
+            Canvas.of([Request.answer([62, 51, 55], 12, 60)], 61), forward, replace(parts, eos=FullLength())
+        ):
             pass
     assert len(watched.spared) > 6
     assert any(watched.spared) == (spares and name == "tiny-dream")

@@ -20,7 +20,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.kernels.packed import pack_weights
 from dllm.loop.denoise import denoise
 from dllm.models.transformer import Layer, Transformer
@@ -50,11 +50,11 @@ def test_rows_and_flops_are_the_policy_in_closed_form(name: str, left: int, shar
     """11 + 24 columns. Prompts are due in every fifth forward, answers in every third; PyTorch counts the products."""
     network, policy, reported = model(name), DLLMCache(5, 3, share), 0.0
     prompt, answer = 11 - left, 24 + left
-    parts, cost = Parts(Static(per_step=2), Fixed(8), policy, Keep()), CostModel(network.config)
+    parts, cost = Parts(Static(per_step=2), Fixed(8), policy, FullLength()), CostModel(network.config)
     forward, layers = forward_of(network, parts, Sampling()), network.config.layers
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
-        for turn, one in enumerate(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=Keep()))):
+        for turn, one in enumerate(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=FullLength()))):
             later = prompt * (turn % 5 == 0) + (answer if turn % 3 == 0 else int(answer * share))
             assert one.cost.queries[0].tolist() == one.cost.computed[0].tolist() == [35] + [later] * (layers - 1)
             verified = answer if turn % 3 and share else 0

@@ -16,7 +16,7 @@ from dllm.cache.sliding import SlidingCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
@@ -39,9 +39,9 @@ def test_the_window_and_what_it_passed_are_computed(
     before: int, behind: int, interval: int | None, name: str, shift: int
 ) -> None:
     """11 + 24 columns, two tokens a forward, 6 masks open."""
-    parts = Parts(Static(per_step=2), Sliding(6), SlidingCache(before, behind, interval), Keep())
+    parts = Parts(Static(per_step=2), Sliding(6), SlidingCache(before, behind, interval), FullLength())
     forward, commits, last, passed = forward_of(model(name), parts, Sampling()), 0, 11, 0
-    for turn, one in enumerate(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=Keep()))):
+    for turn, one in enumerate(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=FullLength()))):
         begin, end = int(one.view.blocks.begin), int(one.view.blocks.end)
         left, passed = max(begin - last, before, shift), passed + begin - last
         full = turn == 0 or commits >= (interval or 6)
@@ -51,9 +51,9 @@ def test_the_window_and_what_it_passed_are_computed(
 
 
 def test_dreams_published_full_forward_commits_the_leftmost_mask() -> None:
-    parts = Parts(Confidence(0.1), Sliding(6), SlidingCache(0, reference_first=True), Keep())
+    parts = Parts(Confidence(0.1), Sliding(6), SlidingCache(0, reference_first=True), FullLength())
     forward = forward_of(model("tiny-dream"), parts, Sampling())
-    found = list(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=Keep())))
+    found = list(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=FullLength())))
     full = [one for one in found if int(one.cost.refreshed)]
     assert len(full) > 1 and len(full) < len(found)
     for one in full:

@@ -22,7 +22,7 @@ from dllm.compose.validate import validate
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
 from dllm.models.memory import NoCacheMemory
@@ -35,10 +35,10 @@ DRAWS = {"gaussian": {"suffix_tail": 0}, "uniform": {"suffix_count": 3}}
 
 
 def run(name: str, batch: list[Request], policy: Pruning) -> list[Turn]:
-    parts = Parts(Static(), Fixed(8), policy, Keep())
+    parts = Parts(Static(), Fixed(8), policy, FullLength())
     forward = forward_of(model(name), parts, Sampling())
     with torch.inference_mode():
-        return list(denoise(Canvas.of(batch, 61), forward, replace(parts, eos=Keep())))
+        return list(denoise(Canvas.of(batch, 61), forward, replace(parts, eos=FullLength())))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,12 +148,12 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 @pytest.mark.parametrize(
     ("sampler", "blocks", "eos", "name", "message"),
     [
-        ("prophet", "fixed", "keep", "tiny-llada", "suffix_window=4 leaves out .* region 'answer'"),
-        ("confidence", "adablock", "keep", "tiny-llada", "region 'ahead'.*The nearest that works is cache=dual"),
+        ("prophet", "fixed", "none", "tiny-llada", "suffix_window=4 leaves out .* region 'answer'"),
+        ("confidence", "adablock", "none", "tiny-llada", "region 'ahead'.*The nearest that works is cache=dual"),
         ("confidence", "fixed", "eotp", "tiny-llada", "eos.scope=block"),
-        ("freedave", "fixed", "keep", "tiny-llada", "several candidates"),
-        ("confidence", "fixed", "keep", "tiny-wedlm", "what is decoded does not see them"),
-        ("confidence", "sliding", "keep", "tiny-llada", "would come to columns that stay left out"),
+        ("freedave", "fixed", "none", "tiny-llada", "several candidates"),
+        ("confidence", "fixed", "none", "tiny-wedlm", "what is decoded does not see them"),
+        ("confidence", "sliding", "none", "tiny-llada", "would come to columns that stay left out"),
     ],
 )  # fmt: skip
 def test_parts_that_read_what_is_left_out_are_refused(

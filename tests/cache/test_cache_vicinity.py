@@ -22,7 +22,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
@@ -55,9 +55,9 @@ def test_the_plain_rule_is_the_published_one_where_no_test_comes_late(number: in
 def test_forwards_are_full_when_the_options_say_so(name: str, policy: Dual | Prefix, window: tuple[int, int]) -> None:
     """11 + 24 columns, blocks of 8, one token a forward: 0 and 1 keep nothing, so 2 is full, too; 8 and 16 open a
     block; 10, 15 and 20 are multiples of 5 behind the first block."""
-    parts, (request, *_) = Parts(Static(), Fixed(8), policy, Keep()), requests()
+    parts, (request, *_) = Parts(Static(), Fixed(8), policy, FullLength()), requests()
     forward, full = forward_of(model(name), parts, Sampling()), {0, 1, 2, 8, 10, 15, 16, 20}
-    for turn, one in enumerate(denoise(Canvas.of([request], 61), forward, replace(parts, eos=Keep()))):
+    for turn, one in enumerate(denoise(Canvas.of([request], 61), forward, replace(parts, eos=FullLength()))):
         begin = 11 + turn // 8 * 8
         width = min(35, begin + 8 + window[1]) - (begin - window[0])
         assert int(one.cost.queries) == (35 if turn in full else width)
@@ -66,9 +66,9 @@ def test_forwards_are_full_when_the_options_say_so(name: str, policy: Dual | Pre
 
 def test_two_full_forwards_never_follow_upon_each_other_by_the_interval() -> None:
     """An interval of 1: every other forward, behind the first block."""
-    parts = Parts(Static(), Fixed(8), Dual(refresh_interval=1), Keep())
+    parts = Parts(Static(), Fixed(8), Dual(refresh_interval=1), FullLength())
     forward = forward_of(model("tiny-llada"), parts, Sampling())
-    loop = denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=Keep()))
+    loop = denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=FullLength()))
     assert [turn for turn, one in enumerate(loop) if int(one.cost.queries) == 35] == [0, *range(8, 24, 2)]
 
 

@@ -52,7 +52,7 @@ from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.contract.shapes import Shapes
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.rows import Rows
 from dllm.models.attention import Visible
@@ -81,9 +81,9 @@ def refreshing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling: Sampling | None = None) -> list[Any]:
     """What every turn of a ragged batch leaves."""
     network = model(name)
-    forward = forward_of(network, Parts(sampler, blocks, cache, Keep()), sampling or Sampling())
+    forward = forward_of(network, Parts(sampler, blocks, cache, FullLength()), sampling or Sampling())
     with torch.inference_mode():
-        loop = denoise(Canvas.of(requests(), 61), forward, Parts(sampler, blocks, cache, Keep()))
+        loop = denoise(Canvas.of(requests(), 61), forward, Parts(sampler, blocks, cache, FullLength()))
         return [turn.candidates.tokens.tolist() for turn in loop]
 
 
@@ -151,7 +151,7 @@ EXACT = ["sdar_b4", "llada2_moe", "tiny-wedlm", "tiny-nbdiff", "tiny-a2d-bd3lm",
 
 
 def finished() -> Iterator[Combination]:
-    names = drawn(choices("sampler"), choices("blocks"), ["finished"], ["keep"], EXACT)
+    names = drawn(choices("sampler"), choices("blocks"), ["finished"], ["none"], EXACT)
     return filter(allowed, starmap(Combination, names))
 
 
@@ -159,7 +159,7 @@ def finished() -> Iterator[Combination]:
 def test_finished_blocks_are_exact(combination: Combination) -> None:
     cached, plain = (decode(one, requests()) for one in (combination, replace(combination, cache="none")))
     assert [one.canvases for one in cached] == [one.canvases for one in plain]
-    fixed = combination.blocks in ("fixed", "list")
+    fixed = combination.blocks in ("fixed", "lengths")
     if combination.model != "llada2_moe" and fixed:  # whose attention blocks are as long as these canvases
         assert total_queries(cached) < total_queries(plain)
 
@@ -252,7 +252,7 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 @pytest.mark.parametrize(
     "cache",
     ["none", "prefix", "dual", "dkv", "elastic", "window", "recap", "streaming", "dllm_cache", "d2cache", "entropy",
-     "flash"],
+     "flash_dllm"],
 )  # fmt: skip
 def test_guidance_keeps_rows_of_its_own_under_every_policy(cache: str, name: str) -> None:
     """Alone and in a batch alike, and with everything refreshed as without a cache."""
@@ -300,12 +300,12 @@ class LargestNew(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave", "flash"])
+@pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave", "flash_dllm"])
 def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
     """A long prompt, a short answer: whatever a reuse forward allocates is smaller than one layer's keys. Candidates
     need scratch slots, for which the buffer grows once: their first reuse forward is not looked at."""
     sampler, cache = ("freedave", "dual") if cache == "freedave" else ("confidence", cache)
-    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "flash", "window") else "fixed"
+    network, name = model("tiny-llada"), "whole" if cache in ("elastic", "flash_dllm", "window") else "fixed"
     parts = parts_of(Combination(sampler, name, cache))
     forward = forward_of(network, parts, Sampling())
     canvas = Canvas.of([Request.answer([3 + at % 30 for at in range(600)], 8, 60)], 61)
@@ -375,7 +375,7 @@ def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
 
 def test_a_window_that_would_strand_its_queries_is_refused() -> None:
     setting = Setting(model("tiny-llada").config, Whole(), 128)
-    sampler, eos = build("sampler", "confidence"), Keep()
+    sampler, eos = build("sampler", "confidence"), FullLength()
     validate(setting, sampler, Window(16, 48, 32), eos)
     with pytest.raises(UserError, match="Use at least 48"):
         validate(setting, sampler, Window(16, 47, 32), eos)
@@ -384,7 +384,7 @@ def test_a_window_that_would_strand_its_queries_is_refused() -> None:
 
 def test_the_sessions_do_not_outlive_their_rows() -> None:
     """``select`` keeps exactly the rows named, in every tensor of a session."""
-    for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy", "flash"):
+    for cache in ("dual", "dkv", "elastic", "window", "recap", "dllm_cache", "d2cache", "entropy", "flash_dllm"):
         combination = Combination("confidence", "fixed", cache)
         parts = parts_of(combination)
         forward = forward_of(model("tiny-llada"), parts, Sampling())

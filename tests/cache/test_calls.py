@@ -79,7 +79,7 @@ COUNTED = [
         ("confidence", "dkv", "tiny-llada"), ("confidence", "window", "tiny-dream"), ("eb", "elastic", "tiny-dream"),
         ("confidence", "finished", "sdar_b4"), ("confidence", "recap", "tiny-llada"),
         ("confidence", "d2cache", "tiny-dream"), ("confidence", "entropy", "tiny-llada"),
-        ("confidence", "flash", "tiny-llada"),
+        ("confidence", "flash_dllm", "tiny-llada"),
     )
 ]  # fmt: skip
 
@@ -113,7 +113,7 @@ STREAMED = [
     ("freedave", "dual", "tiny-dream", Sampling()), ("ete", "prefix", "tiny-llada", Sampling()),
     ("confidence", "finished", "sdar_b4", Sampling()), ("credit", "window", "tiny-llada", Sampling()),
     ("confidence", "dual", "llada_moe", Sampling()), ("credit", "d2cache", "tiny-dream", Sampling()),
-    ("credit", "flash", "tiny-llada", Sampling()),
+    ("credit", "flash_dllm", "tiny-llada", Sampling()),
 ]  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_calls_in_one_stream_are_calls_apart(
     """Rows of other widths run in calls of their own, and every row scores what it scores in a call by itself."""
     monkeypatch.setitem(ROWS_PER_CALL, "cpu", 0)
     network = model(name)
-    case = Combination(sampler, "whole" if kv in ("flash", "window") else "fixed", kv, model=name)
+    case = Combination(sampler, "whole" if kv in ("flash_dllm", "window") else "fixed", kv, model=name)
     several = 0
     # One after the other: of two generators in turns, the first to end would end inference mode for both.
     together, apart = (list(scored(case, network, runs, sampling)) for runs in (network, network.__call__))
@@ -203,7 +203,7 @@ def test_a_batch_computes_little_that_nobody_asked_for(name: str, cache: str, mo
     """Before calls of their own, rows that opened a block made all others as wide: 1.5 at 8 rows under dual."""
     network, asked = load(name), []
     for rows in (1, 4, 16) if full() else (1, 8):
-        decoder = Decoder(network, "confidence", cache=cache, eos="keep", gen_length=64, batch_size=rows)
+        decoder = Decoder(network, "confidence", cache=cache, eos="none", gen_length=64, batch_size=rows)
         found = decoder(shuffles(16 if full() else 8))
         asked.append(sum(one.query_tokens for one in found))
         assert sum(one.computed_tokens for one in found) <= most * asked[-1]

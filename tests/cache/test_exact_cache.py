@@ -16,7 +16,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise, start_rows, take_turn
 from dllm.models.transformer import Transformer
 from dllm.samplers.confidence import Confidence
@@ -39,7 +39,7 @@ def largest_error(network: Transformer, session: BufferSession, row: int, tokens
 @pytest.mark.parametrize("blocks", ["fixed", "whole"])
 @pytest.mark.parametrize("sampler", ["confidence", "rcr"])
 def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: str) -> None:
-    network, parts = model(name), parts_of(Combination(sampler, blocks, "finished", "keep", name))
+    network, parts = model(name), parts_of(Combination(sampler, blocks, "finished", "none", name))
     forward = forward_of(network, parts, Sampling())
     canvas = Canvas.of(requests(), network.config.pad_id or 0)
     most = 0
@@ -60,7 +60,7 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
 
 
 def run(name: str, batch: list[Request], cache: NoCache | Finished, blocks: Fixed) -> list[Turn]:
-    network, sampler, eos = model(name), Confidence(0.6), Keep()
+    network, sampler, eos = model(name), Confidence(0.6), FullLength()
     forward = forward_of(network, Parts(sampler, blocks, cache, eos), Sampling())
     with torch.inference_mode():
         return list(denoise(Canvas.of(batch, network.config.pad_id or 0), forward, Parts(sampler, blocks, cache, eos)))

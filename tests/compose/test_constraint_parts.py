@@ -20,7 +20,7 @@ KINDS = {
     "json": Json,
     "json_schema": JsonSchema,
     "grammar": Grammar,
-    "item": TaskConstraint,
+    "from_task": TaskConstraint,
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "choice": {"options": ["a"]}, "regex": {"pattern": "a"}, "json_schema": {"schema": {}},

@@ -74,8 +74,8 @@ SETTINGS: list[dict[str, Any]] = [
     *({f"task.{key}": value} for key, value in (("count", 4), ("tasks", ["copy"]), ("path", "x"), ("seed", 1))),
     {"blocks.block_length": 8}, {"sampler.threshold": 0.7},
     *({group: chosen(group, name)} for group, name in (
-        ("blocks", "whole"), ("cache", "dpad"), ("cache", "dual"), ("cache", "vicinity"), ("eos", "keep"),
-        ("eos", "eotp"), ("sampler", "credit"), ("constraint", "item"))),
+        ("blocks", "whole"), ("cache", "dpad"), ("cache", "dual"), ("cache", "vicinity"), ("eos", "none"),
+        ("eos", "eotp"), ("sampler", "credit"), ("constraint", "from_task"))),
     {"sampler": {**chosen("sampler", "credit"), "inner": chosen("sampler", "eb")}},
     *({"constraint": {**chosen("constraint", "regex"), "pattern": pattern}} for pattern in (
         "a+", "a" * 60 + "b", "a" * 60 + "c")),

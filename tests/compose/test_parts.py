@@ -39,9 +39,9 @@ GROUPS = ("sampler", "blocks", "cache", "eos")
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
 # Tried in turn, until the part in question works with them.
 OTHERS = [
-    {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "keep"}
+    {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "none"}
     for sampler in ("confidence", "order") for blocks in ("fixed", "whole")
-] + [{"sampler": "flash_verify", "blocks": "whole", "cache": "flash_verify", "eos": "keep"}]  # fmt: skip
+] + [{"sampler": "flash_verify", "blocks": "whole", "cache": "flash_verify", "eos": "none"}]  # fmt: skip
 
 
 def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]:
@@ -125,7 +125,7 @@ def test_what_a_part_learns_of_a_model_stays_with_that_decoder() -> None:
     prompt, models = "Latin square:\nA,B,C,D", [load(name) for name in ("mini-llada", "mini-dream")]
 
     def decoder(model: Model, sampler: Sampler) -> Decoder:
-        return Decoder(model, sampler, Fixed(32), eos="keep", gen_length=32)
+        return Decoder(model, sampler, Fixed(32), eos="none", gen_length=32)
 
     rule = sealed(Learn2PD(threshold=0.9))
     both = [decoder(model, rule) for model in models]
@@ -159,7 +159,7 @@ class Mine(Static):
 
 def test_a_part_of_the_users_own_goes_by_its_class() -> None:
     assert name_of(Mine()) == "Mine"
-    assert name_of(StopStrings(part("eos", "keep"), ["x"], str)) == "keep"
+    assert name_of(StopStrings(part("eos", "none"), ["x"], str)) == "none"
 
 
 def test_nothing_else_makes_names_of_classes() -> None:

@@ -124,10 +124,10 @@ def test_what_is_no_option_is_a_sentence(options: dict[str, Any], sentence: str)
 
 
 def test_one_choice_never_changes_another_one() -> None:
-    first: Any = part("blocks", "list")
+    first: Any = part("blocks", "lengths")
     first.lengths.append(3)
-    part_config("blocks", "list", {})["lengths"].append(4)
-    again: Any = part("blocks", "list")
+    part_config("blocks", "lengths", {})["lengths"].append(4)
+    again: Any = part("blocks", "lengths")
     assert again.lengths == [8, 16, 32]
 
 

@@ -118,7 +118,7 @@ def test_every_acting_turn_commits_and_no_more_forwards_than_masks(combination: 
     for one, other, pattern in zip(together(combination), free, patterns_of(combination), strict=True):
         assert one.result is not None and other.result is not None and one.result.trace is not None
         counted = combination.sampler in ("static", "order", "dus") and combination.blocks != "tccf"  # rolls back
-        if counted and combination.eos == "keep":
+        if counted and combination.eos == "none":
             assert one.result.nfe == other.result.nfe
         start = one.result.trace.start
         for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True) if pattern else ():

@@ -125,7 +125,7 @@ def on_demo_models() -> Iterator[Combination]:
     """Those that the demo models take; the oracle and the filter are made for the tiny ones."""
     names = {"tiny-llada": "mini-llada", "tiny-dream": "mini-dream"}
     for one in combinations():
-        if one.model in names and one.sampler not in ("oracle", "learn2pd") and one.blocks != "list":
+        if one.model in names and one.sampler not in ("oracle", "learn2pd") and one.blocks != "lengths":
             yield replace(one, model=names[one.model])
 
 
@@ -144,7 +144,7 @@ def test_texts_of_the_demo_models_are_valid(combination: Combination) -> None:
 @pytest.mark.parametrize("sampler", ["saber", "rcr", "wino", "remdm"])
 def test_what_lies_behind_a_cut_is_not_taken_back(sampler: str) -> None:
     """The cut ends the text in the middle of a block; a rule that remasks found columns behind it."""
-    parts = {"sampler": sampler, "cache": "none" if sampler == "wino" else "dpad", "eos": "cut_open"}
+    parts = {"sampler": sampler, "cache": "none" if sampler == "wino" else "dpad", "eos": "stop_at_eos"}
     decoder = Decoder(demo("mini-llada"), blocks=part("blocks", "fixed", block_length=8), **parts, gen_length=32)
     asked, constraints = zip(*ASKED, strict=True)
     texts = [result.text for result in decoder(list(asked), constraints=constraints)]

@@ -26,7 +26,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
 from dllm.contract.traits import EosTraits, SamplerTraits
 from dllm.eos.base import EndOfText
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.freedave import FreeDave
@@ -91,7 +91,9 @@ def test_state_that_a_rule_says_it_has_not_is_refused() -> None:
 
 def decode(sampler: Sampler, blocks: Blocks | None = None, cache: Cache | None = None, eos: EndOfText | None = None,
            lag: int | None = None) -> None:  # fmt: skip
-    results(model("tiny-llada"), Parts(sampler, blocks or Fixed(8), cache or NoCache(), eos or Keep()), ROWS, lag=lag)
+    results(
+        model("tiny-llada"), Parts(sampler, blocks or Fixed(8), cache or NoCache(), eos or FullLength()), ROWS, lag=lag
+    )
 
 
 class Starts(Sampler):
@@ -177,7 +179,7 @@ def test_a_choice_among_others_candidates_is_refused(wrong: Callable[[Tensor], T
 def test_a_need_that_there_is_not_is_refused_with_the_parts_name(
     group: str, need: Callable[[], Any], words: str
 ) -> None:
-    parts: dict[str, Any] = {"sampler": Confidence(), "blocks": Fixed(8), "cache": NoCache(), "eos": Keep()}
+    parts: dict[str, Any] = {"sampler": Confidence(), "blocks": Fixed(8), "cache": NoCache(), "eos": FullLength()}
     kind = type(parts[group])
     parts[group] = type("Asks", (kind,), {"needs": lambda self: need()})()
     setting = Setting(model("tiny-llada").config, parts["blocks"], 16)
@@ -191,7 +193,7 @@ def test_a_rule_lost_on_the_way_is_refused() -> None:
             return None  # type: ignore[return-value]
 
     with pytest.raises(UserError, match=r"^sampler=Lost: resolved\(\) returned None, and must return the rule"):
-        validate(Setting(model("tiny-llada").config, Fixed(8), 16), Lost(), NoCache(), Keep())
+        validate(Setting(model("tiny-llada").config, Fixed(8), 16), Lost(), NoCache(), FullLength())
 
 
 class Cuts(EndOfText):

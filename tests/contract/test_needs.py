@@ -10,9 +10,9 @@ from harness import Combination, allowed, choices, full, parts_of, requests, tur
 NEEDY = [
     Combination(sampler, blocks, cache, eos, name)
     for sampler, blocks, eos in (
-        ("confidence", "adablock", "keep"), ("static", "adablock", "fill_after_block"), ("eb", "adablock", "eotp"),
-        ("prophet", "fixed", "keep"), ("prophet", "whole", "eotp"), ("confidence", "fixed", "eotp"),
-        ("ete", "list", "eotp"),
+        ("confidence", "adablock", "none"), ("static", "adablock", "fill_after_block"), ("eb", "adablock", "eotp"),
+        ("prophet", "fixed", "none"), ("prophet", "whole", "eotp"), ("confidence", "fixed", "eotp"),
+        ("ete", "lengths", "eotp"),
     )
     for cache in choices("cache") for name in ("tiny-llada", "tiny-dream", "sdar_b4")
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import CacheTraits
 from dllm.eos.base import EndOfText
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
 from dllm.runtime.runtime import Runtime
@@ -39,7 +39,7 @@ from dllm.samplers.wino import WINO
 EOS, PROMPT, LENGTH, BLOCK = 9, 2, 8, 4
 POLICIES = {**{name: build("eos", name) for name in choices("eos")}, "all": FillAfterBlock("all"),
             "stop_front": StopFront(), "own": CutFirst(),
-            "strings": StopStrings(Keep(), ["x"], lambda ids: "x" * (EOS in ids)),
+            "strings": StopStrings(FullLength(), ["x"], lambda ids: "x" * (EOS in ids)),
             "strings of an early one": StopStrings(CutFirst(), ["x"], lambda ids: "")}  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_an_end_of_text_policy_acts_no_earlier_and_takes_no_more_than_it_says(na
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
-    """``cut_last`` was taken, and cut a row at an end of text that the rule then replaced: 4 of 32 tokens were left."""
+    """``stop_at_last_eos`` was taken. It cut a row at an end of text that the rule replaced: 4 of 32 were left."""
     setting, rule = Setting(model("tiny-llada").config, Fixed(4), 8), JointThreshold()
     if not POLICIES[name].traits.at_once:
         validate(setting, rule, build("cache", "none"), POLICIES[name])
@@ -86,7 +86,7 @@ def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
     ("base", "method", "kind"),
     [(Sampler, "step", "SamplerTraits"), (Blocks, "containing", "BlocksTraits"), (Cache, "start", "CacheTraits"),
      (EndOfText, "cut", "EosTraits"), (Fixed, "advance", "BlocksTraits"), (Fixed, "revise", "BlocksTraits"),
-     (Keep, "cut", "EosTraits")],
+     (FullLength, "cut", "EosTraits")],
 )  # fmt: skip
 def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
     """Nor one that does otherwise than the class it extends, in what the traits of that one speak of."""
@@ -119,12 +119,12 @@ def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block
     assert not any(said) and not silent.bounded_shapes
     assert silent.full_on_open and silent.bounds_from_commits
     setting = Setting(model("tiny-llada").config, Fixed(4), 8)
-    validate(setting, Confidence(), Columns(), Keep())
+    validate(setting, Confidence(), Columns(), FullLength())
     for rule in (Saber(), JointThreshold()):  # they read decided positions, which would never be scored
         with pytest.raises(UserError, match="^cache=Columns computes masked positions, not the committed ones"):
-            validate(setting, rule, Columns(), Keep())
+            validate(setting, rule, Columns(), FullLength())
     with pytest.raises(UserError, match="^cache=Silent has no room for the extra rows of sampler=wino"):
-        validate(setting, WINO(), type("Silent", (Cache,), {"traits": CacheTraits()})(), Keep())
+        validate(setting, WINO(), type("Silent", (Cache,), {"traits": CacheTraits()})(), FullLength())
 
 
 def test_a_static_cache_that_says_nothing_of_its_bounds_counts_as_one_that_needs_them() -> None:
@@ -137,7 +137,7 @@ def test_a_static_cache_that_says_nothing_of_its_bounds_counts_as_one_that_needs
         def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
             return candidates, blocks
 
-    parts = Parts(Confidence(), Back(4), Bound(), Keep())
+    parts = Parts(Confidence(), Back(4), Bound(), FullLength())
     with pytest.raises(UserError, match="^runtime=static with cache=Bound bounds shapes by what a turn may commit"):
         Runtime("static").check(parts, model("tiny-llada").config, torch.device("cpu"))
 

@@ -137,7 +137,7 @@ def test_local_is_the_law_of_drawing_from_left_to_right_under_the_constraint(nam
     law = [exp(score) for score in scores(model, slot, "local").scores]
     part = Order("left_to_right")
     among = Among(texts, confidence="admissible")
-    decoder = Decoder(model, part, "whole", eos="keep", gen_length=4, batch_size=100, temperature=1.0, constraint=among)
+    decoder = Decoder(model, part, "whole", eos="none", gen_length=4, batch_size=100, temperature=1.0, constraint=among)
     drawn_texts = Counter(result.text for result in decoder([3, 5, 8], samples=count))
     assert set(drawn_texts) <= set(texts)
     for text, p in zip(texts, law, strict=True):

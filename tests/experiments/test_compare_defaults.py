@@ -57,7 +57,7 @@ def test_what_stands_beside_a_part() -> None:
     assert [beside(f"cache={name}") for name in ("dual", "elastic", "dkv_greedy")] == [
         "blocks.block_length=8", "", "sampler=order blocks.block_length=8",
     ]  # fmt: skip
-    assert beside("sampler=eb") == beside("eos=keep") == ""
+    assert beside("sampler=eb") == beside("eos=none") == ""
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_what_stands_in_the_last_forward_is_the_answer_and_its_bits_follow_the_c
     model, items = load("mini-llada"), items_of(("copy",), 1)
     for options in (PLAIN, BRACKET):
         seen = Standing()
-        done = run(model, items, never("static", **options), 12, eos="keep", trace=True, observe=seen)
+        done = run(model, items, never("static", **options), 12, eos="none", trace=True, observe=seen)
         assert all(one.stands[-1] and len(one.right) == 3 for one in courses(model, items, done, seen))
         assert all(len(seen.seen[number]) == row.nfe for number, row in enumerate(done.rows))
         assert all(text_of(model, row.canvas).startswith('["') for row in done.rows)

@@ -52,12 +52,12 @@ def test_whatever_differs_makes_another_label() -> None:
         {"sampling__temperature": 0.5}, {"batch_size": 4}, {"model__dtype": "bfloat16"},
         {"sampling__forbid_eos": True}, {"model__quantize": "int8"}, {"runtime": "static"}, {"sampling__top_p": 0.9},
         {"stop": ["a"]}, {"gen_length": 8},
-        {"eos": {"_target_": "dllm.eos.keep.Keep"}}, {"task__count": 3}, {"sampler__threshold": 0.7},
+        {"eos": {"_target_": "dllm.eos.none.FullLength"}}, {"task__count": 3}, {"sampler__threshold": 0.7},
     ]  # fmt: skip
     found = made(base, *(changed(base, **one) for one in others))
     assert len(set(names(found))) == len(found) == 13
     for at, word in ((1, "T=0.5"), (2, "batch_size=4"), (3, "bfloat16"), (4, "forbid_eos=true"), (5, "quantize=int8"),
-                     (10, "eos=keep")):  # fmt: skip
+                     (10, "eos=none")):  # fmt: skip
         assert word in found[at].method.split(" + ")
     assert found[12].name == "threshold=0.7" and found[12].method == found[0].method
 

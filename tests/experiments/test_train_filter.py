@@ -25,10 +25,10 @@ def test_what_equals_the_reference_is_committed_and_a_stuck_block_is_filled() ->
 
 def test_records_hold_whole_blocks(tiny: Path) -> None:
     model, prompts = load(tiny), ["w1 w2", "w3"]
-    plain = Decoder(model, "static", eos="keep", gen_length=16)(list(prompts))
+    plain = Decoder(model, "static", eos="none", gen_length=16)(list(prompts))
     reference = [row.canvas for row in plain]
     records = Records(reference, 8)
-    decoder = Decoder(model, Replay(reference), Fixed(8), eos="keep", gen_length=16, batch_size=2)
+    decoder = Decoder(model, Replay(reference), Fixed(8), eos="none", gen_length=16, batch_size=2)
     found = decoder(list(prompts), observe=records)
     assert [row.canvas for row in found] == reference
     assert len(records.right) == sum(row.nfe for row in found)

@@ -23,7 +23,7 @@ from dllm.models.weights import save_model
 from dllm.record.results import Result
 
 NAMES = ("llada_gqa_tied", "tiny-llada", "tiny-dream")
-CACHES = ("none", "prefix", "dual", "dkv", "window", "elastic", "d2cache", "flash", "dllm_cache", "vicinity")
+CACHES = ("none", "prefix", "dual", "dkv", "window", "elastic", "d2cache", "flash_dllm", "dllm_cache", "vicinity")
 
 
 def test_a_product_gets_as_many_rows_in_every_call() -> None:

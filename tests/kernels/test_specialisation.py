@@ -97,7 +97,7 @@ def network() -> Iterator[Transformer]:
 
 COMBINATIONS = [
     Combination("confidence", "fixed", "none", "fill_after_block"), Combination("credit", "fixed", "dual"),
-    Combination("confidence", "whole", "elastic", "cut_open"), Combination("static", "fixed", "dkv"),
+    Combination("confidence", "whole", "elastic", "stop_at_eos"), Combination("static", "fixed", "dkv"),
 ]  # fmt: skip
 
 

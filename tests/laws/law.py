@@ -75,19 +75,20 @@ def first(cases: Callable[[], Iterable[Case]], most: int = 2000) -> list[Case]:
 
 
 def widest_first(cases: Callable[[], Iterable[Case]], count: int) -> list[Case]:
-    """So many of the first cases, that each shows as many pairs of parts as possible which those before it do not.
+    """So many of the first cases, that each shows as many parts, then pairs of parts, as possible which those before it
+    do not.
 
     What a case adds can only shrink, so the first one of the heap whose number still holds is the best of all.
     """
     listed = first(cases) if count else []
-    shown = [set(pairs(parts_shown(case), 2)) for case in listed]
-    heap = [(-len(new), at) for at, new in enumerate(shown)]
+    shown = [{*pairs(parts := parts_shown(case), 1), *pairs(parts, 2)} for case in listed]
+    heap = [(-worth(new), at) for at, new in enumerate(shown)]
     seen: set[Any] = set()
     order: list[Case] = []
     heapify(heap)
     while heap and len(order) < count:
         promised, at = heap[0]
-        adds = -len(shown[at] - seen)
+        adds = -worth(shown[at] - seen)
         if adds > promised:
             heapreplace(heap, (adds, at))
             continue
@@ -95,6 +96,11 @@ def widest_first(cases: Callable[[], Iterable[Case]], count: int) -> list[Case]:
         order.append(listed[at])
         seen |= shown[at]
     return order
+
+
+def worth(new: set[tuple[Any, ...]]) -> int:
+    """How much a case shows: a part that few combinations allow counts as twenty pairs, or none of them might come."""
+    return sum(20 if len(shown) == 1 else 1 for shown in new)
 
 
 def parts_shown(case: Case) -> list[tuple[str, Any]]:

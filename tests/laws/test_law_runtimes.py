@@ -69,7 +69,7 @@ static_cases = partial(cases, "static")
 def drafting() -> Iterator[Case]:
     """FreeDave with and without a cache."""
     for kv in ("none", "prefix"):
-        yield Case("static", Combination("freedave", "fixed", kv, "keep", MODELS[0]), 0, 0.0)
+        yield Case("static", Combination("freedave", "fixed", kv, "none", MODELS[0]), 0, 0.0)
 
 
 @cache

@@ -78,7 +78,7 @@ def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combinati
         assert result.prompt_tokens == PROMPTS[number]
         assert len(result.canvas) == LENGTHS[number]
         assert result.trace is not None
-        if combination.eos in ("keep", "fill_after_block"):
+        if combination.eos in ("none", "fill_after_block"):
             assert result.trace.mask_id not in result.canvas
         assert result.trace.mask_id not in result.tokens
         assert 0 < result.nfe <= 2 * len(result.canvas) + held_turns(combination, one)
@@ -148,5 +148,5 @@ def test_infilling_decides_the_masked_positions_only(combination: Combination) -
     whole = result.prompt_tokens + result.canvas
     assert all(new == old for new, old, hole in zip(whole, tokens, masked, strict=True) if not hole)
     assert result.trace is not None
-    if combination.eos in ("keep", "fill_after_block"):
+    if combination.eos in ("none", "fill_after_block"):
         assert result.trace.mask_id not in whole

@@ -23,7 +23,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract.canvas import Request
 from dllm.eos.base import EndOfText
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.record.results import Result
 from dllm.samplers.adas import Adas
 from dllm.samplers.bacd import BACD
@@ -70,7 +70,7 @@ def decode(
 ) -> list[Result]:  # fmt: skip
     network = model(name)
     batch = [Request.answer(prompt, LENGTH, 60, seed) for seed, prompt in enumerate(prompts(count))]
-    return results(network, Parts(sampler, blocks, cache or NoCache(), eos or Keep()), batch)
+    return results(network, Parts(sampler, blocks, cache or NoCache(), eos or FullLength()), batch)
 
 
 STATIC = {
@@ -107,7 +107,7 @@ def test_freedave_gives_the_static_tokens_with_no_more_forwards(case: Drafted) -
 @pytest.mark.parametrize("sampler", ["freedave", "scout"])
 def test_drafts_do_not_go_with_a_policy_that_fills_between_turns(sampler: str) -> None:
     assert not allowed(Combination(sampler, "fixed", "none", "fill_at_once", NAMES[0]))
-    assert allowed(Combination(sampler, "fixed", "none", "cut_last", NAMES[0]))
+    assert allowed(Combination(sampler, "fixed", "none", "stop_at_last_eos", NAMES[0]))
 
 
 def test_deeper_drafts_save_forwards() -> None:

@@ -49,7 +49,7 @@ def test_a_part_that_cannot_be_built_is_no_refusal(monkeypatch: pytest.MonkeyPat
 
 def test_what_keep_refuses_no_other_policy_of_ends_takes() -> None:
     """``allowed`` rests on it."""
-    refused = [one for one in unasked() if one.eos != "keep" and not allowed(one)]
+    refused = [one for one in unasked() if one.eos != "none" and not allowed(one)]
     for combination in random.Random(0).sample(refused, 1000):
         with pytest.raises(UserError):
             parts_of(combination)

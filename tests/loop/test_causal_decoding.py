@@ -21,7 +21,7 @@ from dllm.compose.parts import composed, plain_config
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.loop.denoise import denoise
 from dllm.models.bundle import Model
@@ -88,7 +88,9 @@ def test_wedlm_takes_at_most_a_forward_for_each_token_and_masks_of_the_window(
 def test_wedlm_computes_its_window_and_what_has_become_known_at_its_front() -> None:
     """W + f queries, of which f are kept: over a decode all that is kept is what is before the last mask."""
     size, (request,) = 6, requests()[:1]
-    turns, _ = run(model("tiny-wedlm"), Parts(EntropyDistance(), Sliding(size, size), Finished(), Keep()), [request])
+    turns, _ = run(
+        model("tiny-wedlm"), Parts(EntropyDistance(), Sliding(size, size), Finished(), FullLength()), [request]
+    )
     kept = 0
     for turn in turns:
         front = int(turn.canvas.masked[0].long().argmax())

@@ -22,7 +22,7 @@ from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
@@ -61,7 +61,7 @@ class Narrow(Shown):
 
     def accepted(self) -> bool:
         try:
-            validate(Setting(model(self.model).config, BLOCKS, None), self.rule, NARROW[self.cache], Keep())
+            validate(Setting(model(self.model).config, BLOCKS, None), self.rule, NARROW[self.cache], FullLength())
         except UserError:
             return False
         return True
@@ -74,7 +74,7 @@ def narrow() -> Iterator[Narrow]:
 
 @law(narrow, daily=80, least=200)
 def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
-    rule, keep = case.rule, Keep()
+    rule, keep = case.rule, FullLength()
     forward = forward_of(
         model(case.model), Parts(rule, BLOCKS, NARROW[case.cache], keep), Sampling(tempered=rule.traits.tempered)
     )

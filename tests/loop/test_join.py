@@ -82,7 +82,7 @@ def some_sampling(combination: Combination, guidance: float) -> Sampling:
 
 def test_a_session_that_forgot_its_rows_would_be_noticed() -> None:
     """The law finds what it is for: without the columns that are written, a joined row attends to zeros."""
-    combination = Combination("static", "fixed", "dual", "keep", "tiny-llada")
+    combination = Combination("static", "fixed", "dual", "none", "tiny-llada")
     requests = [Request.answer([7, 8, 9], 12, 60, seed) for seed in range(2)]
     alone = decoded(combination, {0: [replace(requests[1])]}, Sampling())
     with pytest.MonkeyPatch.context() as patch:

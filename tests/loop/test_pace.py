@@ -18,7 +18,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract import ForwardPlan, Step, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.pace import Pace
 from dllm.models.config import ModelConfig
 from dllm.samplers.base import Sampler
@@ -34,7 +34,7 @@ ROWS = [Request.answer([3, 4], masks, 60, masks) for masks in (12, 9)]
 
 def decoded(rule: Sampler, cache: NoCache | Dual | None = None, lag: int | None = None, length: int = 8) -> list[int]:
     """Forwards of each row of a decode in blocks of ``length``."""
-    parts = Parts(rule, Fixed(length), cache or NoCache(), Keep())
+    parts = Parts(rule, Fixed(length), cache or NoCache(), FullLength())
     return [row.nfe for row in results(model("tiny-llada"), parts, ROWS, lag=lag)]
 
 
@@ -89,7 +89,7 @@ def test_a_schedule_with_more_forwards_than_masks_ends(rule: Sampler, lag: int |
 
 
 def test_a_full_block_may_wait_for_its_forwards() -> None:
-    parts = Parts(Static(per_step=8), Fixed(8, min_forwards=40), NoCache(), Keep())
+    parts = Parts(Static(per_step=8), Fixed(8, min_forwards=40), NoCache(), FullLength())
     assert [row.nfe for row in results(model("tiny-llada"), parts, ROWS[:1])] == [2 * 40]
 
 

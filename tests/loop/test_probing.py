@@ -22,7 +22,7 @@ from dllm.contract import Need, Turn
 from dllm.contract.attention import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import start_rows, take_turn
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
@@ -110,7 +110,7 @@ def test_the_weights_are_those_of_the_keys_that_a_cache_holds(
         monkeypatch.setattr(type(rule), "needs", Asks.needs)
     blocks = Whole() if cache == "window" else Fixed(8)
     checked = 0
-    for rows, turn in play(Parts(rule, blocks, build("cache", cache), Keep()), name, requests()[1:2]):
+    for rows, turn in play(Parts(rule, blocks, build("cache", cache), FullLength()), name, requests()[1:2]):
         kept: Any = rows.session
         attended, given = rows.remembered["attended"][0], found(turn)
         assert given.received is not None
@@ -135,7 +135,7 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
     """Also what each column receives, on average over the rows of the canvas."""
     network = model(name)
     seen, shift, blocks = Seen(network, monkeypatch), network.config.prediction_shift, Fixed(8)
-    for _, turn in play(Parts(Asks(), blocks, NoCache(), Keep()), name, requests()[:1]):
+    for _, turn in play(Parts(Asks(), blocks, NoCache(), FullLength()), name, requests()[:1]):
         canvas, given = turn.canvas, found(turn)
         order, length = network.config.attention.order(canvas.masked, canvas.start), len(canvas.columns)
         visible = torch.ones(length, length, dtype=torch.bool)
@@ -155,7 +155,7 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
 def test_a_row_has_the_weights_that_it_has_alone(cache: str) -> None:
     if cache in ("finished", "dkv_greedy", "flash_verify"):
         pytest.skip("it is for other models, or other rules")
-    parts = Parts(Asks(), Whole() if cache == "window" else Fixed(8), build("cache", cache), Keep())
+    parts = Parts(Asks(), Whole() if cache == "window" else Fixed(8), build("cache", cache), FullLength())
     together: dict[tuple[int, int], AttentionWeights] = {}
     for _, turn in play(parts, "tiny-llada", requests()):
         given = found(turn)
@@ -182,7 +182,7 @@ class AsksMore(Asks):
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_rows_that_stand_in_for_tokens_count_for_nothing(cache: Cache) -> None:
-    parts = [Parts(rule, Fixed(8), cache, Keep()) for rule in (AsksMore(), Asks())]
+    parts = [Parts(rule, Fixed(8), cache, FullLength()) for rule in (AsksMore(), Asks())]
     with_them, without = (play(one, "tiny-llada", requests()) for one in parts)
     for (_, more), (_, plain) in zip(with_them, without, strict=True):
         assert torch.allclose(found(more).weights, found(plain).weights, atol=1e-12)
@@ -191,7 +191,7 @@ def test_rows_that_stand_in_for_tokens_count_for_nothing(cache: Cache) -> None:
 
 
 def test_guidance_reads_the_canvas_as_it_is() -> None:
-    parts = Parts(Asks(), Fixed(8), Dual(), Keep())
+    parts = Parts(Asks(), Fixed(8), Dual(), FullLength())
     free, guided = (next(play(parts, "tiny-llada", requests(), weight))[1] for weight in (0.0, 1.5))
     assert torch.allclose(found(free).weights, found(guided).weights, atol=1e-12)
 
@@ -203,7 +203,7 @@ def test_who_asks_for_no_weights_pays_nothing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("dllm.loop.probe.attention_weights", never)
     monkeypatch.setattr("dllm.models.memory.Memory.reader", property(lambda _: None))
     for cache in (NoCache(), Dual()):
-        for _, turn in play(Parts(Confidence(), Fixed(8), cache, Keep()), "tiny-llada", requests()):
+        for _, turn in play(Parts(Confidence(), Fixed(8), cache, FullLength()), "tiny-llada", requests()):
             assert turn.view.scores.attention is None
 
 
@@ -215,7 +215,7 @@ class Outputs(NoCache):
 
 def check(sampler: Sampler, cache: Cache | None = None) -> None:
     setting = Setting(model("tiny-llada").config, Fixed(8), 16)
-    validate(setting, sampler, NoCache() if cache is None else cache, Keep())
+    validate(setting, sampler, NoCache() if cache is None else cache, FullLength())
 
 
 def test_weights_that_cannot_be_had_are_refused() -> None:
@@ -225,7 +225,7 @@ def test_weights_that_cannot_be_had_are_refused() -> None:
         check(Asks(), Outputs())
     for name in ("compile", "cudagraph", "compile_cudagraph"):
         with pytest.raises(UserError, match=f"^runtime={name} runs .* sampler=Asks reads .* Use runtime=eager or stat"):
-            parts = Parts(Asks(), Fixed(8), NoCache(), Keep())
+            parts = Parts(Asks(), Fixed(8), NoCache(), FullLength())
             Runtime(name).check(parts, model("tiny-llada").config, torch.device("cuda"))
 
 

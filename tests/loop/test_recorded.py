@@ -64,7 +64,7 @@ def decoded(running: Iterator[Turn]) -> dict[int, tuple[list[int], int, list[int
     return out
 
 
-def combination(sampler: str, kv: str, name: str = "tiny-llada", eos: str = "keep") -> Combination:
+def combination(sampler: str, kv: str, name: str = "tiny-llada", eos: str = "none") -> Combination:
     return Combination(sampler, "whole" if kv == "window" else "fixed", kv, eos, name)
 
 
@@ -203,7 +203,7 @@ def test_rules_that_ask_record_forwards_alone(monkeypatch: pytest.MonkeyPatch) -
     network, runtime = model("tiny-llada"), Runtime("cudagraph")
     rule, asking = part("sampler", "confidence"), part("sampler", "confidence")
     asking.traits = asking.traits.but(syncs=True)
-    parts = Parts(rule, part("blocks", "fixed"), part("cache", "none"), part("eos", "keep"))
+    parts = Parts(rule, part("blocks", "fixed"), part("cache", "none"), part("eos", "none"))
     runs, take = build_runtime(runtime, network, replace(parts, sampler=asking))
     assert isinstance(runs, Graphs) and not isinstance(take, RecordedTurns)
     runs, take = build_runtime(runtime, network, parts)

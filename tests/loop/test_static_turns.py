@@ -64,8 +64,8 @@ def combinations() -> list[Combination]:
     return [
         Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
         for cache in CACHES for name in ("tiny-llada", "tiny-dream")
-        for sampler, eos in (("confidence", "fill_after_block"), ("credit", "keep"))
-    ] + [Combination("dream", "fixed", "none", "keep", "tiny-dream")]  # fmt: skip
+        for sampler, eos in (("confidence", "fill_after_block"), ("credit", "none"))
+    ] + [Combination("dream", "fixed", "none", "none", "tiny-dream")]  # fmt: skip
 
 
 @pytest.mark.parametrize("combination", combinations(), ids=str)
@@ -128,7 +128,7 @@ def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, l
 @pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
 @pytest.mark.parametrize("cache", ["elastic", "dkv", "dkv_greedy", "recap"])
 def test_a_cache_of_changing_shapes_is_refused(cache: str, name: str) -> None:
-    parts = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", cache), part("eos", "keep"))
+    parts = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", cache), part("eos", "none"))
     where = model("tiny-llada").config, torch.device("cuda")
     reason = f"runtime={name} needs shapes that the host can bound, .*cache={cache} .*Use runtime=eager, or cache=none"
     with pytest.raises(UserError, match=reason):

@@ -76,7 +76,7 @@ def test_decodes_are_equal(
     monkeypatch.setitem(ROWS_PER_STREAMED, "cpu", 64)  # as on a GPU; rows of one width need no mask
     if lag and cache in ("dkv", "elastic"):
         pytest.skip("exact shapes alone")
-    parts = parts_of(Combination("confidence", "whole" if cache == "window" else "fixed", cache, "keep", name))
+    parts = parts_of(Combination("confidence", "whole" if cache == "window" else "fixed", cache, "none", name))
     network = model(name)
     expected = [result.tokens for result in results(network, parts, requests(), lag=lag)]
     network.use_kernels(False, varlen=True)
@@ -86,7 +86,7 @@ def test_decodes_are_equal(
 
 
 def test_block_causal_models_keep_their_mask(calls: list[int]) -> None:
-    parts = parts_of(Combination("confidence", "fixed", "none", "keep", "sdar_b4"))
+    parts = parts_of(Combination("confidence", "fixed", "none", "none", "sdar_b4"))
     network = model("sdar_b4")
     expected = [result.tokens for result in results(network, parts, requests())]
     network.use_kernels(False, varlen=True)

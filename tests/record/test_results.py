@@ -22,7 +22,7 @@ def model() -> Model:
 
 
 def decoder_of(model: Model, sampler: Sampler | str = "static", length: int = 16) -> Decoder:
-    return Decoder(model, sampler, "whole", eos="keep", gen_length=length)
+    return Decoder(model, sampler, "whole", eos="none", gen_length=length)
 
 
 def traced(decoder: Decoder) -> Result:

@@ -59,7 +59,7 @@ def decoder_of(model: Model, device: Device, monkeypatch: pytest.MonkeyPatch) ->
         return call(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Forward, "__call__", forward)
-    return Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=4, batch_size=2)
+    return Decoder(model, sampler="static", blocks="whole", eos="none", gen_length=4, batch_size=2)
 
 
 def watchers(device: Device) -> dict[str, Callable[[Turn], None] | None]:
@@ -125,7 +125,7 @@ def test_nothing_that_a_sweep_records_asks_the_device_until_a_row_ends(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     static = Runtime("static", 1)
-    decoder = Decoder(model, blocks="whole", eos="keep", gen_length=12, batch_size=2, runtime=static)
+    decoder = Decoder(model, blocks="whole", eos="none", gen_length=12, batch_size=2, runtime=static)
     requests = [decoder.request(prompt) for prompt in ("w1 w2", "w3")]
     collector, tally, trap, asked = Collector(requests, model.ids, str, (), trace=False), DecisionCount(), Trap(), []
     tolist = torch.Tensor.tolist  # reads memory, and dispatches nothing

@@ -31,7 +31,7 @@ def model() -> Model:
 
 
 def traced(model: Model, sampler: Sampler, observe: Any = None, prompt: str = PROMPT, **options: Any) -> Trace:
-    decoder = Decoder(model, sampler, "whole", eos="keep", gen_length=24, **options)
+    decoder = Decoder(model, sampler, "whole", eos="none", gen_length=24, **options)
     return decoder(prompt, trace=True, observe=observe)[0].traced()
 
 
@@ -53,7 +53,7 @@ def truths(model: Model, trace: Trace) -> list[list[tuple[float | None, float, b
 
 def oracle(model: Model) -> Sampler:
     """Told a text that the model did not choose, so that it must write tokens against the model's first choice."""
-    other = Decoder(model, "static", "whole", eos="keep", gen_length=24)('Copy the list:\n["Nell", "Hugo"]')[0]
+    other = Decoder(model, "static", "whole", eos="none", gen_length=24)('Copy the list:\n["Nell", "Hugo"]')[0]
     made: Sampler = part("sampler", "oracle", reference=[other.canvas])
     return made
 

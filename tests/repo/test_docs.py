@@ -140,10 +140,10 @@ FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 )
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
-    blocks = {"elastic": "whole", "flash": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")
+    blocks = {"elastic": "whole", "flash_dllm": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")
     if cache in ("dkv_prefill", "dkv_pd") and name == "mini-llada":
         pytest.skip("for Dream's alignment")
-    eos = "cut_open" if blocks == "sliding" else "fill_after_block"
+    eos = "stop_at_eos" if blocks == "sliding" else "fill_after_block"
     decoder = Decoder(load(name), "localleap", blocks, cache, eos, gen_length=32)
     assert decoder(FIRST_TRY)[0].text == '["Emma", "Hugo", "Kai", "Nell"]'
 

@@ -52,7 +52,7 @@ def combinations() -> list[Combination]:
     return [
         Combination(sampler, "whole" if cache == "window" else "fixed", cache, eos, name)
         for cache in CACHES for name in ("tiny-llada", "tiny-dream")
-        for sampler, eos in (("confidence", "fill_after_block"), ("static", "keep"))
+        for sampler, eos in (("confidence", "fill_after_block"), ("static", "none"))
     ]  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def test_compiled_layers_decode_what_the_loop_decodes(cache: str) -> None:
 
     counter: Any = CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
-    combination = Combination("confidence", "fixed", cache, "keep", "tiny-dream")
+    combination = Combination("confidence", "fixed", cache, "none", "tiny-dream")
     network = Compiled(model("tiny-dream", torch.float32), counter)
     expected = answers(combination)
     assert answers(combination, network) == expected
@@ -207,7 +207,7 @@ def test_compiled_by_inductor_the_answer_is_the_same() -> None:
 
 
 def together(sampler: str) -> Parts:
-    return Parts(part("sampler", sampler), FIXED, part("cache", "dual"), part("eos", "keep"))
+    return Parts(part("sampler", sampler), FIXED, part("cache", "dual"), part("eos", "none"))
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:

@@ -19,7 +19,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import View
 from dllm.contract.setting import Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.adas import Adas
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
@@ -155,7 +155,7 @@ def test_every_candidate_has_its_own_weights(cache: Cache) -> None:
     and prefix candidates lie side by side in a row, and share what they do not compute."""
     rule = Adas(Static(per_step=2), 30.0, 2)
     plain, drafted, other = (
-        results(model("tiny-llada"), Parts(one, Fixed(8), cache, Keep()), requests())
+        results(model("tiny-llada"), Parts(one, Fixed(8), cache, FullLength()), requests())
         for one in (rule, FreeDave(rule, 3), Static(per_step=2))
     )
     assert [row.canvas for row in plain] == [row.canvas for row in drafted]
@@ -165,7 +165,7 @@ def test_every_candidate_has_its_own_weights(cache: Cache) -> None:
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
-    parts = Parts(Adas(Static(per_step=3), 30.0), Fixed(8), cache, Keep())
+    parts = Parts(Adas(Static(per_step=3), 30.0), Fixed(8), cache, FullLength())
     exact, *bounded = (results(model("tiny-llada"), parts, requests(), lag=lag) for lag in (None, 0, 1))
     for found in bounded:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]
@@ -186,5 +186,8 @@ def test_options_out_of_range_are_refused() -> None:
     for layers, words in ((0, "must be at least 1"), (5, "is more than the 4 layers of this model")):
         with pytest.raises(UserError, match=rf"^sampler\.layers={layers} {words}.*null"):
             validate(
-                Setting(model("tiny-llada").config, Fixed(8), 16), Adas(Confidence(), layers=layers), NoCache(), Keep()
+                Setting(model("tiny-llada").config, Fixed(8), 16),
+                Adas(Confidence(), layers=layers),
+                NoCache(),
+                FullLength(),
             )

@@ -15,7 +15,7 @@ PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 
 def decode(*overrides: str, text: str = PROMPT) -> str:
     sampler = build_part("sampler", composed([*overrides])["sampler"])
-    return Decoder(load("mini-llada"), sampler, eos="keep", gen_length=16)(text)[0].text
+    return Decoder(load("mini-llada"), sampler, eos="none", gen_length=16)(text)[0].text
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_wrappers_compose(overrides: tuple[str, ...]) -> None:
 
 def test_files_are_given_by_name(tmp_path: Path) -> None:
     model = load("mini-llada")
-    plain = Decoder(model, "static", eos="keep", gen_length=16)(PROMPT)[0]
+    plain = Decoder(model, "static", eos="none", gen_length=16)(PROMPT)[0]
     (tmp_path / "results.jsonl").write_text(json.dumps(plain.to_json()))
     assert decode("sampler=oracle", f"sampler.reference={tmp_path}") == plain.text
     (tmp_path / "f.json").write_text('{"5": 0.5}')

@@ -123,7 +123,7 @@ def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:
 
 
 def turns_of(name: str, guidance: float) -> Iterator[Turn]:
-    parts = parts_of(Combination("credit", "fixed", "dual", "keep", name))
+    parts = parts_of(Combination("credit", "fixed", "dual", "none", name))
     forward = forward_of(model(name), parts, Sampling(guidance=guidance))
     with torch.inference_mode():
         yield from denoise(Canvas.of(requests(), 0), forward, parts)

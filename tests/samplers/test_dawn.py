@@ -19,7 +19,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import View
 from dllm.contract.setting import Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.dawn import Dawn
 from tests.samplers.game import PROMPT, Game, positions, with_attention
 
@@ -137,7 +137,7 @@ def test_thresholds_above_one_leave_the_confidence_rule() -> None:
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
 def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
-    parts = Parts(Dawn(low_threshold=0.3, induced_threshold=0.5), Fixed(8), cache, Keep())
+    parts = Parts(Dawn(low_threshold=0.3, induced_threshold=0.5), Fixed(8), cache, FullLength())
     exact, *bounded = (results(model("tiny-llada"), parts, requests(), lag=lag) for lag in (None, 0, 1))
     for found in bounded:
         assert [(row.canvas, row.turns) for row in found] == [(row.canvas, row.turns) for row in exact]
@@ -149,4 +149,4 @@ def test_static_shapes_give_the_same_tokens(cache: Cache) -> None:
 ])  # fmt: skip
 def test_options_out_of_range_are_refused(option: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"^sampler\.{option}={value} (must|is more than the 4 layers)"):
-        validate(Setting(model("tiny-llada").config, Fixed(8), 16), Dawn(**{option: value}), NoCache(), Keep())
+        validate(Setting(model("tiny-llada").config, Fixed(8), 16), Dawn(**{option: value}), NoCache(), FullLength())

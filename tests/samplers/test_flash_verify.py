@@ -11,14 +11,14 @@ from replay_caches import InPairs, VerifiesAlways
 
 from dllm import UserError
 from dllm.blocks.whole import Whole
-from dllm.cache.flash import Flash
-from dllm.cache.flash_verify import VerifiedFlash
+from dllm.cache.flash_dllm import FlashDLLM
+from dllm.cache.flash_verify import VerifiedFlashDLLM
 from dllm.compose.fitted import Parts
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.cut_last import CutLast
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
+from dllm.eos.stop_at_last_eos import StopAtLastEos
 from dllm.loop.denoise import denoise
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.flash_verify import FlashVerify, run_of
@@ -50,23 +50,23 @@ def test_rows_see_each_position_once() -> None:
     assert short.columns.tolist() == [[6, 6, 2, 4, 1, 0, 5, 3, 5, 3]] and not bool(short.sees[0, :, :2].any())
 
 
-@pytest.mark.parametrize("eos", [Keep(), CutLast()])
+@pytest.mark.parametrize("eos", [FullLength(), StopAtLastEos()])
 def test_nothing_certain_is_the_rule_without_drafts(eos: Any) -> None:
     """At gamma 1 nothing is confirmed. The rest is the same where every decided column is computed in each step."""
     for tracked in (-1, 12):
-        plain = results(model("tiny-llada"), Parts(Confidence(0.8), Whole(), Flash(4, 2, tracked), eos), requests())
-        drafted = Parts(FlashVerify(0.8, 1.0), Whole(), VerifiedFlash(4, 2, tracked), eos)
+        plain = results(model("tiny-llada"), Parts(Confidence(0.8), Whole(), FlashDLLM(4, 2, tracked), eos), requests())
+        drafted = Parts(FlashVerify(0.8, 1.0), Whole(), VerifiedFlashDLLM(4, 2, tracked), eos)
         found = results(model("tiny-llada"), drafted, requests())
         assert [row.canvas for row in found] == [row.canvas for row in plain]
         assert all(row.nfe > other.nfe for row, other in zip(found, plain, strict=True))
 
 
-@pytest.mark.parametrize("eos", [Keep(), CutLast()])
+@pytest.mark.parametrize("eos", [FullLength(), StopAtLastEos()])
 def test_forwards_without_drafts_change_nothing(eos: Any) -> None:
     """The published loop has them."""
     rule, saved = FlashVerify(0.6, 0.02), 0
     for request in requests():
-        (found,) = results(model("tiny-llada"), Parts(rule, Whole(), VerifiedFlash(5, 2, 1), eos), [request])
+        (found,) = results(model("tiny-llada"), Parts(rule, Whole(), VerifiedFlashDLLM(5, 2, 1), eos), [request])
         (published,) = results(model("tiny-llada"), Parts(rule, InPairs(), VerifiesAlways(5, 2, 1), eos), [request])
         assert found.canvas == published.canvas and found.nfe <= published.nfe
         saved += published.nfe - found.nfe
@@ -77,7 +77,7 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
     """Keys and values, and what the cache ranks by, are the same before and after it."""
     verified, confirmed = 0, 0
     sessions: list[Any] = []
-    start = VerifiedFlash.start
+    start = VerifiedFlashDLLM.start
 
     def noted(self: Any, *given: Any) -> Any:
         session: Any = start(self, *given)
@@ -92,7 +92,7 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
         return session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VerifiedFlash, "start", noted)
+        patch.setattr(VerifiedFlashDLLM, "start", noted)
         before: list[Any] = []
         for turn in turns(OURS, requests()[:1]):
             (session,), drafts = sessions, turn.view.scores.drafts
@@ -111,7 +111,7 @@ def test_a_forward_that_verifies_leaves_no_trace_and_commits_drafts_alone() -> N
 
 @pytest.mark.parametrize(("prompt", "drafted"), [([62, 0, 14, 55], True), ([62, 34, 21, 7, 33, 15, 10, 55], False)])
 def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: bool) -> None:
-    parts = Parts(FlashVerify(1.0, 1e-9), Whole(), VerifiedFlash(6, 2, 2), CutLast())
+    parts = Parts(FlashVerify(1.0, 1e-9), Whole(), VerifiedFlashDLLM(6, 2, 2), StopAtLastEos())
     forward = forward_of(model("tiny-llada"), parts, Sampling())
     canvas = Canvas.of([Request.answer(prompt, 24, 60)], 61)
     with torch.inference_mode():
@@ -123,7 +123,9 @@ def test_an_end_of_text_is_found_in_either_forward(prompt: list[int], drafted: b
 
 def test_a_prompt_shorter_than_the_rows_is_decoded() -> None:
     request = Request.answer([55], 9, 60)
-    (row,) = results(model("tiny-llada"), Parts(FlashVerify(0.8, 0.02), Whole(), VerifiedFlash(16), Keep()), [request])
+    (row,) = results(
+        model("tiny-llada"), Parts(FlashVerify(0.8, 0.02), Whole(), VerifiedFlashDLLM(16), FullLength()), [request]
+    )
     assert 60 not in row.canvas and len(row.canvas) == 9
 
 
@@ -137,7 +139,8 @@ def test_no_draft_is_made_of_what_comes_last() -> None:
 @pytest.mark.parametrize(
     ("combination", "sampling", "words"),
     [
-        (Combination("flash_verify", "whole", "flash"), Sampling(), "cache=flash has no forward that verifies"),
+        (Combination("flash_verify", "whole", "flash_dllm"), Sampling(),
+         "cache=flash_dllm has no forward that verifies"),
         (Combination("flash_verify", "whole", "none"), Sampling(), "nearest that works is cache=flash_verify"),
         (Combination("confidence", "whole", "flash_verify"), Sampling(), "this sampler makes none"),
         (Combination("flash_verify", "adablock", "flash_verify"), Sampling(), "No cache serves sampler=flash_verify"),

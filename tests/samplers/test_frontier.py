@@ -12,7 +12,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.contract.canvas import Request
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.record.results import Result
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -34,7 +34,7 @@ def decode(name: str, sampler: Sampler) -> list[Result]:
         Request.answer(row.tokens[: row.answer_start], 10 - number, 60, number)
         for number, row in enumerate(requests()[:2])
     ]
-    return results(model(name), Parts(sampler, Whole(), NoCache(), Keep()), batch)
+    return results(model(name), Parts(sampler, Whole(), NoCache(), FullLength()), batch)
 
 
 def test_masks_count_and_not_columns() -> None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
-from dllm.blocks.list import ListBlocks
+from dllm.blocks.lengths import Lengths
 from dllm.blocks.tccf import TCCF
 from dllm.common.noise import gumbel, uniform
 from dllm.compose.parts import choices
@@ -149,7 +149,7 @@ def test_a_number_is_the_key_that_its_tensor_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "blocks", [AdaBlock(3, delimiter_ids=[4, 7]), ListBlocks([2, 3]), TCCF(3, 1, marker=8), Fixed(3)], ids=type
+    "blocks", [AdaBlock(3, delimiter_ids=[4, 7]), Lengths([2, 3]), TCCF(3, 1, marker=8), Fixed(3)], ids=type
 )
 def test_a_schedule_makes_no_tensor_of_numbers_in_a_turn(blocks: Blocks) -> None:
     game = Game(Static(), 6)
@@ -164,7 +164,7 @@ def test_a_schedule_makes_no_tensor_of_numbers_in_a_turn(blocks: Blocks) -> None
 
 @pytest.mark.parametrize("name", [*choices("eos"), "strings"])
 def test_a_policy_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
-    policy = StopStrings(build("eos", "keep"), ["never"], str) if name == "strings" else build("eos", name)
+    policy = StopStrings(build("eos", "none"), ["never"], str) if name == "strings" else build("eos", name)
     game = Game(Static(), 6)
     view = game.view([0.9] * 6, 7)
     step = game.sampler.propose(view, game.state)

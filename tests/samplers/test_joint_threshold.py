@@ -23,13 +23,13 @@ from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
-from dllm.eos.cut_canvas import CutCanvas
-from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
+from dllm.eos.stop_at_eos import StopAtEos
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
+from dllm.eos.truncate_at_eos import TruncateAtEos
 from dllm.errors import SettingWarning, warn_once
 from dllm.loop.denoise import denoise
 from dllm.models.ids import Ids
@@ -141,7 +141,7 @@ def decode(
     length: int = 24,
 ) -> list[Result]:  # fmt: skip
     batch = [Request.answer(row, length, MASK) for row in rows]
-    return results(model(NAME), Parts(rule, Fixed(8), cache or NoCache(), eos or Keep()), batch)
+    return results(model(NAME), Parts(rule, Fixed(8), cache or NoCache(), eos or FullLength()), batch)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_exact_cache_computes_again_what_has_seen_a_replaced_token(post: int
         assert (one.canvas, one.turns) == (other.canvas, other.turns) and one.query_tokens < other.query_tokens
 
 
-STOPS = StopStrings(Keep(), ["<5>"], lambda ids: "".join(f"<{at}>" for at in ids))
+STOPS = StopStrings(FullLength(), ["<5>"], lambda ids: "".join(f"<{at}>" for at in ids))
 
 
 @pytest.mark.parametrize(("policy", "end"), [(FillAfterBlock(), EOS), (STOPS, 5)], ids=["fill_after_block", "stop"])
@@ -211,10 +211,10 @@ def traced(rule: JointThreshold, rows: list[list[int]]) -> list[Result]:
     network, batch = model(NAME), [Request.answer(row, 24, MASK) for row in rows]
     ids = Ids(MASK, EOS, ())
     collector = Collector(batch, ids, str, (), trace=True)
-    forward = forward_of(network, Parts(rule, Fixed(8), NoCache(), Keep()), Sampling())
+    forward = forward_of(network, Parts(rule, Fixed(8), NoCache(), FullLength()), Sampling())
     with torch.inference_mode():
         for turn in denoise(
-            Canvas.of(batch, EOS, grid_at_zero=True), forward, Parts(rule, Fixed(8), NoCache(), Keep())
+            Canvas.of(batch, EOS, grid_at_zero=True), forward, Parts(rule, Fixed(8), NoCache(), FullLength())
         ):
             collector.observe(turn)
     return collector.results()
@@ -223,16 +223,28 @@ def traced(rule: JointThreshold, rows: list[list[int]]) -> list[Result]:
 @pytest.mark.parametrize(
     ("name", "cache", "eos", "blocks", "words"),
     [
-        ("tiny-llada", DKV(), Keep(), Fixed(8), "cache=dkv computes masked positions, not the committed ones"),
-        ("tiny-llada", NoCache(), CutOpen(), Fixed(8), "eos=cut_open acts on an end of text at once"),
-        ("tiny-llada", NoCache(), CutCanvas(), Fixed(8), "eos=cut_canvas acts on an end of text at once"),
+        ("tiny-llada", DKV(), FullLength(), Fixed(8), "cache=dkv computes masked positions, not the committed ones"),
+        ("tiny-llada", NoCache(), StopAtEos(), Fixed(8), "eos=stop_at_eos acts on an end of text at once"),
+        ("tiny-llada", NoCache(), TruncateAtEos(), Fixed(8), "eos=truncate_at_eos acts on an end of text at once"),
         ("tiny-llada", NoCache(), EoTP(), Fixed(8), "eos=eotp acts on an .*. Use eos=fill_after_block"),
-        ("tiny-llada", NoCache(), StopStrings(CutOpen(), ["a"], str), Fixed(8), "eos=cut_open acts"),
-        ("tiny-llada", NoCache(), Keep(), TCCF(8, marker=54), "blocks=tccf .*sampler=joint_threshold may replace"),
-        ("tiny-llada", NoCache(), Keep(), Sliding(8), "blocks=sliding moves its window on .*Use blocks=fixed"),
+        ("tiny-llada", NoCache(), StopStrings(StopAtEos(), ["a"], str), Fixed(8), "eos=stop_at_eos acts"),
+        (
+            "tiny-llada",
+            NoCache(),
+            FullLength(),
+            TCCF(8, marker=54),
+            "blocks=tccf .*sampler=joint_threshold may replace",
+        ),
+        ("tiny-llada", NoCache(), FullLength(), Sliding(8), "blocks=sliding moves its window on .*Use blocks=fixed"),
         ("tiny-llada", NoCache(), StopFront(), Fixed(8), "eos=stop_front acts on an end of text at once"),
-        ("tiny-wedlm", NoCache(), Keep(), Fixed(8), "sampler=joint_threshold scores committed tokens, but"),
-        ("tiny-nbdiff", NoCache(), Keep(), Fixed(32), "sampler=joint_threshold goes on with a block that is full"),
+        ("tiny-wedlm", NoCache(), FullLength(), Fixed(8), "sampler=joint_threshold scores committed tokens, but"),
+        (
+            "tiny-nbdiff",
+            NoCache(),
+            FullLength(),
+            Fixed(32),
+            "sampler=joint_threshold goes on with a block that is full",
+        ),
     ],
 )
 def test_parts_that_take_a_token_for_final_are_refused(
@@ -250,7 +262,7 @@ def test_a_model_that_was_not_trained_to_edit_is_a_warning() -> None:
             with warnings.catch_warnings(record=True) as heard:
                 warnings.simplefilter("always")
                 warn_once.cache_clear()
-                validate(Setting(model(name).config, Fixed(8), None), rule, NoCache(), Keep())
+                validate(Setting(model(name).config, Fixed(8), None), rule, NoCache(), FullLength())
             said[name, at] = [(one.category, str(one.message)) for one in heard]
     for name, family in (("tiny-llada", "llada"), ("sdar_b4", "sdar")):
         words = f"sampler.edit_threshold=0.5: models of the family {family} were not trained to replace tokens"

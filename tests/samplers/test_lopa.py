@@ -19,7 +19,7 @@ from dllm.common.rowwise import Owner, select
 from dllm.compose.fitted import Parts
 from dllm.contract import Step
 from dllm.contract.canvas import Canvas
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.lopa import LoPA
 from tests.samplers.game import Game, applied, positions
 
@@ -121,12 +121,12 @@ def test_a_row_with_one_candidate_keeps_it() -> None:
 def test_a_fresh_last_token_costs_no_forward(name: str) -> None:
     """With alpha 0 a finished lookahead always wins, so both ways of the last position take the same forwards."""
     ours, published = (
-        results(model(name), Parts(LoPA(0.9, 2, reference_finish=finish), Whole(), NoCache(), Keep()), requests())
+        results(model(name), Parts(LoPA(0.9, 2, reference_finish=finish), Whole(), NoCache(), FullLength()), requests())
         for finish in (False, True)
     )
     assert [row.nfe for row in ours] == [row.nfe for row in published]
     alone = [replace(row, param_index=number) for number, row in enumerate(requests())]
-    again = [results(model(name), Parts(LoPA(0.9, 2), Whole(), NoCache(), Keep()), [row])[0] for row in alone]
+    again = [results(model(name), Parts(LoPA(0.9, 2), Whole(), NoCache(), FullLength()), [row])[0] for row in alone]
     assert [(row.canvas, row.nfe) for row in again] == [(row.canvas, row.nfe) for row in ours]
 
 

@@ -35,17 +35,17 @@ def test_each_request_has_its_own_reference_and_a_short_one_ends_early() -> None
 
 def test_the_reference_comes_out_and_takes_no_more_forwards(tiny: Path, tmp_path: Path) -> None:
     model, prompts = load(tiny), ["w1 w2", "w3 w9 w4", "w5"]
-    plain = Decoder(model, "static", eos="keep", gen_length=24)(list(prompts))
+    plain = Decoder(model, "static", eos="none", gen_length=24)(list(prompts))
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row.to_json()) + "\n" for row in reversed(plain)))
     for reference in ([row.canvas for row in plain], str(tmp_path)):
-        found = Decoder(model, Oracle(reference), eos="keep", gen_length=24, batch_size=2)(list(prompts))
+        found = Decoder(model, Oracle(reference), eos="none", gen_length=24, batch_size=2)(list(prompts))
         assert [row.canvas for row in found] == [row.canvas for row in plain]
         assert all(one.nfe <= other.nfe for one, other in zip(found, plain, strict=True))
         assert sum(row.nfe for row in found) < sum(row.nfe for row in plain)
     with pytest.raises(UserError, match="holds no answer to prompt number 1"):
-        Decoder(model, Oracle(str(tmp_path)), eos="keep", gen_length=24)("w7 w7")
+        Decoder(model, Oracle(str(tmp_path)), eos="none", gen_length=24)("w7 w7")
     with pytest.raises(UserError, match="holds 1 answers, and there is a prompt number 2"):
-        Decoder(model, Oracle([plain[0].canvas]), eos="keep", gen_length=24, batch_size=2)(list(prompts))
+        Decoder(model, Oracle([plain[0].canvas]), eos="none", gen_length=24, batch_size=2)(list(prompts))
 
 
 def test_without_a_reference_it_is_refused(tmp_path: Path) -> None:

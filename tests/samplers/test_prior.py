@@ -11,7 +11,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dream import Dream
@@ -68,13 +68,13 @@ def test_it_is_told_from_rules_that_keep_state() -> None:
     assert Prior(Dream("maskgit_plus")).traits.tempered
     with pytest.raises(UserError, match="sampling.eos_last=true ranks"):
         rule, blocks = Prior(Static()), Whole()
-        validate(Setting(model("tiny-llada").config, blocks, 8, Sampling(eos_last=True)), rule, NoCache(), Keep())
+        validate(Setting(model("tiny-llada").config, blocks, 8, Sampling(eos_last=True)), rule, NoCache(), FullLength())
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 def test_drafts_are_weighed_anew_and_lose_nothing(name: str) -> None:
     plain, drafted = (
-        results(model(name), Parts(rule, Whole(), NoCache(), Keep()), requests())
+        results(model(name), Parts(rule, Whole(), NoCache(), FullLength()), requests())
         for rule in (Prior(Static()), FreeDave(Prior(Static()), 4))
     )
     assert [row.canvas for row in drafted] == [row.canvas for row in plain]

@@ -16,7 +16,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.errors import SettingWarning, warn_once
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
@@ -148,7 +148,7 @@ def test_all_masks_as_the_region_is_a_warning() -> None:
         warn_once.cache_clear()
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", SettingWarning)
-            validate(setting(16), rule, NoCache(), Keep())
+            validate(setting(16), rule, NoCache(), FullLength())
         return [str(one.message) for one in heard if one.category is SettingWarning]
 
     (alone,) = said(Prophet(Static()))

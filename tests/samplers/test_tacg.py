@@ -14,7 +14,7 @@ from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.cache.prefix import Prefix
 from dllm.compose.fitted import Parts
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.samplers.tacg import TACG, gain_over
 from tests.samplers.game import PROMPT, Game, positions
 
@@ -203,7 +203,7 @@ def test_a_token_that_a_constraint_bans_for_a_turn_gains_nothing_of_it() -> None
     [("tiny-llada", {"history": "answer", "kl": 0.1}), ("tiny-dream", {"history": "answer", "form": "extras"})],
 )
 def test_a_row_alone_has_the_history_that_it_has_in_a_batch(name: str, options: dict[str, Any]) -> None:
-    parts = Parts(TACG(streak=2, **options), Fixed(6), Prefix(), Keep())
+    parts = Parts(TACG(streak=2, **options), Fixed(6), Prefix(), FullLength())
     together = results(model(name), parts, requests())
     for row, one in zip(requests(), together, strict=True):
         (alone,) = results(model(name), parts, [row])

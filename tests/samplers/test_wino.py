@@ -12,7 +12,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
 from dllm.models.memory import NoCacheMemory
@@ -62,7 +62,7 @@ def test_shadows_change_nothing_for_the_other_rows() -> None:
 
 def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() -> None:
     network, undone, behind = model("tiny-llada"), 0, 0
-    parts = Parts(WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), Keep())
+    parts = Parts(WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), FullLength())
     canvas = Canvas.of(requests(), 61)
     last, balance = {int(row): 30 for row in canvas.row_id}, {int(row): 0 for row in canvas.row_id}
     for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts):

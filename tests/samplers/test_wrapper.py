@@ -20,7 +20,7 @@ from dllm.compose.parts import choices, composed
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.errors import name_of
 from dllm.record.results import Result
 from dllm.samplers.adas import Adas
@@ -75,7 +75,7 @@ def chosen() -> list[tuple[str, str, str]]:
 
 
 def decode(name: str, sampler: Sampler, batch: list[Request]) -> list[Result]:
-    return results(model(name), Parts(sampler, Fixed(5), NoCache(), Keep()), batch)
+    return results(model(name), Parts(sampler, Fixed(5), NoCache(), FullLength()), batch)
 
 
 def short() -> list[Request]:

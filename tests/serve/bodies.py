@@ -56,8 +56,9 @@ def alike(one: Any, other: Any) -> bool:
 # What the field ``diffusion`` says, and the same on the command line.
 SAME: list[tuple[dict[str, Any], list[str]]] = [
     ({}, []),
-    ({"sampler": "static", "steps": 8, "block_length": 16, "cache": "elastic", "eos": "cut_open", "blocks": "fixed"},
-     ["sampler=static", "sampler.steps=8", "blocks=fixed", "blocks.block_length=16", "cache=elastic", "eos=cut_open"]),
+    ({"sampler": "static", "steps": 8, "block_length": 16, "cache": "elastic", "eos": "stop_at_eos", "blocks": "fixed"},
+     ["sampler=static", "sampler.steps=8", "blocks=fixed", "blocks.block_length=16", "cache=elastic",
+      "eos=stop_at_eos"]),
     ({"cache": {"name": "elastic", "gamma": 0.8}, "threshold": 0.7},
      ["cache=elastic", "cache.gamma=0.8", "sampler.threshold=0.7"]),
     ({"sampler": {"name": "credit", "beta": 0.5, "inner": {"name": "localleap", "radius": 2}}},
@@ -66,8 +67,8 @@ SAME: list[tuple[dict[str, Any], list[str]]] = [
      ["sampler=prophet", "sampler/inner=credit", "sampler/inner@sampler.inner.inner=localleap"]),
     ({"sampler": {"name": "learn2pd", "threshold": 1}, "block_length": 32},
      ["sampler=learn2pd", "sampler.threshold=1"]),
-    ({"sampler": "order", "cache": "dkv_greedy", "blocks": {"name": "list", "lengths": [4, 12]}},
-     ["sampler=order", "cache=dkv_greedy", "blocks=list", "blocks.lengths=[4,12]"]),
+    ({"sampler": "order", "cache": "dkv_greedy", "blocks": {"name": "lengths", "lengths": [4, 12]}},
+     ["sampler=order", "cache=dkv_greedy", "blocks=lengths", "blocks.lengths=[4,12]"]),
     ({"sampler": {"name": "prophet", "region": "anchor", "anchor_text": "so", "anchor_position": 2}, "guidance": 0.5},
      ["sampler=prophet", "sampler.region=anchor", "sampler.anchor_text=so", "sampler.anchor_position=2",
       "sampling.guidance=0.5"]),

@@ -33,7 +33,7 @@ def test_a_body_gets_the_parts_and_the_request_that_the_command_line_makes(
 
 def test_what_the_server_was_told_holds_where_a_request_says_nothing(mini_model: Model) -> None:
     server = mini_defaults(
-        mini_model, "sampler=localleap", "sampler.radius=3", "blocks.block_length=16", "cache=dual", "eos=keep",
+        mini_model, "sampler=localleap", "sampler.radius=3", "blocks.block_length=16", "cache=dual", "eos=none",
         sampling=Sampling(temperature=0.4, top_p=0.9, suppress_mask=False), gen_length=24, seed=9,
     )  # fmt: skip
     first = chat(server, diffusion={"threshold": 0.8}).jobs[0]
@@ -76,10 +76,10 @@ def test_a_schedule_brings_its_policy_as_on_the_command_line(mini_model: Model) 
         return type(chat(defaults, diffusion=diffusion).jobs[0].chosen.parts.eos).__name__
 
     usual, sliding = mini_defaults(mini_model), mini_defaults(mini_model, "blocks=sliding")
-    assert [policy(usual), policy(usual, blocks="sliding"), policy(usual, blocks="sliding", eos="keep")] == [
-        "FillAfterBlock", "CutOpen", "Keep"]  # fmt: skip
+    assert [policy(usual), policy(usual, blocks="sliding"), policy(usual, blocks="sliding", eos="none")] == [
+        "FillAfterBlock", "StopAtEos", "FullLength"]  # fmt: skip
     assert [policy(sliding), policy(sliding, blocks="fixed"), policy(sliding, cache="dkv")] == [
-        "CutOpen", "FillAfterBlock", "CutOpen"]  # fmt: skip
+        "StopAtEos", "FillAfterBlock", "StopAtEos"]  # fmt: skip
     refused = refusal(usual, diffusion={"blocks": "sliding", "eos": "fill_after_block"})
     assert "blocks=sliding has none that closes" in refused.message
 
@@ -107,7 +107,7 @@ def test_rows_that_may_share_a_batch_have_one_key(mini: Defaults) -> None:
     assert same == [plain] * len(same)
     inner = {"name": "credit", "inner": {"name": "localleap", "radius": 1}}
     others = [
-        key(0.5), key(top_p=0.5), key(blocks="whole"), key(cache="dual"), key(eos="keep"), key(guidance=1.0),
+        key(0.5), key(top_p=0.5), key(blocks="whole"), key(cache="dual"), key(eos="none"), key(guidance=1.0),
         key(sampler="localleap"), key(sampler="credit"), key(sampler=inner),
         key(sampler={"name": "credit", "slots": 8}),
     ]  # fmt: skip

@@ -42,7 +42,7 @@ def changed(combination: Combination, **parts: Any) -> RequestParts:
 
 
 def test_settings_of_the_sampler_travel_with_the_request() -> None:
-    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    combination = Combination("confidence", "fixed", "dual", "none", "tiny-llada")
     todo = requests(random.Random(5), 4, 60)
     parts = [changed(combination, sampler=part("sampler", "confidence", threshold=threshold))
              for threshold in (0.3, 0.6, 0.05, 0.95)]  # fmt: skip
@@ -57,7 +57,7 @@ MORE = [("static", "none", "eager"), ("ete", "none", "eager"), ("klass", "none",
 
 @pytest.mark.parametrize(("sampler", "cache", "runtime"), MIXED + MORE * full())
 def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str, runtime: str) -> None:
-    combination = Combination(sampler, "fixed", cache, "keep", "tiny-llada")
+    combination = Combination(sampler, "fixed", cache, "none", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 24, 60, seed) for seed in range(4)]
     shapes = ((8, 1), (24, 1), (3, 1), (5, 2))
     parts = [changed(combination, blocks=part("blocks", "fixed", block_length=length, min_forwards=least))
@@ -68,7 +68,7 @@ def test_settings_of_the_blocks_travel_with_the_request(sampler: str, cache: str
 
 
 def test_every_setting_has_a_lane_and_none_starves() -> None:
-    ways = [Combination(name, "fixed", cache, "keep", "tiny-llada")
+    ways = [Combination(name, "fixed", cache, "none", "tiny-llada")
             for name, cache in (("confidence", "dual"), ("static", "none"), ("credit", "prefix"))]  # fmt: skip
     scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_lanes=2))
     clients = [Client() for _ in ways]
@@ -86,7 +86,7 @@ def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
     cache: str, written_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the runtime records whole turns, a lane takes plain ones as long as a row of it is under a constraint."""
-    parts, mask = chosen(Combination("static", "fixed", cache, "keep", "tiny-llada")), written_model.ids.mask
+    parts, mask = chosen(Combination("static", "fixed", cache, "none", "tiny-llada")), written_model.ids.mask
     free = [Request.answer([3, 4, 5 + seed], 32, mask, seed) for seed in range(2)]
     bound = replace(Request.answer([7, 8, 9], 16, mask, 2), constraint=Regex("[ab]{5}-[0-9]{3,9}"))
 

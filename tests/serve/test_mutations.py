@@ -59,7 +59,7 @@ SERVED: list[tuple[str, dict[str, Any]]] = [
         "diffusion": {"sampler": {"name": "prophet", "inner": "static"}, "cache": "prefix", "block_length": 4},
     }),
     (CHAT, {**ASK, "max_completion_tokens": 4, "stream": True, "stream_options": {"include_usage": True},
-            "diffusion": {"sampler": {"name": "confidence", "threshold": 0.5}, "eos": "keep", "snapshots": True}}),
+            "diffusion": {"sampler": {"name": "confidence", "threshold": 0.5}, "eos": "none", "snapshots": True}}),
     ("/v1/completions", {"prompt": "w5 w7", "diffusion": {
         "canvas": ["w5", 2, "w7", 1], "blocks": {"name": "fixed", "block_length": 4, "min_forwards": 1},
         "trace": True}}),

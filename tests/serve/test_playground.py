@@ -190,7 +190,7 @@ def test_a_form_holds_for_the_answer_or_says_what_is_wrong(browser: Any, written
 
 def test_stop_frees_the_row(tab: Any, server: Live) -> None:
     tab.fill("#length", "192")  # an end of text came before the key on a machine of its own
-    choose(tab, 0, sampler="static", eos="keep")
+    choose(tab, 0, sampler="static", eos="none")
     tab.click("#run")
     tab.wait_for_selector(".t.guess, .t.mask")
     tab.keyboard.press("Escape")

@@ -169,7 +169,7 @@ def test_so_they_do_in_static_turns(combination: Combination) -> None:
 
 
 def test_exact_rows_share_no_forward() -> None:
-    parts = chosen(Combination("confidence", "fixed", "dual", "keep", "tiny-llada"))
+    parts = chosen(Combination("confidence", "fixed", "dual", "none", "tiny-llada"))
     scheduler, clients = Scheduler(bundle("tiny-llada"), "eager", Limits(exact=True, max_rows=3)), [Client(), Client()]
     for seed, client in enumerate(clients):
         scheduler.submit(job(Request.answer([3, 4 + seed], 12, 60), parts), client)
@@ -187,7 +187,7 @@ class Poisoned(Confidence):
 
 
 def test_a_poisoned_row_fails_alone() -> None:
-    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    combination = Combination("confidence", "fixed", "dual", "none", "tiny-llada")
     parts = with_rule(chosen(combination), Poisoned(0.99))
     todo = [Request.answer([3, 4, 5 + seed % 9], 16, 60, seed) for seed in (1, 666, 2, 3)]
     expected = [alone(combination, one, with_rule(parts, Confidence(0.99))) for one in todo]
@@ -216,7 +216,7 @@ class Stalled(Confidence):
 
 
 def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
-    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    combination = Combination("confidence", "fixed", "dual", "none", "tiny-llada")
     parts = with_rule(chosen(combination), Stalled(0.99))
     todo = [Request.answer([3, 4, 5 + seed % 9], 24, 60, seed) for seed in (1, 666, 2)]
     scheduler, clients = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo]
@@ -232,7 +232,7 @@ def test_a_row_that_gets_no_further_fails_alone_and_says_why() -> None:
 
 
 def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    combination = Combination("confidence", "fixed", "dual", "keep", "tiny-llada")
+    combination = Combination("confidence", "fixed", "dual", "none", "tiny-llada")
     todo = [Request.answer([3, 4, 5 + seed], 16, 60, seed) for seed in range(4)]
     scheduler, clients, parts = Scheduler(bundle("tiny-llada"), "eager"), [Client() for _ in todo], chosen(combination)
     whole = SettingBatch.turn
@@ -254,7 +254,7 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_limits_and_ends() -> None:
-    parts = chosen(Combination("confidence", "fixed", "none", "keep", "tiny-llada"))
+    parts = chosen(Combination("confidence", "fixed", "none", "none", "tiny-llada"))
     one = Request.answer([3, 4], 12, 60)
     scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_rows=1, max_waiting=2, max_cells=128))
     late, waiting = Client(), [Client(), Client()]
@@ -276,7 +276,7 @@ def test_limits_and_ends() -> None:
 
 
 def test_the_thread_decodes_and_drains() -> None:
-    parts = chosen(Combination("confidence", "fixed", "dual", "keep", "tiny-llada"))
+    parts = chosen(Combination("confidence", "fixed", "dual", "none", "tiny-llada"))
     clients = [Client() for _ in range(6)]
     with serving("tiny-llada", Limits(max_rows=2)) as scheduler:
         for client in clients:

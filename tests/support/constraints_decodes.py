@@ -20,7 +20,7 @@ from dllm.constraints.rows import RowSets
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
@@ -39,7 +39,9 @@ class Recorded:
 
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
-        self.config = SimpleNamespace(prediction_shift=0, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0)
+        self.config = SimpleNamespace(
+            prediction_shift=0, seed_shift=None, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0
+        )
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)
@@ -60,7 +62,7 @@ def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: in
     """The turns of a case's decode."""
     mask, parts = (
         case["mask"],
-        Parts(sampler_of(case["rule"]), Fixed(case["block_length"]), NoCache(), Keep(), sampling),
+        Parts(sampler_of(case["rule"]), Fixed(case["block_length"]), NoCache(), FullLength(), sampling),
     )
     model: Any = Recorded(case["logits"])
     forward = Forward.of(model, Ids(mask, mask, tuple(case["ends"])), parts)

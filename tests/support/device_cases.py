@@ -49,7 +49,7 @@ class Case:
     sampler: Any = "confidence"
     blocks: Any = BLOCKS
     cache: Any = "none"
-    eos: Any = "keep"
+    eos: Any = "none"
     model: str = ""
     sampling: Sampling = Sampling()
     lag: int | None = None

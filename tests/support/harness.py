@@ -71,7 +71,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "growing"): {"block_length": 8},
     ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
-    ("blocks", "list"): {"lengths": [5, 8, 3]},
+    ("blocks", "lengths"): {"lengths": [5, 8, 3]},
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
     ("blocks", "sliding"): {"block_length": 5, "max_block_length": 7},
@@ -81,7 +81,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "delayed"): {"delay": 2, "refresh_interval": 5},
     ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
     ("cache", "entropy"): {"recent": 3},
-    ("cache", "flash"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    ("cache", "flash_dllm"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "flash_verify"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
@@ -111,7 +111,7 @@ class Combination(Shown):
     sampler: str
     blocks: str
     cache: str = "none"
-    eos: str = "keep"
+    eos: str = "none"
     model: str = "tiny-llada"
 
 
@@ -285,11 +285,11 @@ def combinations() -> Iterator[Combination]:
 def allowed(combination: Combination) -> bool:
     """Whether the parts take each other. What one of them says about itself is no refusal, and is raised.
 
-    What is refused with ``eos=keep``, which asks for nothing, is refused with every policy: four of five combinations
+    What is refused with ``eos=none``, which asks for nothing, is refused with every policy: four of five combinations
     (``test_matrix`` tries some).
     """
     built_parts()
-    if combination.eos != "keep" and not allowed(replace(combination, eos="keep")):
+    if combination.eos != "none" and not allowed(replace(combination, eos="none")):
         return False
     try:
         parts_of(combination)

@@ -18,8 +18,8 @@ from dllm.cache.d2cache import D2Cache
 from dllm.cache.dllm_cache import DLLMCache
 from dllm.cache.dual import Dual
 from dllm.cache.entropy import Entropy
-from dllm.cache.flash import Flash
-from dllm.cache.flash_verify import VerifiedFlash
+from dllm.cache.flash_dllm import FlashDLLM
+from dllm.cache.flash_verify import VerifiedFlashDLLM
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.sliding import SlidingCache
@@ -28,9 +28,9 @@ from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, replaced
-from dllm.eos.cut_last import CutLast
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
+from dllm.eos.stop_at_last_eos import StopAtLastEos
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.easing import Easing
@@ -46,7 +46,7 @@ def vicinity(params: Case) -> CaseParts:
         refresh_interval=params["cache_update_freq"],
     )  # fmt: skip
     blocks = Unrolled(params["block_length"], policy, params["expected_tpf"], params["maximum_unroll"])
-    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
+    eos = FillAfterBlock("any") if params["early_stop"] else FullLength()
     return CaseParts(Confidence(params["threshold"]), blocks, policy, eos)
 
 
@@ -165,8 +165,8 @@ def entropy(params: Case) -> CaseParts:
 
 
 def flash(params: Case) -> CaseParts:
-    policy = Flash(params["block_length"], params["mask_num"], params["track_num"])
-    return CaseParts(Confidence(params["threshold"]), Whole(), policy, CutLast())
+    policy = FlashDLLM(params["block_length"], params["mask_num"], params["track_num"])
+    return CaseParts(Confidence(params["threshold"]), Whole(), policy, StopAtLastEos())
 
 
 def flash_verify(params: Case) -> CaseParts:
@@ -174,10 +174,10 @@ def flash_verify(params: Case) -> CaseParts:
     masks, up to the next multiple of 128."""
     policy = VerifiesAlways(params["block_length"], params["mask_num"], params["track_num"])
     sampler, tail = FlashVerify(params["threshold"], params["gamma"]), 128 if params["tail"] else 0
-    return CaseParts(sampler, InPairs(), policy, CutLast(), tail=tail)
+    return CaseParts(sampler, InPairs(), policy, StopAtLastEos(), tail=tail)
 
 
-class VerifiesAlways(VerifiedFlash):
+class VerifiesAlways(VerifiedFlashDLLM):
     def verified(self, view: CacheView, laid: Tensor) -> Tensor:
         return view.blocks.turn % 2 == 1
 

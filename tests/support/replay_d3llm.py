@@ -18,7 +18,7 @@ from dllm.contract import BlockState, ForwardCost, ForwardPlan, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.eos.base import after_first, answer_ends
 from dllm.eos.fill_at_once import FillAtOnce
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.loop.forward import Forward
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
@@ -35,7 +35,7 @@ def d3llm(params: Case) -> CaseParts:
     kind = Twice if params["reference_quirks"] and dream else Delayed
     cache = NoCache() if delay is None else kind(
         delay, params["refresh_interval"], "each" if dream else "in_turn", query_left=False)  # fmt: skip
-    return CaseParts(rule, blocks, cache, Overwriting() if params["early_stop"] else Keep(), forward=OwnRow)
+    return CaseParts(rule, blocks, cache, Overwriting() if params["early_stop"] else FullLength(), forward=OwnRow)
 
 
 @dataclass(frozen=True)

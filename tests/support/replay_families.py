@@ -24,7 +24,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.models.ids import Ids
 from dllm.models.order import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
@@ -85,7 +85,7 @@ def a2d_mdlm(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     )
     assert params.get("suppress_tokens", [EOS]) == [EOS]
     parts = CaseParts(
-        Quotas([len(one) for one in row["committed"]]), Fixed(params["block_size"]), way[0](), Keep(), sampling
+        Quotas([len(one) for one in row["committed"]]), Fixed(params["block_size"]), way[0](), FullLength(), sampling
     )
     (found,) = decoded(model_of(folder, way[1], None), rows, [params["max_new_tokens"]], parts, IDS)
     double = 2 if sampling.guidance else 1
@@ -163,7 +163,7 @@ def rnd1(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     kept = [length * (steps - k) // steps for k in range(steps + 1)]
     quotas = [before - after for before, after in zip(kept, kept[1:], strict=False)]
     sampler = TemperedEntropy([one for one in quotas if one], params["temperature"], params["eb_gamma"], steps)
-    parts = CaseParts(sampler, Whole(), way[0](), Keep(), PLAIN)
+    parts = CaseParts(sampler, Whole(), way[0](), FullLength(), PLAIN)
     asked = given(Request.answer(row["prompt"], length + 1, MASK), {len(row["prompt"]) + length: PAD})
     (found,) = decoded_requests(model_of(folder, way[1], None), [asked], parts, IDS)
     committed = list(found.committed)

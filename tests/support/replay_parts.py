@@ -33,11 +33,11 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import EosTraits, SamplerTraits
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.eos.cut_canvas import CutCanvas
-from dllm.eos.cut_open import CutOpen
 from dllm.eos.eotp import EoTP
 from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.keep import Keep
+from dllm.eos.none import FullLength
+from dllm.eos.stop_at_eos import StopAtEos
+from dllm.eos.truncate_at_eos import TruncateAtEos
 from dllm.loop.forward import Forward
 from dllm.samplers.bacd import BACD
 from dllm.samplers.base import Sampler
@@ -68,7 +68,7 @@ class CaseParts(Parts):
 
     blocks: Blocks = field(default_factory=Whole)
     cache: Cache = field(default_factory=NoCache)
-    eos: EndOfText = field(default_factory=Keep)
+    eos: EndOfText = field(default_factory=FullLength)
     sampling: Sampling = field(default_factory=lambda: Sampling(suppress_mask=False))
     given: Mapping[int, int] = field(default_factory=dict)
     turns: int | None = None  # at most
@@ -105,7 +105,7 @@ def frechet(params: Case) -> CaseParts:
 
 def localleap(params: Case) -> CaseParts:
     sampler = LocalLeap(params["threshold"], params["relaxed_threshold"], params["radius"])
-    eos = FillAfterBlock("any") if params["early_stop"] else Keep()
+    eos = FillAfterBlock("any") if params["early_stop"] else FullLength()
     return CaseParts(sampler, Fixed(params["block_length"]), eos=eos)
 
 
@@ -145,7 +145,7 @@ def learn2pd(params: Case) -> CaseParts:
     if params["filter"] is not None:
         weights = {name: torch.tensor(params["filters"][params["filter"]][name]) for name in WEIGHTS}
         sampler = Learn2PD(weights, params["accept_threshold"], params["steps"])
-    eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else Keep()
+    eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else FullLength()
     return CaseParts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
 
 
@@ -159,7 +159,7 @@ def adablock(params: Case) -> CaseParts:
 def freedave(params: Case) -> CaseParts:
     threshold, length = params["confidence_threshold"], params["block_length"]
     inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
-    eos = FillAfterBlock("all") if params["early_exit"] else Keep()
+    eos = FillAfterBlock("all") if params["early_exit"] else FullLength()
     sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
     blocks = Fixed(length) if threshold is None else Verified(length)
     return CaseParts(sampler, blocks, CACHES[params["cache"]](), eos)
@@ -242,7 +242,7 @@ def elastic(params: Case) -> CaseParts:
         sampler: Sampler = EachTurn(params.get("tokens_per_iter", 1))
     else:
         sampler = Confidence(params["threshold"])
-    return CaseParts(sampler, Whole(), policy, CutOpen())
+    return CaseParts(sampler, Whole(), policy, StopAtEos())
 
 
 def lopa(params: Case) -> CaseParts:
@@ -291,7 +291,7 @@ def joint_threshold(params: Case) -> CaseParts:
     sampler = rule(params["threshold"], edit, params["max_post_edit_steps"] + (form != "published"), **options)
     if isinstance(sampler, Spread):
         sampler.quotas = params["block_length"], params["num_inference_steps"]
-    eos = StopAfterBlock() if params.get("eos_early_stop") else Keep()
+    eos = StopAfterBlock() if params.get("eos_early_stop") else FullLength()
     return CaseParts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
 
 
@@ -353,7 +353,7 @@ def window_diffusion(params: Case) -> CaseParts:
     policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
                     refresh_candidates="first", reference_eos=params["early_stop"])  # fmt: skip
     if params["early_stop"]:
-        return CaseParts(Static(score=params["alg"]), Whole(), policy, CutCanvas())
+        return CaseParts(Static(score=params["alg"]), Whole(), policy, TruncateAtEos())
     sampling = Sampling(suppress_mask=False, tempered=True)
     # The published loop ends with its last step, even if that opens a phase and leaves masks.
     return CaseParts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)

@@ -111,7 +111,7 @@ def right(operation: str, n: int, sampler: Sampler, rows: int = ROWS, temperatur
     """Share of valid answers and mean forwards when a sampler decodes the perfect model."""
     size = length(operation, n)
     decoder = Decoder(
-        ideal(operation, n), sampler, "whole", eos="keep", gen_length=size, batch_size=rows, temperature=temperature
+        ideal(operation, n), sampler, "whole", eos="none", gen_length=size, batch_size=rows, temperature=temperature
     )
     found, valid = decoder(PROMPT, samples=rows), set(outputs(operation, n))
     share = sum(tuple(result.canvas) in valid for result in found) / rows
@@ -146,12 +146,12 @@ def test_random_order_is_as_good_as_any_for_symmetric_operations() -> None:
 
 def test_greedy_decoding_in_one_step_copies_what_should_be_replaced() -> None:
     for n in (3, 4, 6):
-        decoder = Decoder(ideal("replace_random", n), Static(steps=1), "whole", eos="keep", gen_length=n)
+        decoder = Decoder(ideal("replace_random", n), Static(steps=1), "whole", eos="none", gen_length=n)
         assert decoder(PROMPT)[0].canvas == list(range(n))
 
 
 def test_greedy_shuffling_in_one_step_repeats_one_item() -> None:
-    decoder = Decoder(ideal("shuffle", 5), Static(steps=1), "whole", eos="keep", gen_length=5)
+    decoder = Decoder(ideal("shuffle", 5), Static(steps=1), "whole", eos="none", gen_length=5)
     assert len(set(decoder(PROMPT)[0].canvas)) == 1
 
 

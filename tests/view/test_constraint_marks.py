@@ -85,7 +85,7 @@ def test_traces_of_earlier_versions_have_pages() -> None:
 def decoder() -> Decoder:
     texts = Choice(["Kai, Ada, Ben", "Ada, Ben, Kai, Kai"])
     schedule = part("sampler", "static", per_step=4)
-    return Decoder(load("mini-llada"), schedule, "whole", eos="keep", gen_length=12, constraint=texts)
+    return Decoder(load("mini-llada"), schedule, "whole", eos="none", gen_length=12, constraint=texts)
 
 
 def test_the_picture_has_the_marks_of_the_turns(decoder: Decoder) -> None:

@@ -58,7 +58,7 @@ def test_the_legend_explains_it_where_it_is_there() -> None:
 
 
 def test_the_picture_and_the_stream_follow_what_is_replaced(tiny: Path) -> None:
-    decoder = Decoder(load(tiny), JointThreshold(0.0, 0.0), eos="keep", gen_length=24)
+    decoder = Decoder(load(tiny), JointThreshold(0.0, 0.0), eos="none", gen_length=24)
     prompt, pictures, seen = "w1 w2", list[Picture](), 0
     result = decoder(prompt)[0]
     snapshots = decoder.stream(prompt)

@@ -31,7 +31,7 @@ def model(tiny: Path) -> Model:
 
 
 def decoder_of(model: Model, batch_size: int = 1) -> Decoder:
-    return Decoder(model, sampler="static", blocks="fixed", eos="keep", gen_length=64, batch_size=batch_size)
+    return Decoder(model, sampler="static", blocks="fixed", eos="none", gen_length=64, batch_size=batch_size)
 
 
 def terminal(colours: Colours = None, width: int = 60, height: int = 12, **options: Any) -> Console:
@@ -131,7 +131,7 @@ def test_animation_shows_every_turn_and_the_masks_before_the_first(
     slept: list[float] = []
     shown: list[tuple[int, int, int]] = []
     monkeypatch.setattr(live.time, "sleep", slept.append)
-    decoder = Decoder(model, "static", "whole", eos="keep", gen_length=64)
+    decoder = Decoder(model, "static", "whole", eos="none", gen_length=64)
     view = view_of(decoder)
     view.animate = True
 
@@ -175,7 +175,7 @@ def test_the_status_ends_with_the_speed_that_the_table_says(model: Model, monkey
 
     monkeypatch.setattr(Forward, "__call__", slow)
     monkeypatch.setattr("dllm.record.stopwatch.time.perf_counter", lambda: clock[0])
-    decoder = Decoder(model, sampler="static", blocks="whole", eos="keep", gen_length=4)
+    decoder = Decoder(model, sampler="static", blocks="whole", eos="none", gen_length=4)
     watch = Stopwatch()
     console = Console(file=io.StringIO(), force_terminal=True, width=60, height=12, legacy_windows=False)
     with LiveView(console, decoder.prompts.text, decoder.model.ids, watch=watch) as view:

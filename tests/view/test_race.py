@@ -48,7 +48,7 @@ def run_race(model: Model) -> Race:
 
         patch.setattr(Forward, "__call__", slow)
         rule = part("sampler", "static", steps=steps)
-        decoder, watch = Decoder(model, rule, "whole", eos="keep", gen_length=12), Stopwatch()
+        decoder, watch = Decoder(model, rule, "whole", eos="none", gen_length=12), Stopwatch()
         film = DecodeFilm(watch)
         ((_, result),) = decoder.run([decoder.request("w1 w2")], observe=film, watch=watch)
         clock[0] += 7.0  # what comes between two decodes
@@ -145,7 +145,7 @@ def test_compare_in_a_terminal_ends_as_a_race(
         return Console(file=out, force_terminal=terminal[0], width=90, height=24, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(command, "Console", console)
-    given = ["prompt=w1 w2", "compare=true", "eos=keep", "sampler.threshold=0.2"]
+    given = ["prompt=w1 w2", "compare=true", "eos=none", "sampler.threshold=0.2"]
     assert run(*given, "name=one").code == 0
     screen = out.getvalue()
     (row,) = [json.loads(line) for line in (tmp_path / "runs/one/results.jsonl").read_text().splitlines()]

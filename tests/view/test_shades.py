@@ -89,7 +89,7 @@ def model() -> Model:
 
 def test_every_mask_shows_the_proposal_of_the_forward_before_it_is_committed(model: Model) -> None:
     """Two blocks of 8: the second has no guesses before it opens. What is committed is what was guessed."""
-    decoder = Decoder(model, "confidence", part("blocks", "fixed", block_length=8), eos="keep", gen_length=16)
+    decoder = Decoder(model, "confidence", part("blocks", "fixed", block_length=8), eos="none", gen_length=16)
     brush = CanvasRenderer(terminal("truecolor", no_color=False), decoder.prompts.text, model.ids)
     picture, opened = None, 0
     for turn in decoder.turns('Sort the list:\n["Kai", "Emma", "Hugo"]'):
@@ -125,7 +125,7 @@ def assert_drawn(brush: CanvasRenderer, picture: Picture, guessed: list[int], tu
 
 
 def test_a_position_that_is_taken_back_is_a_plain_mask_until_it_is_scored_again(model: Model) -> None:
-    decoder = Decoder(model, "saber", "whole", eos="keep", gen_length=32)
+    decoder = Decoder(model, "saber", "whole", eos="none", gen_length=32)
     picture, undone = None, 0
     for turn in decoder.turns("Latin square:\nA,B,C,D"):
         picture = picture or Picture.of(turn.canvas)

@@ -30,7 +30,7 @@ def model() -> Model:
 
 
 def traced(model: Model, sampler: str, **options: Any) -> Trace:
-    decoder = Decoder(model, part("sampler", sampler, **options), "whole", eos="keep", gen_length=16)
+    decoder = Decoder(model, part("sampler", sampler, **options), "whole", eos="none", gen_length=16)
     trace = decoder(PROMPT, trace=True)[0].trace
     assert trace is not None
     return trace
@@ -345,9 +345,9 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
 
 
 def test_parts_have_the_names_that_one_types() -> None:
-    found = composed(["sampler=prophet", "sampler/inner=localleap", "blocks=whole", "cache=dpad", "eos=keep"])
+    found = composed(["sampler=prophet", "sampler/inner=localleap", "blocks=whole", "cache=dpad", "eos=none"])
     assert part_facts(plain_config(found)) == {
-        "model": "mini-llada", "sampler": "prophet(localleap)", "blocks": "whole", "cache": "dpad", "eos": "keep",
+        "model": "mini-llada", "sampler": "prophet(localleap)", "blocks": "whole", "cache": "dpad", "eos": "none",
     }  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
 from dllm.errors import nearest
-from dllm.words.meaning import Meaning, as_listed, meaning, typed
-from dllm.words.table import COMMANDS, OTHER_CHOICES
+from dllm.words.meaning import Meaning, as_listed, meaning, other_choice, typed
+from dllm.words.table import COMMANDS
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets
@@ -124,8 +124,8 @@ def of_choice(group: str, value: str) -> str | None:
     """The choice of ours that a word of elsewhere is: ``sampler=low_confidence``, ``model=FOLDER``."""
     if group == "model" and (advice := of_model(value)) is not None:
         return advice
-    if as_listed(value) in OTHER_CHOICES.get(group, {}):
-        return f"write {OTHER_CHOICES[group][as_listed(value)]}"
+    if (advice := other_choice(group, value)) is not None:
+        return advice
     same = [name for name in choices(group) if as_listed(name) == as_listed(value)]
     return f"write {group}={same[0]}" if same else None
 

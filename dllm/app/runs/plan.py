@@ -186,8 +186,8 @@ def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
         return chosen
     if "_target_" not in config["task"]:
         raise UserError(
-            f"constraint=item is what each question of a task says of its answer, and task={config['task']['name']} "
-            "has no questions. Choose a task that has, or give the constraint itself."
+            f"constraint=from_task is what each question says of its answer, and task={config['task']['name']} has no "
+            "questions. Choose a task that has, or give the constraint itself."
         )
     return None
 

@@ -98,7 +98,5 @@ def show_log(form: str = "text") -> None:
     """The server's log goes to stderr, with the time; of uvicorn only what goes wrong. form: of ``task.log``."""
     from dllm.serve.log import formatter
 
-    handler = VisibleLog(sys.stderr)
-    handler.setFormatter(formatter(form))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.basicConfig(level=logging.WARNING, handlers=[VisibleLog(formatter(form))])
     logging.getLogger("dllm.serve").setLevel(logging.INFO)

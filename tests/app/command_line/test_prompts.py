@@ -36,14 +36,14 @@ def test_a_demo_model_says_what_it_cannot_know_and_no_other_model_does(run: Run)
 
 
 def test_a_comparison_leaves_the_trace_of_the_chosen_setting(run: Run) -> None:
-    outcome = run("prompt=w1", "sampler=static", "sampler.steps=4", "eos=keep", "compare=true", "trace=true")
+    outcome = run("prompt=w1", "sampler=static", "sampler.steps=4", "eos=none", "compare=true", "trace=true")
     (row,), (other,) = outcome.rows(), outcome.rows("compare.jsonl")
     trace = json.loads((outcome.run / "traces" / "1-0.json").read_text())
     assert (row["nfe"], other["nfe"]) == (4, 16) and len(trace["trace"]["turns"]) == 4
 
 
 def test_every_part_and_number_can_be_chosen(run: Run) -> None:
-    outcome = run("sampler=static", "sampler.steps=4", "eos=keep", "samples=2", "batch_size=2", "seed=7", "prompt=w1")
+    outcome = run("sampler=static", "sampler.steps=4", "eos=none", "samples=2", "batch_size=2", "seed=7", "prompt=w1")
     assert [row["nfe"] for row in outcome.rows()] == [4, 4]
     assert [row["seed"] for row in outcome.rows()] == [7, 8]
 
@@ -75,7 +75,7 @@ PROMPTS = """{"prompt": "w1 w2", "id": "first"}
 
 def test_broken_lines_of_prompts_are_reported_and_skipped(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(PROMPTS)
-    outcome = run("prompts=p.jsonl", "batch_size=3", "eos=keep")
+    outcome = run("prompts=p.jsonl", "batch_size=3", "eos=none")
     assert outcome.code == 0
     assert [row["id"] for row in sorted(outcome.rows(), key=lambda row: row["seed"])] == ["first", "3", "5", "6"]
     skipped = re.findall(r"line (\d+) is skipped", outcome.err)
@@ -94,7 +94,7 @@ def test_a_file_without_a_usable_line_is_refused(run: Run, tmp_path: Path) -> No
 
 def test_compare_shows_both_ways_and_whether_they_agree(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "w1 w2"}\n{"prompt": "w3"}\n')
-    outcome = run("prompts=p.jsonl", "compare=true", "eos=keep", "sampler.threshold=0.2")
+    outcome = run("prompts=p.jsonl", "compare=true", "eos=none", "sampler.threshold=0.2")
     fast, slow = outcome.rows(), outcome.rows("compare.jsonl")
     assert [row["nfe"] for row in slow] == [16, 16] and sum(row["nfe"] for row in fast) < 32
     same = sum(a["tokens"] == b["tokens"] for a, b in zip(fast, slow, strict=True))

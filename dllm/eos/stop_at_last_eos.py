@@ -10,7 +10,7 @@ from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, answer_ends
 
 
-class CutLast(EndOfText):
+class StopAtLastEos(EndOfText):
     """The first turn that commits an EOS cuts behind its rightmost one. Later turns do not cut again."""
 
     traits = EosTraits(at_once=True, shrinks=False, fills=False)

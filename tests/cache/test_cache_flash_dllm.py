@@ -13,12 +13,12 @@ from test_caches import Windowed, canvases
 from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
-from dllm.cache.flash import Flash, products
+from dllm.cache.flash_dllm import FlashDLLM, products
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
-from dllm.eos.cut_last import CutLast
-from dllm.eos.cut_open import CutOpen
+from dllm.eos.stop_at_eos import StopAtEos
+from dllm.eos.stop_at_last_eos import StopAtLastEos
 from dllm.models.attention import Visible
 from dllm.models.memory import NoCacheMemory, Projected
 from dllm.samplers.confidence import Confidence
@@ -30,8 +30,8 @@ BOTH = ["tiny-llada", "tiny-dream"]
 def test_full_forwards_are_no_cache_over_the_same_window(name: str) -> None:
     for blocks in (Whole(), Fixed(8)):
         expected = canvases(name, Confidence(), blocks, Windowed())
-        assert canvases(name, Confidence(), blocks, Flash(5, track_windows=-1)) == expected
-        assert canvases(name, Confidence(), blocks, Flash(5, 1, 1)) != expected
+        assert canvases(name, Confidence(), blocks, FlashDLLM(5, track_windows=-1)) == expected
+        assert canvases(name, Confidence(), blocks, FlashDLLM(5, 1, 1)) != expected
 
 
 @pytest.mark.parametrize(("name", "shift"), [("tiny-llada", 0), ("tiny-dream", 1)])
@@ -39,7 +39,7 @@ def test_masks_commits_and_the_budget_are_computed(name: str, shift: int) -> Non
     """11 + 24 columns, two tokens a forward, windows of 4: 8 masks, what predicts them, and 8 decided columns, of which
     the last commits are two."""
     committed: list[int] = []
-    for number, (turn, columns) in enumerate(run(name, Flash(4, 2, 2), requests()[0])):
+    for number, (turn, columns) in enumerate(run(name, FlashDLLM(4, 2, 2), requests()[0])):
         masks = turn.canvas.masked[0].nonzero()[:, 0].tolist()
         if number == 0:
             assert columns == list(range(35))
@@ -68,7 +68,7 @@ def test_positions_rank_by_raw_products_of_queries_and_keys() -> None:
 def test_the_most_attended_columns_are_computed_once_more() -> None:
     """One forward later, against the attention of an ordinary run of the network."""
     request, network = requests()[0], model("tiny-llada")
-    (first, _), (_, columns), *_ = run("tiny-llada", Flash(4, 1, 1), request)
+    (first, _), (_, columns), *_ = run("tiny-llada", FlashDLLM(4, 1, 1), request)
     totals = torch.zeros(35, dtype=torch.float64)
 
     class Watching(NoCacheMemory):
@@ -97,21 +97,21 @@ def view_of(canvas: Canvas) -> View:
 
 
 def test_the_first_turn_with_an_end_cuts_behind_its_last_one() -> None:
-    """61 ends a text. Two ends in one turn: ``cut_open`` goes by the first of them. A later one changes nothing."""
+    """61 ends a text. Two ends in one turn: ``stop_at_eos`` goes by the first of them. A later one changes nothing."""
     canvas = Canvas.of([Request.answer([62, 55], 8, 60), Request.answer([62, 61, 55], 6, 60)], 61)
     view = view_of(canvas)
     commit = canvas.no_positions.clone()
     commit[0, [3, 5, 7]] = True
     tokens = torch.zeros_like(canvas.tokens).index_fill(1, torch.tensor([3, 5]), 61)
     step, after = view.step(commit, tokens=tokens), canvas.commit(commit, tokens)
-    cut = CutLast().cut(after, view, step, 61, commit.any(1))
+    cut = StopAtLastEos().cut(after, view, step, 61, commit.any(1))
     assert cut.end.tolist() == [6, 9] and cut.shortened.tolist() == [True, False]
     assert bool(cut.valid.eq(canvas.valid).all()) and cut.undecided[0].nonzero()[:, 0].tolist() == [2, 4]
-    assert CutOpen().cut(after, view, step, 61, commit.any(1)).end.tolist() == [4, 9]
+    assert StopAtEos().cut(after, view, step, 61, commit.any(1)).end.tolist() == [4, 9]
     again = commit & False
     again[0, 4] = again[1, 8] = True
     ends = torch.full_like(tokens, 61)
-    later = CutLast().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), 61, commit.any(1))
+    later = StopAtLastEos().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), 61, commit.any(1))
     assert later.end.tolist() == [6, 9] and later.shortened.tolist() == [True, True]
 
 
@@ -121,7 +121,7 @@ def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
     view, commit = view_of(canvas), canvas.no_positions.clone()
     commit[0, 2] = True
     ends = torch.full_like(canvas.tokens, 61)
-    cut = CutLast().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61, commit.any(1))
+    cut = StopAtLastEos().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61, commit.any(1))
     assert not cut.shortened.any()
 
 
@@ -134,10 +134,10 @@ def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
 )  # fmt: skip
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Flash(**options)
+        FlashDLLM(**options)
 
 
 @pytest.mark.parametrize(("sampler", "message"), [("wino", "no room for the extra"), ("ete", "several candidates")])
 def test_what_cannot_work_is_refused(sampler: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"cache=flash .*{message}"):
-        list(turns(Combination(sampler, "fixed", "flash"), requests()[:1]))
+    with pytest.raises(UserError, match=f"cache=flash_dllm .*{message}"):
+        list(turns(Combination(sampler, "fixed", "flash_dllm"), requests()[:1]))

@@ -11,7 +11,7 @@ from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
-class CutCanvas(EndOfText):
+class TruncateAtEos(EndOfText):
     """Columns behind the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
     plan forces does not cut (as published: the first forward of a phase)."""
 

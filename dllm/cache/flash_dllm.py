@@ -22,7 +22,7 @@ from dllm.models.memory import Memory, Projected
 FIRST_LAYER = 2  # the layers before it say little about what matters
 
 
-class Flash(Buffered):
+class FlashDLLM(Buffered):
     """The first forward is full. Each later one computes the leftmost masks, ``mask_windows`` windows of them, what was
     just committed, and with it as many decided positions as fill ``track_windows`` windows: those whose keys have the
     largest products with the queries of the leftmost window. Only the masks of the leftmost window, of
@@ -69,7 +69,7 @@ class Flash(Buffered):
 
 
 class FlashSession(BufferSession):
-    policy: Flash
+    policy: FlashDLLM
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return FlashMemory(self, forward, call)

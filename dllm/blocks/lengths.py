@@ -15,7 +15,7 @@ from dllm.contract.traits import BlocksTraits
 from dllm.errors import UserError
 
 
-class ListBlocks(Blocks):
+class Lengths(Blocks):
     """Blocks of ``lengths`` columns in order, counted from ``Canvas.grid``; the last length repeats."""
 
     traits = BlocksTraits(slides=False, rolls_back=False)

@@ -10,7 +10,7 @@ from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 
 
-class Keep(EndOfText):
+class FullLength(EndOfText):
     """The canvas stays as it is; only the result's text ends at the first EOS."""
 
     traits = EosTraits(at_once=False, shrinks=False, fills=False)

@@ -10,7 +10,7 @@ from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
-class CutOpen(EndOfText):
+class StopAtEos(EndOfText):
     """The first turn that commits an EOS cuts behind its leftmost one. Later turns do not cut again."""
 
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
