@@ -21,20 +21,20 @@ class SlidingCache(Buffered):
     before it or as many as it has moved by, and ``suffix_window`` columns behind it: what has just been committed is
     computed once more when the window passes it.
 
-    reference_first: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
+    as_published: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
     """
 
     traits = Buffered.traits.but(committed=True)
 
     def __init__(
         self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,
-        reference_first: bool = False,
+        as_published: bool = False,
     ) -> None:  # fmt: skip
         in_range("cache.prefix_window", prefix_window, 0, advice="It counts columns.")
         in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns.")
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts commits; 1 is cache=none.")
         self.prefix_window, self.suffix_window = prefix_window, suffix_window
-        self.refresh_interval, self.reference_first = refresh_interval, reference_first
+        self.refresh_interval, self.as_published = refresh_interval, as_published
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -58,7 +58,7 @@ class SlidingCache(Buffered):
         columns = canvas.columns >= (blocks.begin - before)[:, None]
         columns = full[:, None] | columns & (canvas.columns < (blocks.end + self.suffix_window)[:, None])
         forced = None
-        if shift and self.reference_first:
+        if shift and self.as_published:
             open_ = canvas.undecided & blocks.in_block
             forced = open_ & (open_.cumsum(1) == 1) & full[:, None]
         state = {"commits": commits.masked_fill(full, 0), "begin": blocks.begin}

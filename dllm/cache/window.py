@@ -27,9 +27,9 @@ class Window(Buffered):
     queries: ``masks`` is that (LLaDA's code). ``range`` (Dream's) computes the columns from the phase's first mask to
     the end of the active ones, and attends to one mask fewer. refresh_scope ``all``: a phase's first forward sees the
     far field too. refresh_candidates: what that forward may commit: the active masks, all, or exactly the first one.
-    recent_includes_refresh: the phase computes those commits in all its forwards, not in one. reference_eos: every
+    recent_includes_refresh: the phase computes those commits in all its forwards, not in one. eos_as_published: every
     forward after a committed end of text is the first of a phase (with eos=truncate_at_eos: the adaptive length). As
-    published: masks, all, all, false for LLaDA; range, window, first and reference_eos for Dream.
+    published: masks, all, all, false for LLaDA; range, window, first and eos_as_published for Dream.
     """
 
     traits = Buffered.traits.but(bounded_shapes=True, full_on_open=False)
@@ -37,7 +37,7 @@ class Window(Buffered):
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
         refresh_scope: str = "window", refresh_candidates: str = "active", recent_includes_refresh: bool = True,
-        reference_eos: bool = False,
+        eos_as_published: bool = False,
     ) -> None:  # fmt: skip
         in_choices("cache.queries", queries, ("masks", "range"))
         in_choices("cache.refresh_scope", refresh_scope, ("window", "all"))
@@ -46,7 +46,7 @@ class Window(Buffered):
         in_range("cache.refresh_interval", refresh_interval, 1)
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
-        self.recent_includes_refresh, self.reference_eos = recent_includes_refresh, reference_eos
+        self.recent_includes_refresh, self.eos_as_published = recent_includes_refresh, eos_as_published
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -73,7 +73,7 @@ class Window(Buffered):
         rank = masks.cumsum(1)
         active, first = masks & (rank <= self.active_tokens), masks & (rank == 1)
         refresh = view.blocks.turn % self.refresh_interval == 0
-        if self.reference_eos:
+        if self.eos_as_published:
             refresh = refresh | canvas.shortened
         anchor = torch.where(refresh, (first * canvas.columns).sum(1), state["anchor"])
         begins, before = refresh[:, None], state["refreshed"][:, None]
@@ -115,7 +115,7 @@ class Window(Buffered):
         """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
         predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
         multiples of 16, so that shapes repeat."""
-        if self.range or self.reference_eos:
+        if self.range or self.eos_as_published:
             return (length,) * len(known)
         found = []
         for row in known:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dllm.constrained.row import ConstrainedRow, Ints, told_rows
+from dllm.constrained.row import ConstrainedRow, Ints, rows_to_host
 from dllm.constraints.rows import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
@@ -88,7 +88,7 @@ def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) 
         step.remask,
         edit,
     )
-    told = told_rows(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
+    told = rows_to_host(torch.stack([part.double() for part in parts]).transpose(0, 1), numbers).swapaxes(0, 1)
     commit, *flags = told[2:] > 0
     other, waits = np.zeros((2, *commit.shape), bool)
     lines = zip(commit, told[0].astype(np.int64), told[1], *flags, other, waits, strict=True)

@@ -17,7 +17,7 @@ from dllm.common.rowwise import Owner, update_rows
 from dllm.constrained.admission import admitted
 from dllm.constrained.fits import ConstrainedCell, banned, proposed_anew
 from dllm.constrained.joint import jointly
-from dllm.constrained.row import ConstrainedRow, Ints, clock, told_rows
+from dllm.constrained.row import ConstrainedRow, Ints, clock, rows_to_host
 from dllm.constraints.rows import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas
@@ -66,7 +66,7 @@ class ConstrainedBatch:
             seen = list(self._seen(canvas, owner, scores))
             cells = [cell for one in seen for cell in cells_of(one, scores)]
             scores, other = proposed_anew(banned(scores, cells), cells)
-            counts = other.sum(1).tolist() if any(cell.anew for cell in cells) else [0] * len(other)
+            counts = other.sum(1).tolist() if any(cell.repropose for cell in cells) else [0] * len(other)
             for one in seen:
                 one.row.steered += counts[one.number]
         return scores, other
@@ -115,7 +115,7 @@ class ConstrainedBatch:
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]
         ends = canvas.end[:, None], canvas.temperature[:, None] > 0
-        told = told_rows(torch.cat([*parts, *ends], 1), numbers)
+        told = rows_to_host(torch.cat([*parts, *ends], 1), numbers)
         places: dict[int, int] = {}
         for number, line in zip(numbers, told, strict=True):
             row = self.rows[rows[number]]

@@ -26,7 +26,7 @@ class ConstrainedCell:
     candidate: int  # whose cell it is
     column: int  # of the canvas
     allowed: ClassSet  # the classes of tokens that may stand there
-    anew: bool  # the proposal is made anew
+    repropose: bool  # the proposal is made anew
     token: int | None = None  # it is this one (None: the best of what may stand there)
 
 
@@ -34,19 +34,19 @@ def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Sco
     """The scores [N] with proposals that fit, and where these are not the model's own [N, L]."""
     assert scores.repropose is not None, "the forward offers its logits to rows under constraints"
     values = {"token": scores.token, "confidence": scores.confidence, **scores.statistics}
-    asked = list(chunks([cell for cell in cells if cell.anew]))
+    asked = list(chunks([cell for cell in cells if cell.repropose]))
     if asked:
         values = {name: value.clone() for name, value in values.items()}
     for part in asked:
         row, column = cell_places(part, scores.token.device)
-        for name, new in anew(scores.repropose, part, row, column, scores.token[row, column]).items():
+        for name, new in repropose(scores.repropose, part, row, column, scores.token[row, column]).items():
             values[name][row, column] = torch.where(new.isnan(), values[name][row, column], new).to(values[name].dtype)
     other = values["token"] != scores.token
     token, confidence = values.pop("token"), values.pop("confidence")
     return replace(scores, token=token, confidence=confidence, statistics=values), other
 
 
-def anew(
+def repropose(
     again: Reproposer, cells: Sequence[ConstrainedCell], row: Tensor, column: Tensor, own: Tensor
 ) -> dict[str, Tensor]:
     """Proposals and statistics [k] of cells of one constraint, float64; nan where those of the model's ``own`` [k]
@@ -66,15 +66,15 @@ def banned(scores: Scores, cells: Sequence[ConstrainedCell]) -> Scores:
     """The scores with -inf for what does not fit, in all logits that samplers read."""
     logits, lookup = scores.logits, scores.lookup
     if logits is not None:
-        out = unfit(cells, logits.columns, logits.values.shape[-1])
+        out = disallowed(cells, logits.columns, logits.values.shape[-1])
         logits = Logits(logits.values.masked_fill(out, -torch.inf), logits.columns)
     if lookup is not None:
         assert scores.repropose is not None
-        lookup = replace(lookup, banned=unfit(cells, lookup.columns, scores.repropose.vocab))
+        lookup = replace(lookup, banned=disallowed(cells, lookup.columns, scores.repropose.vocab))
     return replace(scores, logits=logits, lookup=lookup)
 
 
-def unfit(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) -> Tensor:
+def disallowed(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) -> Tensor:
     """Which ids fit nowhere [N, n, V], at ``columns`` [N, n]."""
     out = torch.zeros(*columns.shape, vocab, dtype=torch.bool, device=columns.device)
     for part in chunks(cells):

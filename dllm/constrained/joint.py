@@ -30,7 +30,7 @@ def jointly(
     if best is None:
         return cells
     told = zip(cells, best.ids, own, strict=True)
-    return [replace(cell, anew=cell.anew or token != old, token=token) for cell, token, old in told]
+    return [replace(cell, repropose=cell.repropose or token != old, token=token) for cell, token, old in told]
 
 
 def maxima(scores: Scores, cells: Sequence[ConstrainedCell]) -> list[Maxima]:

@@ -67,7 +67,7 @@ class ConstrainedRow:
         )
 
 
-def told_rows(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
+def rows_to_host(parts: Tensor, numbers: Sequence[int]) -> NDArray[Any]:
     """Some of the rows of ``parts`` [N, ...], in one copy from the device."""
     if len(numbers) < len(parts):
         parts = parts[torch.tensor(numbers, device=parts.device)]

@@ -163,7 +163,7 @@ class TokenLanguage:
         key = 3 * (forward.number << 40 | backward.number) + kind
         found = self._fitting.get(key)
         if found is None:
-            found = self._class_set(self.transitions.fitting(forward.members, backward.members, kind))
+            found = self._class_set(self.transitions.allowed_classes(forward.members, backward.members, kind))
             self._fitting[key] = found
             self.entries += 1
         return found

@@ -60,7 +60,7 @@ class Transitions:
             runs.backward(members, found)
         return found
 
-    def fitting(self, forward: Bits, backward: Bits, kind: int) -> Bits:
+    def allowed_classes(self, forward: Bits, backward: Bits, kind: int) -> Bits:
         """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
         edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
         crossed = forward.take(edges.source)

@@ -37,16 +37,16 @@ class AttentionWeights:
     # attention sinks
     received: Tensor | None
 
-    def among(self, pairs: Tensor) -> Tensor:
+    def between_masks(self, pairs: Tensor) -> Tensor:
         """``pairs`` [N, m, L], such as the weights, of those columns alone [N, m, m]."""
         inside = self.columns.clamp(max=pairs.shape[2] - 1)
         return pairs.gather(2, inside[:, None].expand(-1, inside.shape[1], -1))
 
-    def narrowed(self, values: Tensor) -> Tensor:
+    def at_masks(self, values: Tensor) -> Tensor:
         """values [N, L] at those columns [N, m]; 0 where there is none."""
         inside = self.columns.clamp(max=values.shape[1] - 1)
         return values.gather(1, inside).masked_fill(self.columns >= values.shape[1], 0)
 
-    def widened(self, values: Tensor, over: Tensor) -> Tensor:
+    def scatter_to(self, values: Tensor, over: Tensor) -> Tensor:
         """``over`` [N, L] with values [N, m] at those columns."""
         return torch.cat([over, over[:, :1]], 1).scatter(1, self.columns, values)[:, :-1]

@@ -83,11 +83,11 @@ def debts(
 ) -> Tensor:  # fmt: skip
     """What each open position [N, L] owes when ``rounds`` have been chosen, each of the highest score - weight * debt
     (of equals the first): a[k, i] error[i] for every i chosen before k."""
-    score, error, left = (attention.narrowed(one) for one in (score, error, open_))
-    among, debt = attention.among(attention.weights), torch.zeros_like(score)
+    score, error, left = (attention.at_masks(one) for one in (score, error, open_))
+    among, debt = attention.between_masks(attention.weights), torch.zeros_like(score)
     for _ in range(rounds):
         at = torch.where(left, score - weight * debt, -torch.inf).argmax(1, keepdim=True)
         left = left.scatter(1, at, False)
         owed = among.gather(2, at[:, None].expand(-1, among.shape[1], 1)).squeeze(2) * error.gather(1, at)
         debt = torch.where(left, debt + owed, debt)
-    return attention.widened(debt, torch.zeros_like(open_, dtype=debt.dtype))
+    return attention.scatter_to(debt, torch.zeros_like(open_, dtype=debt.dtype))

@@ -105,17 +105,17 @@ def credited(view: View, state: State) -> tuple[Scores, State]:
         lookup(held).flatten(0, 1), token, first, normal, held.flatten(0, 1), credit.gather(1, slots).flatten(0, 1),
         live, beta, gamma, alpha, triton=lookup.triton,
     )  # fmt: skip
-    token, confidence = laid_over(scores.token, rows, token), laid_over(scores.confidence, rows, confidence)
+    token, confidence = scatter_into(scores.token, rows, token), scatter_into(scores.confidence, rows, confidence)
     acts = view.active[:, None]
     now = replace(
         scores, token=torch.where(acts, token, scores.token),
         confidence=torch.where(acts, confidence, scores.confidence),
     )  # fmt: skip
     kept = credit * state["beta"][:, None, None]
-    return now, {"ids": laid_over(ids, rows, held), "credit": laid_over(kept, rows, gained)}
+    return now, {"ids": scatter_into(ids, rows, held), "credit": scatter_into(kept, rows, gained)}
 
 
-def laid_over(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+def scatter_into(values: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     """``values`` [B, L, ...] with ``new`` [B n, ...] at columns ``rows`` [B, n] (L: no column)."""
     new = new.view(*rows.shape, *values.shape[2:])
     place = rows.view(*rows.shape, *[1] * (values.dim() - 2)).expand_as(new)

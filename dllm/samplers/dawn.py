@@ -59,15 +59,15 @@ class Dawn(Sampler):
         assert found is not None, "dawn without attention"
         edge = self.edges(found, view.canvas.columns, state)
         sure = view.open & (confidence >= state["threshold"][:, None])
-        open_, confident = found.narrowed(view.open), found.narrowed(confidence)
+        open_, confident = found.at_masks(view.open), found.at_masks(confidence)
         induced = open_ & (edge & self.anchors(view, state)[:, None]).any(2)
         induced &= confident >= state["induced_threshold"][:, None]
-        induces = found.widened(induced, view.canvas.no_positions)
+        induces = found.scatter_to(induced, view.canvas.no_positions)
         excluded = (edge & sure[:, None]).any(2) & (edge & induces[:, None]).any(2)
-        rest = open_ & ~found.narrowed(sure) & ~induced & ~excluded
+        rest = open_ & ~found.at_masks(sure) & ~induced & ~excluded
         rest &= confident >= state["low_threshold"][:, None]
-        free = independent(confident, rest, found.among(edge))
-        accepted = sure | found.widened(induced | free, view.canvas.no_positions)
+        free = independent(confident, rest, found.between_masks(edge))
+        accepted = sure | found.scatter_to(induced | free, view.canvas.no_positions)
         forced = argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True)
         return view.step(accepted | forced, accepted=accepted)
 

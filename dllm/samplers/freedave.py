@@ -29,11 +29,11 @@ class FreeDave(Wrapper):
 
     A row in which the cache's plan forces positions (Dream's first of a block) drafts on top of these, from scores that
     are stale by then. A rule that judges single positions cannot judge them, so each draft adds the most confident one.
-    draft_steps: candidates per turn. reference_branches: offer min(draft_steps, masks) candidates even if some are
+    draft_steps: candidates per turn. as_published: offer min(draft_steps, masks) candidates even if some are
     equal, as published (it costs query tokens).
     """
 
-    def __init__(self, inner: Sampler, draft_steps: int = 4, reference_branches: bool = False) -> None:
+    def __init__(self, inner: Sampler, draft_steps: int = 4, as_published: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
         if not (inner.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
             raise UserError(
@@ -44,7 +44,7 @@ class FreeDave(Wrapper):
             )
         super().__init__(inner)
         self.traits = self.traits.but(branches=True, commits_ahead=True, plans_ahead=False)
-        self.draft_steps, self.reference_branches = draft_steps, reference_branches
+        self.draft_steps, self.as_published = draft_steps, as_published
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -80,7 +80,7 @@ class FreeDave(Wrapper):
         made, written, own = self.drafts(view, state)
         room = (view.open & ~view.forced_positions).sum(1)
         most = torch.where(view.forced_positions.any(1), room, self.draft_steps)
-        commit, owner = candidates_of(made, most, room * self.reference_branches)
+        commit, owner = candidates_of(made, most, room * self.as_published)
         return view.step(commit, tokens=owner.per_candidate(written), owner=owner, state=own)
 
     def drafts(self, view: View, state: State) -> tuple[Tensor, Tensor, State]:

@@ -15,7 +15,7 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.credit import laid_over
+from dllm.samplers.credit import scatter_into
 
 
 class JointThreshold(Sampler):
@@ -106,4 +106,4 @@ def penalised(view: View, penalty: float) -> tuple[Tensor, Tensor]:
     token = values.argmax(-1)
     confidence = values.softmax(-1).gather(-1, token[..., None])[..., 0]
     columns = logits.columns
-    return laid_over(scores.token, columns, token), laid_over(scores.confidence, columns, confidence)
+    return scatter_into(scores.token, columns, token), scatter_into(scores.confidence, columns, confidence)

@@ -24,7 +24,7 @@ class LoPA(Sampler):
 
     score: how sure the model is of a position: ``confidence``, ``margin`` (p1 - p2) or ``entropy`` (negative).
     creation: that of the position which a lookahead added, 1 for the anchor. future: the mean over the lowest ``share``
-    of the candidate's masks in the open blocks. branching_factor 0 or 1: the anchor alone. reference_finish: a
+    of the candidate's masks in the open blocks. branching_factor 0 or 1: the anchor alone. as_published: a
     lookahead may commit the last open position, as published; the tokens are then one forward older.
     """
 
@@ -33,7 +33,7 @@ class LoPA(Sampler):
 
     def __init__(
         self, threshold: PerRequest = 0.9, branching_factor: int = 2, score: str = "entropy", share: float = 1.0,
-        alpha: float = 0.0, reference_finish: bool = False,
+        alpha: float = 0.0, as_published: bool = False,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.branching_factor", branching_factor, 0, 64, "0 and 1 are no lookahead.")
@@ -42,7 +42,7 @@ class LoPA(Sampler):
         in_range("sampler.alpha", alpha, 0.0, 1.0)
         self.threshold, self.score, self.share, self.alpha = threshold, score, share, alpha
         self.lookaheads = branching_factor if branching_factor > 1 else 0
-        self.traits, self.reference_finish = self.traits.but(branches=self.lookaheads > 0), reference_finish
+        self.traits, self.as_published = self.traits.but(branches=self.lookaheads > 0), as_published
 
     def needs(self) -> tuple[Need, ...]:
         wanted = {"margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.score, set())
@@ -59,7 +59,7 @@ class LoPA(Sampler):
         anchor = accepted | (argmax_mask(rate, view.open) & ~accepted.any(1, keepdim=True))
         rest, left = view.open & ~anchor, (view.canvas.undecided & view.blocks.in_open & ~anchor).sum(1)
         ahead = rest.sum(1).clamp(max=self.lookaheads)
-        if not self.reference_finish:
+        if not self.as_published:
             ahead = ahead.masked_fill(left == 1, 0)
         if not self.traits.branches:
             return view.step(anchor, accepted=accepted)

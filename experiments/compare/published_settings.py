@@ -65,7 +65,7 @@ ELSEWHERE = {
     ),
     "cache=elastic": ("cache.window_length=32",),
     "cache=flash_dllm": ("cache.track_windows=3",),
-    "cache=sliding": ("cache.prefix_window=4 cache.reference_first=true",),
+    "cache=sliding": ("cache.prefix_window=4 cache.as_published=true",),
     "cache=streaming": ("cache.suffix_window=32", "cache.suffix_window=192"),
     "cache=vicinity": ("cache.prefix_look=0 cache.after_look=0 cache.warmup=0",),
 }  # fmt: skip

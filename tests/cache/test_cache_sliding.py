@@ -51,7 +51,7 @@ def test_the_window_and_what_it_passed_are_computed(
 
 
 def test_dreams_published_full_forward_commits_the_leftmost_mask() -> None:
-    parts = Parts(Confidence(0.1), Sliding(6), SlidingCache(0, reference_first=True), FullLength())
+    parts = Parts(Confidence(0.1), Sliding(6), SlidingCache(0, as_published=True), FullLength())
     forward = forward_of(model("tiny-dream"), parts, Sampling())
     found = list(denoise(Canvas.of(requests()[:1], 61), forward, replace(parts, eos=FullLength())))
     full = [one for one in found if int(one.cost.refreshed)]

@@ -50,7 +50,7 @@ def test_the_score_ranks_the_fallback_and_the_lookaheads(score: str, anchor: int
 def test_a_lookahead_never_finishes_what_is_open_but_in_the_published_code(
     finish: bool, candidates: list[list[int]]
 ) -> None:
-    step = looked(Game(LoPA(0.9, 2, "confidence", reference_finish=finish), 3), [0.95, 0.95, 0.5])
+    step = looked(Game(LoPA(0.9, 2, "confidence", as_published=finish), 3), [0.95, 0.95, 0.5])
     assert positions(step.commit) == candidates
 
 
@@ -101,7 +101,7 @@ def test_the_anchor_loses_ties_and_a_finished_candidate_wins() -> None:
     game = Game(rule, 4)
     step = looked(game, [0.95, 0.5, 0.6, 0.4])
     assert kept(rule, [[0.5] * 4] * 3, game, step) == 1
-    rule = LoPA(0.9, 2, "confidence", reference_finish=True)
+    rule = LoPA(0.9, 2, "confidence", as_published=True)
     game = Game(rule, 2)
     step = looked(game, [0.95, 0.5])
     assert kept(rule, [[0.99, 0.99]] * 2, game, step) == 1
@@ -121,7 +121,7 @@ def test_a_row_with_one_candidate_keeps_it() -> None:
 def test_a_fresh_last_token_costs_no_forward(name: str) -> None:
     """With alpha 0 a finished lookahead always wins, so both ways of the last position take the same forwards."""
     ours, published = (
-        results(model(name), Parts(LoPA(0.9, 2, reference_finish=finish), Whole(), NoCache(), FullLength()), requests())
+        results(model(name), Parts(LoPA(0.9, 2, as_published=finish), Whole(), NoCache(), FullLength()), requests())
         for finish in (False, True)
     )
     assert [row.nfe for row in ours] == [row.nfe for row in published]

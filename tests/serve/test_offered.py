@@ -91,7 +91,7 @@ def test_every_limit_in_a_file_belongs_to_an_option_that_is_offered() -> None:
 
 def test_limits_stay_out_of_configurations_and_of_the_help() -> None:
     config = plain_config(composed(["sampler=freedave"])["sampler"])
-    assert set(config) == {"_target_", "inner", "draft_steps", "reference_branches"}
+    assert set(config) == {"_target_", "inner", "draft_steps", "as_published"}
     assert "serve_max" not in help_text(["sampler=credit", "cache=elastic"])
     assert comments("a: 1   # one; serve_max 3\nb: 2   # serve_max 4\n") == {"a": "one"}
 

@@ -169,7 +169,7 @@ def samplers() -> Iterator[Case]:
         "pc": [{"frequencies": frequencies()}, {"steps": 6}],
         "ete": [{"explore_score": "cascade_count"}, {"explore_position": "leftmost"}, {"explore_score": "prior"}],
         "bacd": [{"history": history} for history in ("block", "turn")][:1],
-        "freedave": [{"inner": build("sampler", "static"), "reference_branches": True}],
+        "freedave": [{"inner": build("sampler", "static"), "as_published": True}],
         "confidence": [{"threshold": [0.9, 0.5]}],
     }  # fmt: skip
     for name, listed in variants.items():
@@ -213,7 +213,7 @@ def caches() -> Iterator[Case]:
                     {"window_length": 4, "similarity": "keys", "track_num": 2, "gamma": 0.999},
                     {"window_length": 4, "block_caching": False}],
         "window": [{"active_tokens": 3, "window_tokens": 9, "refresh_interval": 4, **options} for options in (
-                   {"queries": "range", "refresh_candidates": "first", "reference_eos": True},
+                   {"queries": "range", "refresh_candidates": "first", "eos_as_published": True},
                    {"refresh_scope": "all", "refresh_candidates": "all", "recent_includes_refresh": False})],
         "recap": [{"targets": "all_masked", "local_steps": 3}],
         "dual": [{"query_left": False}],

@@ -201,7 +201,7 @@ def dsb(params: Case) -> CaseParts:
     if not params["cached"]:
         return CaseParts(sampler, blocks)
     slid = Slid(params["block_length"], None if bound == -1 else bound, suffix)
-    return CaseParts(sampler, slid, Slipped(params["prefix_window"], suffix, reference_first=True))
+    return CaseParts(sampler, slid, Slipped(params["prefix_window"], suffix, as_published=True))
 
 
 class Slid(Sliding):

@@ -160,7 +160,7 @@ def freedave(params: Case) -> CaseParts:
     threshold, length = params["confidence_threshold"], params["block_length"]
     inner = Static(params["gen_length"]) if threshold is None else Confidence(threshold)
     eos = FillAfterBlock("all") if params["early_exit"] else FullLength()
-    sampler = FreeDave(inner, params["draft_steps"], reference_branches=threshold is not None)
+    sampler = FreeDave(inner, params["draft_steps"], as_published=threshold is not None)
     blocks = Fixed(length) if threshold is None else Verified(length)
     return CaseParts(sampler, blocks, CACHES[params["cache"]](), eos)
 
@@ -191,7 +191,7 @@ def published(kind: type[Cache]) -> Callable[[], Cache]:
 
 CACHES: dict[str, Callable[..., Cache]] = {
     "none": NoCache, "prefix": published(Prefix), "dual": published(Dual), "dsb": partial(
-        SlidingCache, reference_first=True),
+        SlidingCache, as_published=True),
 }  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def lopa(params: Case) -> CaseParts:
     score = {"default": "confidence", "margin": "margin", "neg_entropy": "entropy"}[params["sampling_strategy"]]
     sampler = LoPA(
         params["skip_threshold"], params["branching_factor"], score, params["branch_topp"],
-        params["selection_conf_alpha"], reference_finish=True,
+        params["selection_conf_alpha"], as_published=True,
     )  # fmt: skip
     return CaseParts(sampler, Fixed(params["block_size"]))
 
@@ -351,7 +351,7 @@ def window_diffusion(params: Case) -> CaseParts:
                         refresh_candidates="all", recent_includes_refresh=False)  # fmt: skip
         return CaseParts(Static(steps), Whole(min_forwards=steps), policy)
     policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
-                    refresh_candidates="first", reference_eos=params["early_stop"])  # fmt: skip
+                    refresh_candidates="first", eos_as_published=params["early_stop"])  # fmt: skip
     if params["early_stop"]:
         return CaseParts(Static(score=params["alg"]), Whole(), policy, TruncateAtEos())
     sampling = Sampling(suppress_mask=False, tempered=True)

@@ -50,7 +50,7 @@ def contents(said: Texts, excluded: Iterable[str], patterns: Patterns, strict: b
                                  "other formats are passed over.")  # fmt: skip
     if said.low or said.high is not None or not parts:
         parts.append(pattern_automaton(Rep(characters(ALL_CHARACTERS), said.low, said.high)))
-    return but(reduce(intersection, parts), excluded)
+    return excluding(reduce(intersection, parts), excluded)
 
 
 def counts(high: int | None) -> TypeGuard[int]:
@@ -123,7 +123,7 @@ def _plain_names() -> ByteAutomaton:
     return pattern_automaton(Rep(characters(PLAIN)))
 
 
-def but(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomaton:
+def excluding(automaton: ByteAutomaton, excluded: Iterable[str]) -> ByteAutomaton:
     """Without these texts."""
     cases = tuple(literal_text(text) for text in excluded if writable(text))
     return difference(automaton, pattern_automaton(Alt(cases))) if cases else automaton
@@ -134,7 +134,7 @@ def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], lis
     plain: Tree = Rep(characters(PLAIN))
     inside, outside, known = tuple(patterns), tuple(apart), tuple(listed)
     if inside or outside or known:
-        found = but(reduce(difference, outside, reduce(intersection, inside, _plain_names())), known)
+        found = excluding(reduce(difference, outside, reduce(intersection, inside, _plain_names())), known)
         plain = Automaton(found) if len(found.moves) else Alt()
     return Cat((literal_text('"'), plain, literal_text('"')))
 
