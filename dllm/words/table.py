@@ -62,10 +62,10 @@ SETTINGS: dict[str, Written] = {
     # diffusers
     "num_inference_steps": STEPS, "num_images_per_prompt": "samples={}", "scheduler": "sampler=NAME",
     # options of earlier states of this project
-    "reference_first": ("cache=sliding cache.as_published={}",),
-    "reference_branches": ("sampler=freedave sampler.as_published={}",),
-    "reference_finish": ("sampler=lopa sampler.as_published={}",),
-    "reference_eos": ("cache=window cache.eos_as_published={}",),
+    "reference_first": ("cache.as_published={}", "cache=sliding cache.as_published={}"),
+    "reference_branches": ("sampler.as_published={}", "sampler=freedave sampler.as_published={}"),
+    "reference_finish": ("sampler.as_published={}", "sampler=lopa sampler.as_published={}"),
+    "reference_eos": ("cache.eos_as_published={}", "cache=window cache.eos_as_published={}"),
     # what scripts call it
     "num_samples": "samples={}", "bs": "batch_size={}", "batch": "batch_size={}", "random_seed": "seed={}",
     "model_path": "model.path={}", "model_id": "model.path={}", "model_dir": "model.path={}",
