@@ -138,7 +138,7 @@ class Bench:
         batch, inside, wide = self.constrained(rows, together), Watch(), Watch()
         with (
             inside.on(ConstrainedBatch, "propose", "filter_commits", "undo_invalid_cuts"),
-            wide.on(fits, "anew"),
+            wide.on(fits, "repropose"),
             wide.on(joint, "maxima"),
             wide.on(LogitReproposer, "logits", "pick"),
             wide.on(CompiledConstraint, "ids"),

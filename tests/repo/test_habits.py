@@ -30,7 +30,7 @@ def test_help_names_every_target_of_make() -> None:
 
 def test_ci_runs_make_test_on_every_python_that_the_package_takes() -> None:
     job = read(".github/workflows/ci.yml")["jobs"]["test"]
-    assert [step["run"] for step in job["steps"] if "run" in step][-1] == "make test"
+    assert [step["run"] for step in job["steps"] if "run" in step][-2:] == ["make test", "make test-experiments"]
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert f">={job['strategy']['matrix']['python'][0]}" == oldest
 
