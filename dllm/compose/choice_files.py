@@ -51,9 +51,14 @@ def choice_summary(group: str, name: str) -> str:
         return facts["idea"]
     heads = [line[2:] for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @")]
     if heads and text.splitlines().index(f"# {heads[0]}") < 2:
-        return without_markup(heads[0].rpartition(". ")[0] if heads[0].endswith(":") else heads[0])
+        return without_markup(_before_example(heads[0]))
     targets = [re.search(rf"^\s*{key}: (\S+)", text, re.MULTILINE) for key in ("_target_", "run")]
     return next((module_summary(target[1].rpartition(".")[0]) for target in targets if target), "")
+
+
+def _before_example(head: str) -> str:
+    """The sentence of a head whose last words lead to the command below it."""
+    return (head.rpartition(". ")[0] or head[:-1]) if head.endswith(":") else head
 
 
 def module_summary(module: str) -> str:

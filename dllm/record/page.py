@@ -23,7 +23,9 @@ from dllm.record.turns import Commits, TurnRecord
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
 # What templates write around messages: roles between or behind their marks, and the marks themselves.
-MARKS = re.compile(r"<\|start_header_id\|>\w+<\|end_header_id\|>|<\|im_start\|>\w+\n|<[|/]?\w[^<>\s]*>|<\|[^<>|]*\|>")
+TEMPLATE_TOKENS = re.compile(
+    r"<\|start_header_id\|>\w+<\|end_header_id\|>|<\|im_start\|>\w+\n|<[|/]?\w[^<>\s]*>|<\|[^<>|]*\|>"
+)
 MAX_TITLE = 60
 MAX_FACT = 120  # characters of a schema or grammar above a trace
 SIGNS = {
@@ -60,7 +62,7 @@ class Pane:
     @staticmethod
     def of(run: str, data: Mapping[str, Any], trace: Played) -> Pane:
         """From the content of a trace file, its trace, and the name of the run that it lies in (empty: in none)."""
-        facts = part_facts(data["config"]) if data["config"] else {}
+        facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
         return Pane(
             prompt_title(trace) or name, trace, {"sample": name} | facts | constraint_facts(data.get("constraint"))
@@ -71,7 +73,7 @@ def prompt_title(trace: Played) -> str:
     """The beginning of a trace's prompt, on one line and without the marks of a chat template; empty where it says
     nothing."""
     text = "".join(trace.words.get(token, "") for token in trace.prompt[: trace.start])
-    plain = " ".join(MARKS.sub(" ", text).split())
+    plain = " ".join(TEMPLATE_TOKENS.sub(" ", text).split())
     return plain if len(plain) <= MAX_TITLE else plain[: MAX_TITLE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -81,7 +83,7 @@ def sample_of(data: Mapping[str, Any]) -> str:
     return f"{name}, answer {data['sample'] + 1}" if data["sample"] else name
 
 
-def part_facts(config: Mapping[str, Any]) -> dict[str, str]:
+def setting_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """The model, and the parts with their own options, from a resolved configuration."""
     chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
     return chosen | {group: part_words(config, group) for group in PARTS}

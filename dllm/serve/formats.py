@@ -17,7 +17,7 @@ from dllm.serve.refused import Refused, as_refusal
 from dllm.serve.tools import ToolUse
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
-MOST = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
+MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
 MAX_NESTING = 32
 PLACE, OF_SCHEMA = "response_format.json_schema.schema", "response_format of type json_schema"
 
@@ -36,7 +36,7 @@ OFFERS = {
                      {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS}),
     "choice": Offer("one of options", {"confidence": _CONFIDENCE}),
 }  # fmt: skip
-FIELDS = {"json_schema": "json_schema", "regex": "pattern", "grammar": "grammar", "choice": "options"}
+FIELD_OF = {"json_schema": "json_schema", "regex": "pattern", "grammar": "grammar", "choice": "options"}
 OPTIONS = tuple(dict.fromkeys(name for offer in OFFERS.values() for name in offer.options))
 
 
@@ -101,7 +101,7 @@ def asked_constraint(
     form = fields.get("response_format", {"type": "text"})
     kind = _kind(form)
     options = _options(kind, diffusion.get("constraint", {}))
-    known = ("type", FIELDS[kind]) if kind in FIELDS else ("type",)
+    known = ("type", FIELD_OF[kind]) if kind in FIELD_OF else ("type",)
     held = object_of("response_format", form, known).get(known[-1])
     if kind == "text":
         return None
@@ -173,6 +173,8 @@ def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:
 
 
 def _check_size(name: str, text: str) -> None:
-    if (size := len(text.encode())) > MOST[name]:
-        sentence = f"response_format: its {name} has {size} bytes, more than the limit of {MOST[name]}. Shorten it."
+    if (size := len(text.encode())) > MOST_BYTES[name]:
+        sentence = (
+            f"response_format: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
+        )
         raise Refused(400, sentence, "response_format")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hmac
-import logging
 import time
 from pathlib import Path
 
 from dllm.errors import UserError
+from dllm.serve.log import log
 
-log = logging.getLogger("dllm.serve")
 KEY_VARIABLE = "DLLM_API_KEY"
 MIN_KEY = 8  # characters; a shorter key is guessed
 LOOK_SECONDS = 1.0  # between two looks at the file

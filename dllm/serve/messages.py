@@ -13,7 +13,7 @@ from dllm.serve.fields import object_of
 from dllm.serve.refused import Refused, as_refusal
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations")
+MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations")
 
 
 def sound_messages(value: Any, tools: bool = False) -> list[Message]:
@@ -42,7 +42,7 @@ def sound_messages(value: Any, tools: bool = False) -> list[Message]:
 
 
 def _message(name: str, value: Any) -> Message:
-    message = object_of(name, value, FIELDS)
+    message = object_of(name, value, MESSAGE_FIELDS)
     if message.get("type", "text") != "text":  # lm-eval up to 0.4.9 sends it
         raise Refused(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
     if message.get("annotations", []) != []:

@@ -25,8 +25,8 @@ POLICY = (
 )
 
 
-EXAMPLES = ("Write a haiku about the sea.", "What is 17 times 23?", "Name three rivers of Europe as JSON.")
-MINI_EXAMPLES = (
+EXAMPLE_PROMPTS = ("Write a haiku about the sea.", "What is 17 times 23?", "Name three rivers of Europe as JSON.")
+MINI_EXAMPLE_PROMPTS = (
     'Sort the list:\n["Kai", "Emma", "Hugo"]', "Latin square:\nA,B,C,D", "Shuffle these names: Ada, Felix, Zoe",
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ class Shown:
     chat: bool = True
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overrides: Sequence[str] = ()
-    examples: Sequence[str] = EXAMPLES
+    examples: Sequence[str] = EXAMPLE_PROMPTS
 
     @staticmethod
     def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
@@ -52,7 +52,7 @@ class Shown:
         return Shown(
             defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
             tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
-            MINI_EXAMPLES if mini else EXAMPLES,
+            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS,
         )  # fmt: skip
 
 

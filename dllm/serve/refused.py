@@ -21,7 +21,7 @@ IN_REQUESTS = {
 }  # fmt: skip
 ANY_GROUP = "sampler|blocks|cache|eos"
 # A setting in a sentence. Behind a quote stands a value.
-SETTING = re.compile(
+SETTING_NAME = re.compile(
     rf"""(?<![\w./'"])(?:
     (?P<setting>sampling\.\w+|gen_length|infill|constraint\.\w+)\b
     | constraint=(?P<kind>\w+)
@@ -80,7 +80,7 @@ def as_sent(names: Mapping[str, str]) -> Iterator[None]:
 
 def in_requests(sentence: str) -> str:
     """A sentence of the command line with the settings' names in requests."""
-    return SETTING.sub(_in_requests, sentence)
+    return SETTING_NAME.sub(_in_requests, sentence)
 
 
 def _in_requests(found: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ from dllm.prompts import Prompts
 from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
 from dllm.serve.refused import Refused
 from dllm.serve.tool_stream import call_object
-from dllm.serve.tools import Call
+from dllm.serve.tools import ToolCall
 from dllm.serve.wire import ParsedRequest
 
 RETRY_SECONDS = {429: 1, 503: 5}  # where nobody knows better; a server that closes is replaced a little later
@@ -112,7 +112,7 @@ class Envelope:
         made = [call_object(call, ident, at) for at, call in enumerate(calls)]
         return {"role": "assistant", "content": text or None, "tool_calls": made}
 
-    def _read(self, choice: Completed) -> tuple[str, list[Call]]:
+    def _read(self, choice: Completed) -> tuple[str, list[ToolCall]]:
         """The text of a choice, and the calls in it."""
         text, use = choice.ending.text, self.asked.tools
         return (text, []) if use is None else use.read(text)

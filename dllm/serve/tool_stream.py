@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dllm.serve.stream import open_tail
-from dllm.serve.tools import BEGIN, Call, ToolUse
+from dllm.serve.tools import BEGIN, ToolCall, ToolUse
 
 
 class ToolDeltas:
@@ -20,7 +20,7 @@ class ToolDeltas:
         self.text += text
         if self.use.single is not None:
             first, self.sent = self.sent == 0, len(self.text)
-            begun = call_object(Call(self.use.single.name, text), self.ident, 0)
+            begun = call_object(ToolCall(self.use.single.name, text), self.ident, 0)
             return [{"tool_calls": [{"index": 0, **(begun if first else {"function": {"arguments": text}})}]}]
         if self.use.forced:
             return []
@@ -40,7 +40,7 @@ class ToolDeltas:
         return [{"tool_calls": [{"index": at, **call_object(call, self.ident, at)} for at, call in enumerate(calls)]}]
 
 
-def call_object(call: Call, ident: str, at: int) -> dict[str, Any]:
+def call_object(call: ToolCall, ident: str, at: int) -> dict[str, Any]:
     """A call as OpenAI writes it. ident: of the choice; at: which of its calls."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": f"call_{ident}_{at}", "type": "function", "function": function}

@@ -22,7 +22,7 @@ from dllm.serve.refused import Refused, as_refusal
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-MOST = 128  # tools of a request, as OpenAI has it
+MOST_TOOLS = 128  # tools of a request, as OpenAI has it
 DATA = ("const", "enum", "default", "examples")  # keywords of a schema that hold data, not schemas
 NOT_SEEN = (
     "The chat template of this model has no place for tools: the model did not see their descriptions, and only the "
@@ -42,7 +42,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A function's name and its arguments, which are JSON."""
 
     name: str
@@ -75,13 +75,13 @@ class ToolUse:
         """What the request calls that schema."""
         return f"{self.tools[0].place}.parameters" if len(self.tools) == 1 else "tools"
 
-    def read(self, text: str) -> tuple[str, list[Call]]:
+    def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text beside calls, and the calls, of a whole answer. Between the marks, what is no call of these tools
         stays text."""
         if self.single is not None:
-            return "", [Call(self.single.name, text.strip())]
+            return "", [ToolCall(self.single.name, text.strip())]
         if self.forced:
-            return "", [_call_in(text, self.tools) or Call(self.tools[0].name, text)]
+            return "", [_call_in(text, self.tools) or ToolCall(self.tools[0].name, text)]
         pieces = re.split(f"({BEGIN}.*?(?:{END}|$))", text, flags=re.DOTALL)
         calls = [_call_in(piece.removeprefix(BEGIN).removesuffix(END), self.tools) for piece in pieces[1::2]]
         if not calls or None in calls:
@@ -112,8 +112,8 @@ def asked_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse
 
 
 def _sound_tools(value: Any) -> tuple[Tool, ...]:
-    if not isinstance(value, list) or len(value) > MOST:
-        raise Refused(400, f"tools must be a list of at most {MOST} functions.", "tools")
+    if not isinstance(value, list) or len(value) > MOST_TOOLS:
+        raise Refused(400, f"tools must be a list of at most {MOST_TOOLS} functions.", "tools")
     tools = tuple(_tool(f"tools[{number}]", entry) for number, entry in enumerate(value))
     names = [tool.name for tool in tools]
     for number, name in enumerate(names):
@@ -171,7 +171,7 @@ def moved(schema: Any, place: str) -> Any:
     return [moved(entry, place) for entry in schema] if isinstance(schema, list) else schema
 
 
-def _call_in(text: str, tools: Sequence[Tool]) -> Call | None:
+def _call_in(text: str, tools: Sequence[Tool]) -> ToolCall | None:
     """The call that a JSON text is; None: it is none of these tools'."""
     try:
         found = json.loads(text)
@@ -180,4 +180,6 @@ def _call_in(text: str, tools: Sequence[Tool]) -> Call | None:
     if not isinstance(found, dict) or found.get("name") not in [tool.name for tool in tools]:
         return None
     arguments = found.get("arguments", {})
-    return Call(found["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(
+        found["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    )

@@ -143,7 +143,7 @@ OTHER_CHOICES: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 # Words in place of a command: vLLM's, Ollama's, llama.cpp's.
-COMMANDS = {
+OTHER_COMMANDS = {
     "chat": "a conversation is chat=true, with model=NAME for the model",
     "run": "decoding is what happens without a command: write model=NAME prompt=TEXT",
     "generate": "decoding is what happens without a command: write prompt=TEXT",

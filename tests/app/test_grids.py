@@ -10,6 +10,7 @@ import pytest
 
 from dllm.app.command_line.grids import combinations as combinations
 from dllm.app.command_line.grids import expanded, grids_of
+from dllm.compose.choice_files import choice_file
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed
 from dllm.contract.setting import Sampling
@@ -29,11 +30,18 @@ def family(name: str, sampler: str) -> int:
     return sum(count(grid) for grid in grids(name) if grid["sampler"] == [sampler])
 
 
-# Experiments that are no grids: the parts of a published decoder under one word.
-PRESETS = ("ar", "nbdiff", "nbdiff_threshold", "wedlm")
+# Experiments that are no grids: the parts of a published decoder under one word, as their head says.
+EXPERIMENTS = [name for name in choices("experiment") if "/" not in name]
+PRESETS = [name for name in EXPERIMENTS if "(no grid)" in choice_file("experiment", name)]
 
 
-@pytest.mark.parametrize("name", [name for name in choices("experiment") if "/" not in name and name not in PRESETS])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_one_setting_of_parts_that_exist(name: str) -> None:
+    config = composed([f"experiment={name}"])
+    assert Parts.of(config, Sampling()) and grids(name) == [{}]
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(PRESETS)))
 def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
     for grid in grids(name):
         for at in (0, -1):  # both ends of every list

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests
+from host_copies import Trap
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dllm import Decoder, UserError, load, part
 from dllm.common import debug
@@ -23,33 +22,7 @@ from dllm.loop.denoise import denoise
 from dllm.runtime.runtime import Runtime
 
 CACHES = ("none", "prefix", "dual", "window")
-ASKING = ("item", "is_nonzero", "_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount",
-          "repeat_interleave")  # fmt: skip
 READS = ("read", "select")  # a report that has arrived; which candidates leave
-
-
-class Trap(TorchDispatchMode):
-    """Notes every copy to the host by the function of ours that caused it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def note(self) -> None:
-        frame = sys._getframe(1)
-        while "/dllm/" not in frame.f_code.co_filename:
-            assert frame.f_back is not None
-            frame = frame.f_back
-        self.asked.append(frame.f_code.co_name)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        name = func.overloadpacket.__name__
-        by_mask = name.startswith("index") and any(
-            isinstance(one, Tensor) and one.dtype == torch.bool for one in (args[1] if len(args) > 1 else None) or ()
-        ) if name in ("index", "index_put", "index_put_") else False  # fmt: skip
-        if by_mask or name.startswith(ASKING):
-            self.note()
-        return func(*args, **(kwargs or {}))
 
 
 def turns(combination: Combination, lag: int | None, dtype: torch.dtype = torch.float64) -> Iterator[Turn]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_static_turns import Trap
+from host_copies import Trap
 
 from dllm import Decoder, load
 from dllm.app.runs.decisions import DecisionCount

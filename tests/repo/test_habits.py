@@ -74,7 +74,7 @@ def test_make_run_installs_what_running_needs_and_make_test_the_rest(clone: Path
     assert installed(first) == ["torch", "-e ."] and first[-1] == "python run.py animate=true"
     assert make(clone, "run") == ["python run.py animate=true"], "an installed .venv is left alone"
     tested = make(clone, "test")
-    assert installed(tested) == ["-e .[dev]"] and tested[-1] == "python -m pytest -n 2"
+    assert installed(tested) == ["-e .[dev]"] and tested[-1] == "python -m pytest -n 2 --ignore=tests/experiments"
     assert installed(make(clone, "test") + make(clone, "run")) == []
 
 

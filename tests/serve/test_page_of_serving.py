@@ -64,14 +64,14 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.compose.parts import composed
     from dllm.serve.fields import CHAT_ONLY, DIFFUSION, FORMS, KINDS, NEUTRAL, OTHERS, WITHOUT_EFFECT
-    from dllm.serve.formats import MOST, OFFERS, OPTIONS
+    from dllm.serve.formats import MOST_BYTES, OFFERS, OPTIONS
 
     fields = (*KINDS, *NEUTRAL, *OTHERS, *WITHOUT_EFFECT, *FORMS, *CHAT_ONLY, "messages", "prompt")
     for name in (*fields, *DIFFUSION, *OPTIONS):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text
-    assert all(f'{{"type": "{kind}"' in TEXT for kind in OFFERS) and max(MOST.values()) == 64 << 10
+    assert all(f'{{"type": "{kind}"' in TEXT for kind in OFFERS) and max(MOST_BYTES.values()) == 64 << 10
     found = re.findall(r"^(dllm_\w+)", page, re.MULTILINE)
     made = {re.sub(r"_(created|bucket|count|sum)$", "", name) for name in found}
     assert sorted(name for name in made if f"`{name}" not in TEXT) == []

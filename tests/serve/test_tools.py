@@ -14,7 +14,7 @@ import pytest
 from dllm import load
 from dllm.models.bundle import Model
 from dllm.serve.tool_stream import ToolDeltas
-from dllm.serve.tools import NOT_SEEN, Call, Tool, ToolUse, asked_tools, moved
+from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse, asked_tools, moved
 from tests.serve.conftest import CHAT, Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written
@@ -173,15 +173,15 @@ def test_a_template_without_tools_says_so(writer: Place) -> None:
 USE = ToolUse(tuple(Tool(name, {}, False, "") for name in ("sort", "say")), forced=False)
 ANSWERS = [
     ("plain < text", "plain < text", []), ("", "", []),
-    ('<tool_call>\n{"name": "say", "arguments": {"w": "a"}}\n</tool_call>', "", [Call("say", '{"w": "a"}')]),
+    ('<tool_call>\n{"name": "say", "arguments": {"w": "a"}}\n</tool_call>', "", [ToolCall("say", '{"w": "a"}')]),
     ('Well: <tool_call>{"name": "sort", "arguments": {}}</tool_call>\n<tool_call>{"name": "say"}</tool_call>', "Well:",
-     [Call("sort", "{}"), Call("say", "{}")]),
+     [ToolCall("sort", "{}"), ToolCall("say", "{}")]),
     ('<tool_call>{"name": "unheard", "arguments": {}}</tool_call>', None, []), ("a <tool_call>{", None, []),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "beside", "calls"), ANSWERS)
-def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str | None, calls: list[Call]) -> None:
+def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str | None, calls: list[ToolCall]) -> None:
     assert USE.read(text) == (text if beside is None else beside, calls)
     for cut in range(len(text) + 1):
         stream = ToolDeltas(USE, "x")

@@ -15,7 +15,7 @@ from dllm import Decoder, UserError, load, part
 from dllm.app.command_line import main as cli
 from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
-from dllm.record.page import Pane, pane_data, part_facts, trace_page
+from dllm.record.page import Pane, pane_data, setting_facts, trace_page
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.__main__ import main, write
@@ -346,7 +346,7 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
 
 def test_parts_have_the_names_that_one_types() -> None:
     found = composed(["sampler=prophet", "sampler/inner=localleap", "blocks=whole", "cache=dpad", "eos=none"])
-    assert part_facts(plain_config(found)) == {
+    assert setting_facts(plain_config(found)) == {
         "model": "mini-llada", "sampler": "prophet(localleap)", "blocks": "whole", "cache": "dpad", "eos": "none",
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
 from dllm.errors import nearest
 from dllm.words.meaning import Meaning, as_listed, meaning, other_choice, typed
-from dllm.words.table import COMMANDS
+from dllm.words.table import OTHER_COMMANDS
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets
@@ -88,8 +88,8 @@ def of_bare_word(word: str, known: Mapping[str, Any]) -> str | None:
     """What was meant by a word without ``=``: a prompt, a command, a choice, a model, a file, or a setting's name."""
     if re.search(r"\s", word.strip()):
         return prompt_of(word)
-    if as_listed(word) in COMMANDS:
-        return COMMANDS[as_listed(word)]
+    if as_listed(word) in OTHER_COMMANDS:
+        return OTHER_COMMANDS[as_listed(word)]
     chosen = [f"{group}={name}" for group in SEARCHED for name in choices(group) if name == word.casefold()]
     if chosen:
         return f"write {' or '.join(chosen)}"

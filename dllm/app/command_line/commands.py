@@ -108,7 +108,7 @@ def _model(name: str, word: str) -> list[str]:
     raise UserError(f"{word!r} is no model. {way_out}{said}.{hint}")
 
 
-def report(arguments: Sequence[str]) -> int:
+def run_report(arguments: Sequence[str]) -> int:
     """``dllm report``, which comes with a checkout. Raises UserError where there is none. Returns the exit code."""
     try:
         from experiments.report.__main__ import main

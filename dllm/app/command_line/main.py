@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.commands import COMMANDS, report, with_command
+from dllm.app.command_line.commands import COMMANDS, run_report, with_command
 from dllm.app.command_line.grids import Sweep, combinations, expanded, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.options import checked_settings
@@ -121,7 +121,7 @@ def main() -> None:
     store_inner_choices()
     try:
         with sentences(given), doubts():
-            code = report(given[1:]) if given[:1] == ["report"] else 0
+            code = run_report(given[1:]) if given[:1] == ["report"] else 0
             if given[:1] != ["report"]:
                 words = hydra_quoted(with_command(given))
                 with sentences(words):

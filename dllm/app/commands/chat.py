@@ -19,14 +19,14 @@ from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import shipped_models
 from dllm.prompts import Message
-from dllm.record.page import part_facts
+from dllm.record.page import setting_facts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.tasks.mini import outside
 from dllm.view.live import LiveView
 
 HELP = "Type a message. /reset starts over, /settings shows what decodes, /exit or Ctrl-D leaves."
-EMPTY = "(the answer is empty)"
+EMPTY_ANSWER = "(the answer is empty)"
 
 
 def chat(plan: RunPlan) -> None:
@@ -95,7 +95,7 @@ class Conversation:
             self.history.clear()
             complain("A new conversation.")
         elif command == "/settings":
-            facts = {**part_facts(self.plan.config), "gen_length": str(self.plan.options.gen_length)}
+            facts = {**setting_facts(self.plan.config), "gen_length": str(self.plan.options.gen_length)}
             complain("\n".join(f"{name}: {value}" for name, value in facts.items()))
         else:
             complain(HELP if command == "/help" else f"{command} is no command. {HELP}")
@@ -113,7 +113,7 @@ class Conversation:
             ((_, result),) = self.decoder.run([request], observe=view if seen else None, watch=watch)
         say(result.text)
         if not result.text.strip():
-            complain(EMPTY)
+            complain(EMPTY_ANSWER)
         if seen:
             self.console.print(as_text(cost_line(result), "dim"))
         say_if_outside(self.plan, [message])

@@ -51,7 +51,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
                 line = {"id": str(number), **one.to_json(), **({"truth": truth} if truth else {})}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found += many
-    report(plan.prompts.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
+    report_decisions(plan.prompts.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
 
 
 def options_of_task(task: dict[str, Any], model: str) -> DecisionOptions:
@@ -99,7 +99,7 @@ def place_of(question: Question, value: Any) -> int | None:
     return texts.index(text) if text in texts else None
 
 
-def report(
+def report_decisions(
     model: str, questions: dict[str, Question], found: Sequence[Decisions], truths: Sequence[dict[str, Any]],
     folder: Path, calibrate: bool,
 ) -> None:  # fmt: skip

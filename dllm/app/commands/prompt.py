@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from tqdm import tqdm
 
-from dllm.app.commands.chat import EMPTY, chat, say_if_outside
+from dllm.app.commands.chat import EMPTY_ANSWER, chat, say_if_outside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
@@ -49,7 +49,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         started = PromptRun(plan, samples, run_folder)
         columns = started.decode()
     started.race(columns)
-    report(columns, run_folder)
+    report_answers(columns, run_folder)
     say_if_outside(plan, [sample.shown for sample in samples])
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
@@ -187,7 +187,7 @@ def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView |
         yield from tqdm(results, total=total, unit="sample", disable=total == 1, mininterval=pause, maxinterval=pause)
 
 
-def report(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
+def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
     """Print the texts, if they are few, and the table. In a pipe or a file the texts of the chosen setting stand alone:
     the rest is for people, on stderr."""
     seen = sys.stdout.isatty()
@@ -201,7 +201,7 @@ def report(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
                 console.print(as_text(f"[{sample_label(row)}]", "bold"))
             say(answer_text(row))
             if not answer_text(row).strip():
-                complain(EMPTY)
+                complain(EMPTY_ANSWER)
     console.print(summary_table(columns))
     if len(rows) > MAX_PRINTED:
         console.print(as_text(f"The {len(rows)} texts are in {run_folder.path}/{RESULTS}", "dim"))

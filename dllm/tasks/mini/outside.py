@@ -24,12 +24,12 @@ WORD = re.compile(r"[^\W\d_]+")
 QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
 BETWEEN = re.compile(r"[,;:|?\n\[\]]|\.(?=\s|$)| - ")
 EXAMPLE = "Shuffle these names: Ada, Felix, Zoe"
-_EMPTY = (
+_STOP_WORDS = (
     "a an the this that these those it its i me my we you your he she they them their is are be was do does did not no "
     "of in on at to for from with by into over up out and or all any some one two just please thanks ok hello can "
     "could would will want need have has get got give make let now here there what which who how as next"
 )
-EMPTY = frozenset((*_EMPTY.split(), *wordings.FILLERS))
+STOP_WORDS = frozenset((*_STOP_WORDS.split(), *wordings.FILLERS))
 
 
 @cache
@@ -37,7 +37,7 @@ def asking() -> frozenset[str]:
     """Words that make a request: those of the first templates, and those that two further ones share. What one alone
     has says little: with "translate" any text was within."""
     further = Counter(word for of in wordings.FURTHER.values() for text in of for word in wordings.words_asked(text))
-    return frozenset((*wordings.vocabulary(), *(word for word, count in further.items() if count > 1))) - EMPTY
+    return frozenset((*wordings.vocabulary(), *(word for word, count in further.items() if count > 1))) - STOP_WORDS
 
 
 @cache
@@ -70,7 +70,7 @@ def request_and_data(prompt: str) -> tuple[list[str], int]:
                 word for word in found if word[0].isupper() and word in names_known() and word.lower() not in asking()
             ]
             data += len(names)
-            said += [word for word in rest if word not in EMPTY and word not in {name.lower() for name in names}]
+            said += [word for word in rest if word not in STOP_WORDS and word not in {name.lower() for name in names}]
         else:
             data += len(rest)
     return said, data
@@ -90,12 +90,12 @@ def spelt(prompt: str) -> list[str]:
         return in_pieces(quoted)
     bare = [word for found in parts(prompt) if not asking() & {word.lower() for word in found} for word in found]
     found = in_pieces(bare)
-    return found if 2 * len(found) >= len(bare) - len(EMPTY.intersection(bare)) else []
+    return found if 2 * len(found) >= len(bare) - len(STOP_WORDS.intersection(bare)) else []
 
 
 def in_pieces(data: Sequence[str]) -> list[str]:
     """Of some words those that take several tokens, each once."""
-    asked = EMPTY | wordings.met()
+    asked = STOP_WORDS | wordings.met()
     return [
         word
         for word in dict.fromkeys(data)
