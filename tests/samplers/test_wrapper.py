@@ -104,22 +104,23 @@ def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alo
 
 
 def test_most_pairs_work() -> None:
-    """Written down, so that none is lost in silence."""
+    """Written down, so that none is lost in silence. A new rule needs no entry."""
     names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
     revocable = {"joint_threshold", "rcr", "remdm", "saber"}
+    assert revocable <= set(INNER)
     assert set(names["prophet"]) == set(INNER) - revocable - {"flash_verify"}
-    assert set(names["freedave"]) == {
+    assert set(names["freedave"]) >= {
         "adas", "confidence", "d3llm", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance",
         "factor", "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced",
         "static",
     }  # fmt: skip
     assert names["scout"] == names["freedave"]
-    assert set(names["credit"]) == {
+    assert set(names["credit"]) >= {
         "adas", "bacd", "confidence", "dawn", "dus", "easing", "factor", "frechet", "frontier", "groups", "klass",
         "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced", "static", "tacg",
     }  # fmt: skip
-    assert set(names["prior"]) == {"pc", "static"}
-    assert set(names["adas"]) == {
+    assert set(names["prior"]) >= {"pc", "static"}
+    assert set(names["adas"]) >= {
         "confidence", "d3llm", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
     assert set(names["frontier"]) == set(INNER) - {"dus", "flash_verify", "freedave", "order", "prophet", "scout"}
 

@@ -23,6 +23,7 @@ from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
+PLAIN = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted
 SWEEP_SETTINGS = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # settings that are read here
 PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that every grid gets anew
 
@@ -136,7 +137,8 @@ def _values(value: Any) -> str:
 
 
 def _entry(entry: Any) -> str:
-    """A value in Hydra's grammar: text is quoted where it holds signs that have a meaning there, a mapping as JSON."""
+    """A value in Hydra's grammar: text is quoted where it holds signs that have a meaning there, a mapping as JSON.
+    ``glob(*)`` stays what it is, every choice of a group."""
     if isinstance(entry, Mapping):
         return hydra_quote(json.dumps(dict(entry), ensure_ascii=False))
-    return hydra_quote(entry) if isinstance(entry, str) and not re.fullmatch(r"[\w./+-]+", entry) else str(entry)
+    return hydra_quote(entry) if isinstance(entry, str) and not PLAIN.fullmatch(entry) else str(entry)

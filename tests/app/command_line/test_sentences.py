@@ -147,7 +147,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("line", "said"), [
-    (["compare=statik"], "compare='statik' must be one of true, false, or samplers of adas, bacd,"),
+    (["compare=statik"], "compare='statik' must be one of true, false, or samplers of adas, "),
     (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
     (["task=lm_eval"], "task needs task.harness=VALUE"),
 ])  # fmt: skip
