@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.types import Glob
 
 from dllm.app.command_line.grids import combinations as combinations
 from dllm.app.command_line.grids import expanded, grids_of
+from dllm.app.command_line.overrides import parsed_override
 from dllm.compose.choice_files import choice_file
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed
@@ -19,7 +21,13 @@ from dllm.errors import UserError
 
 def grids(name: str) -> list[dict[str, list[str]]]:
     texts = grids_of(composed([f"experiment={name}"]).grids)
-    return [{key: values.split(",") for key, _, values in (text.partition("=") for text in grid)} for grid in texts]
+    return [{key: tried(key, values) for key, _, values in (text.partition("=") for text in grid)} for grid in texts]
+
+
+def tried(key: str, values: str) -> list[str]:
+    found = parsed_override(f"{key}={values}")
+    value = found.value() if found is not None and values.startswith("glob(") else None
+    return value.filter(choices(key)) if isinstance(value, Glob) else values.split(",")
 
 
 def count(grid: dict[str, list[str]]) -> int:

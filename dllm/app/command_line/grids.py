@@ -23,7 +23,7 @@ from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
-PLAIN = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted
+UNQUOTED = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted
 SWEEP_SETTINGS = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # settings that are read here
 PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that every grid gets anew
 
@@ -141,4 +141,4 @@ def _entry(entry: Any) -> str:
     ``glob(*)`` stays what it is, every choice of a group."""
     if isinstance(entry, Mapping):
         return hydra_quote(json.dumps(dict(entry), ensure_ascii=False))
-    return hydra_quote(entry) if isinstance(entry, str) and not PLAIN.fullmatch(entry) else str(entry)
+    return hydra_quote(entry) if isinstance(entry, str) and not UNQUOTED.fullmatch(entry) else str(entry)
