@@ -30,11 +30,12 @@ CUT_SHORT, SLOW = "failed or left", "slow reader"
 class Answering:
     """A reply, and what is done of it. Its reader calls ``whole``, or hands it to ``Streaming``."""
 
-    metrics: Metrics
-    decoding: Decoding
-    envelope: Envelope
+    metrics: Metrics  # the server's, which count this reply
+    decoding: Decoding  # its choices on their way
+    envelope: Envelope  # what every object of the reply has in common
     line: AccessLine  # of the log
-    done: list[Completed] = field(default_factory=list)
+    done: list[Completed] = field(default_factory=list)  # the choices that are finished
+    # by choice: how its text is split into content and tool calls
     deltas: dict[int, ToolDeltas] = field(default_factory=dict)
 
     async def whole(self, request: HttpRequest) -> Response:

@@ -48,13 +48,13 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Service:
-    """What the handlers share. config: the settings of the model, which a trace file holds, too."""
+    """What the handlers share."""
 
-    scheduler: Scheduler
-    defaults: Defaults
-    settings: ServeSettings
-    config: dict[str, Any]
-    created: int = field(default_factory=lambda: int(time.time()))
+    scheduler: Scheduler  # decodes
+    defaults: Defaults  # what holds where a request says nothing
+    settings: ServeSettings  # of the server itself
+    config: dict[str, Any]  # the settings of the model, which a trace file holds, too
+    created: int = field(default_factory=lambda: int(time.time()))  # when it started, seconds since 1970
 
     @cached_property
     def prompts(self) -> Prompts:

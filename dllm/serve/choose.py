@@ -29,27 +29,21 @@ SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 
 @dataclass(frozen=True)
 class Defaults:
-    """The server's own settings, which hold where a request says nothing.
+    """The server's own settings, which hold where a request says nothing."""
 
-    name: of the model, as served; aliases: its other names. sampler, blocks, cache, eos: their configurations, as the
-    server's command line composed them. gen_length: masks behind the prompt; fits: fewer where the prompt leaves fewer.
-    seed: of requests without randomness. max_choices: answers to a prompt that one request may ask for; max_answers: to
-    all of its prompts.
-    """
-
-    model: Model
-    name: str
-    sampler: Mapping[str, Any]
-    blocks: Mapping[str, Any]
-    cache: Mapping[str, Any]
-    eos: Mapping[str, Any]
-    sampling: Sampling = field(default_factory=Sampling)
-    gen_length: int = 128
-    seed: int = 0
-    max_choices: int = 8
-    max_answers: int = 64
-    aliases: tuple[str, ...] = ()
-    fits: bool = False
+    model: Model  # that the server decodes with
+    name: str  # of the model, as served
+    sampler: Mapping[str, Any]  # its configuration, as the server's command line composed it
+    blocks: Mapping[str, Any]  # the same of the block schedule
+    cache: Mapping[str, Any]  # the same of the cache
+    eos: Mapping[str, Any]  # the same of the end-of-text policy
+    sampling: Sampling = field(default_factory=Sampling)  # temperature, filters, guidance
+    gen_length: int = 128  # masks behind the prompt
+    seed: int = 0  # of requests without randomness
+    max_choices: int = 8  # answers to a prompt that one request may ask for
+    max_answers: int = 64  # answers to all of its prompts that one request may ask for
+    aliases: tuple[str, ...] = ()  # the model's other names
+    fits: bool = False  # an answer has fewer masks where the prompt leaves fewer
 
     @property
     def names(self) -> tuple[str, ...]:

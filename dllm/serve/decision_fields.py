@@ -38,11 +38,11 @@ LIST_FIELDS = {"choice": ("choices", "value"), "score": ("levels", "label")}
 class AskedDecisions:
     """What a request asks for."""
 
-    model: str
-    state: str | list[Message]
-    questions: Mapping[str, Question]
-    options: DecisionOptions
-    prompts: Prompts
+    model: str  # the name that it was asked by
+    state: str | list[Message]  # what the questions are about: a text, or messages
+    questions: Mapping[str, Question]  # by name
+    options: DecisionOptions  # how they are read
+    prompts: Prompts  # the canvases that they become
 
 
 def asked_decisions(body: Mapping[str, Any], defaults: Defaults) -> AskedDecisions:

@@ -28,38 +28,36 @@ STATUS = {"timeout": 504, "closing": 503}
 class TextDelta:
     """New final text of a choice."""
 
-    choice: int
-    text: str
+    choice: int  # its index
+    text: str  # what is new
 
 
 @dataclass(frozen=True)
 class CanvasSnapshot:
     """A choice's canvas after a turn."""
 
-    choice: int
-    progress: Progress
+    choice: int  # its index
+    progress: Progress  # the row after the turn
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A token of a reply. piece: what it adds to the reply's text, in bytes. name: what it is called where there is no
-    tokenizer, and so no text. logprob: at its commit."""
+    """A token of a reply."""
 
-    piece: bytes
-    name: str
-    logprob: float
+    piece: bytes  # what it adds to the reply's text
+    name: str  # what it is called where there is no tokenizer, and so no text
+    logprob: float  # at its commit, nats
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A finished choice. written: its tokens, without those that were given. scored: its tokens, if log-probabilities
-    are asked for. cost: what the reply says under ``diffusion``."""
+    """A finished choice."""
 
-    choice: int
-    ending: Ending
-    written: int
-    scored: list[Scored]
-    cost: dict[str, Any]
+    choice: int  # its index
+    ending: Ending  # its text and why it ends
+    written: int  # its tokens, without those that were given
+    scored: list[Scored]  # its tokens, if log-probabilities are asked for
+    cost: dict[str, Any]  # what the reply says under ``diffusion``
 
 
 class Decoding:

@@ -26,57 +26,49 @@ class RequestParts:
 
 @dataclass(frozen=True)
 class Job:
-    """One row to decode. deadline: by ``time.monotonic``. follow: its progress is told, which costs a copy from the
-    device in every turn. snapshots: with the model's guesses. ident: of its
-    request, in the log."""
+    """One row to decode."""
 
-    request: Request
-    chosen: RequestParts
-    deadline: float
-    follow: bool = True
-    snapshots: bool = False
-    trace: bool = False
-    ident: str = ""
+    request: Request  # the row to decode
+    chosen: RequestParts  # its parts and sampling
+    deadline: float  # by ``time.monotonic``
+    follow: bool = True  # its progress is told, which costs a copy from the device in every turn
+    snapshots: bool = False  # its progress has the model's guesses
+    trace: bool = False  # its result has a trace
+    ident: str = ""  # of its request, in the log
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A row after a turn that changed it.
+    """A row after a turn that changed it."""
 
-    turn: its forwards so far. block: index of its block. tokens, masked: its answer (the mask's id where undecided).
-    final: so many leading positions of the answer will never change again. Only for ``snapshots``: turns: the forward
-    after which each position kept its token, 0 for a mask and what was given; guesses: the model's proposals for masked
-    positions and their probabilities.
-    """
-
-    turn: int
-    block: int
-    tokens: list[int]
-    masked: list[bool]
-    final: int
+    turn: int  # its forwards so far
+    block: int  # index of its block
+    tokens: list[int]  # its answer, with the mask's id where it is undecided
+    masked: list[bool]  # which positions of the answer are undecided
+    final: int  # so many leading positions of the answer will never change again
+    # of snapshots: the forward after which each position kept its token; 0: a mask, or given
     turns: list[int] = field(default_factory=list)
+    # of snapshots: what the model proposes for masked positions, and its probability
     guesses: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Done:
-    """A finished row. logprobs: of every token of ``result.canvas`` at its commit (nan: not known). waited: seconds
-    from its submission to its first turn. turns: turns of the loop that it was in, idle ones included."""
+    """A finished row."""
 
-    result: Result
-    logprobs: list[float]
-    waited: float
-    turns: int
+    result: Result  # as Python returns it
+    logprobs: list[float]  # of every token of ``result.canvas`` at its commit, nats; nan: not known
+    waited: float  # seconds from its submission to its first turn
+    turns: int  # turns of the loop that it was in, idle ones included
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A row that will not finish. kind: ``timeout``, ``forwards``, ``memory``, ``closing`` or ``error``. message: one
-    sentence. id: that the log names, too."""
+    """A row that will not finish."""
 
-    kind: str
-    message: str
-    id: str
+    kind: str  # ``timeout``, ``forwards``, ``memory``, ``closing`` or ``error``
+    message: str  # one sentence
+    id: str  # that the log names, too
 
 
 Event = Progress | Done | Failed
@@ -96,35 +88,33 @@ class Closing(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be decoded at once. max_cells: rows times columns, over all lanes. max_opening: columns of the rows that
-    join between two turns. max_lanes: running batches of different settings. max_waiting: requests that wait. exact:
-    every row has forwards of its own, so that an answer under load is the one alone to the last bit, whatever a device
-    rounds in larger batches; they then share nothing but their turns."""
+    """What may be decoded at once."""
 
-    max_rows: int = 8
-    max_cells: int = 16384
-    max_opening: int = 4096
-    max_lanes: int = 4
-    max_waiting: int = 64
+    max_rows: int = 8  # of a batch
+    max_cells: int = 16384  # rows times columns, over all lanes
+    max_opening: int = 4096  # columns of the rows that join between two turns
+    max_lanes: int = 4  # running batches of different settings
+    max_waiting: int = 64  # requests that wait
+    # every row has forwards of its own, so that an answer under load is the one alone to the last bit, whatever a
+    # device rounds in larger batches; they then share nothing but their turns
     exact: bool = False
 
 
 @dataclass
 class Stats:
-    """What a scheduler has done so far, and what it has to do. ended: jobs by how they ended. wanted, computed: rows
-    that the caches asked for, and that the network ran, of finished jobs. reads: of decisions, finished."""
+    """What a scheduler has done so far, and what it has to do."""
 
-    waiting: int = 0
-    rows: int = 0
-    lanes: int = 0
-    cells: int = 0
-    turns: int = 0
-    turn_seconds: float = 0.0
-    forwards: int = 0
-    tokens: int = 0
-    wanted: int = 0
-    computed: int = 0
-    reads: int = 0
-    read_forwards: int = 0
-    read_seconds: float = 0.0
-    ended: Counter[str] = field(default_factory=Counter)
+    waiting: int = 0  # jobs in the queue
+    rows: int = 0  # rows being decoded
+    lanes: int = 0  # running batches
+    cells: int = 0  # rows times columns of all lanes
+    turns: int = 0  # turns of all lanes so far
+    turn_seconds: float = 0.0  # that they took
+    forwards: int = 0  # of finished jobs
+    tokens: int = 0  # of finished answers
+    wanted: int = 0  # query tokens that the caches of finished jobs asked for
+    computed: int = 0  # query tokens that the network ran for them
+    reads: int = 0  # of decisions, finished
+    read_forwards: int = 0  # that they took
+    read_seconds: float = 0.0  # that they took
+    ended: Counter[str] = field(default_factory=Counter)  # jobs by how they ended

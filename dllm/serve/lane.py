@@ -22,20 +22,18 @@ COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make th
 
 @dataclass(eq=False)
 class Entry:
-    """A job on its way. number: its name. submitted, started: seconds by ``time.monotonic`` (started None: not yet).
-    alone: its batch has failed, so it decodes in a lane of its own. stuck: why it would never end. reached, told:
-    forwards, tokens and masks of the last event; a job that began anew is silent until it is there again."""
+    """A job on its way."""
 
-    number: int
-    job: Job
-    deliver: Callable[[Event], None]
-    submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
-    turns: int = 0
-    alone: bool = False
-    stuck: str = ""
-    reached: int = 0
-    told: tuple[list[int], list[bool]] | None = None
+    number: int  # its name
+    job: Job  # what is to be decoded
+    deliver: Callable[[Event], None]  # takes its events
+    submitted: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
+    started: float | None = None  # of its first turn, seconds by ``time.monotonic``; None: not yet
+    turns: int = 0  # turns of the loop that it was in
+    alone: bool = False  # its batch has failed, so it decodes in a lane of its own
+    stuck: str = ""  # why it would never end
+    reached: int = 0  # forwards at its last event; a job that began anew is silent until it is there again
+    told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
 
     @property
     def columns(self) -> int:

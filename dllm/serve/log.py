@@ -21,18 +21,17 @@ def request_id(sent: str | None) -> str:
 
 @dataclass
 class AccessLine:
-    """What a line says of one request. It holds nothing of what was asked. prompt_tokens, completion_tokens: None where
-    nothing was decoded. end: how it ended, where the status does not say it."""
+    """What a line says of one request. It holds nothing of what was asked."""
 
-    id: str
-    method: str
-    path: str
-    client: str
-    status: int = 0
-    seconds: float = 0.0
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    end: str = ""
+    id: str  # of the request
+    method: str  # of HTTP
+    path: str  # without its query
+    client: str  # its address
+    status: int = 0  # of HTTP
+    seconds: float = 0.0  # from its arrival to the end of the reply
+    prompt_tokens: int | None = None  # None: nothing was decoded
+    completion_tokens: int | None = None  # None: nothing was decoded
+    end: str = ""  # how it ended, where the status does not say it
 
     def text(self) -> str:
         """The line of a text log. A path with spaces or quotes is written as JSON, so that a line has its fields."""

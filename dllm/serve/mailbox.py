@@ -14,13 +14,12 @@ from dllm.serve.jobs import Done, Event, Failed, Progress
 
 @dataclass
 class Update:
-    """What has come for one row since it was last asked for. latest: its newest state, which holds all that the ones
-    before it held. grown: turn and final prefix wherever that grew, so that a late reader learns what an early one
-    would have known. end: how it ended."""
+    """What has come for one row since it was last asked for."""
 
-    latest: Progress | None = None
+    latest: Progress | None = None  # its newest state, which holds all that the ones before it held
+    # turn and final prefix wherever that grew, so that a late reader learns what an early one would have known
     grown: list[tuple[int, int]] = field(default_factory=list)
-    end: Done | Failed | None = None
+    end: Done | Failed | None = None  # how it ended
 
 
 class Mailbox:

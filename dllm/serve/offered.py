@@ -36,15 +36,14 @@ BOUND_TO_LIMITS = ("integer", "integers", "text")
 
 @dataclass(frozen=True)
 class Option:
-    """An option that a request may set. kind: boolean, text, number, integer, numbers, integers, or part. null: whether
-    it may be null. most: the largest whole number, or the longest text. choices: the words that it may be."""
+    """An option that a request may set."""
 
-    kind: str
-    default: Any
-    null: bool = False
-    most: int | None = None
-    choices: tuple[str, ...] = ()
-    note: str = ""
+    kind: str  # boolean, text, number, integer, numbers, integers, or part
+    default: Any  # where a request says nothing
+    null: bool = False  # it may be null
+    most: int | None = None  # the largest whole number, or the longest text
+    choices: tuple[str, ...] = ()  # the words that it may be
+    note: str = ""  # its comment in the YAML file
 
     def sound(self, name: str, value: Any) -> Any:
         """``value`` of this kind. Raises UserError with the sentence of the command line, or one that names what is

@@ -33,17 +33,16 @@ MINI_EXAMPLE_PROMPTS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """What the page says of its server. model: the served name. prompt, length: what stands in its fields. chat: the
-    model has a chat template. defaults: the server's parts by group, each with name, words and overrides. overrides: of
-    the model, on a command line. examples: prompts to begin with."""
+    """What the page says of its server."""
 
-    model: str
-    prompt: str = ""
-    length: int = 32
-    chat: bool = True
+    model: str  # the served name
+    prompt: str = ""  # what stands in the prompt's field
+    length: int = 32  # what stands in the field of max_tokens
+    chat: bool = True  # the model has a chat template
+    # the server's parts by group, each with name, words and overrides
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    overrides: Sequence[str] = ()
-    examples: Sequence[str] = EXAMPLE_PROMPTS
+    overrides: Sequence[str] = ()  # of the model, on a command line
+    examples: Sequence[str] = EXAMPLE_PROMPTS  # prompts to begin with
 
     @staticmethod
     def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:

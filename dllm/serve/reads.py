@@ -21,42 +21,42 @@ from dllm.serve.jobs import Failed, Limits
 
 @dataclass(frozen=True)
 class ReadJob:
-    """What one request reads at once: queries by question. deadline: by ``time.monotonic``. ident: the request's."""
+    """What one request reads at once."""
 
-    groups: list[list[ReadQuery]]
-    deadline: float
-    ident: str = ""
+    groups: list[list[ReadQuery]]  # queries by question
+    deadline: float  # by ``time.monotonic``
+    ident: str = ""  # of its request, in the log
 
 
 @dataclass(frozen=True)
 class ReadDone:
-    """Its readings, by question. waited: seconds until its first forward."""
+    """What a request has read."""
 
-    readings: list[list[Reading]]
-    waited: float
+    readings: list[list[Reading]]  # by question
+    waited: float  # seconds until its first forward
 
 
 @dataclass(frozen=True)
 class Unit:
     """A canvas of one question, and which of its queries read it."""
 
-    group: int
-    canvas: ReadCanvas
-    places: tuple[int, ...]
+    group: int  # index of its question
+    canvas: ReadCanvas  # what is read
+    places: tuple[int, ...]  # indices of the question's queries that read it
 
 
 @dataclass(eq=False)
 class ReadEntry:
-    """A job on its way. todo: what is still to be read. alone: a forward that it shared has failed."""
+    """A read on its way."""
 
-    number: int
-    job: ReadJob
-    deliver: Callable[[ReadDone | Failed], None]
-    submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
-    alone: bool = False
-    todo: deque[Unit] = field(default_factory=deque)
-    found: dict[tuple[int, int], Reading] = field(default_factory=dict)
+    number: int  # its name
+    job: ReadJob  # what is to be read
+    deliver: Callable[[ReadDone | Failed], None]  # takes what it found, or why it failed
+    submitted: float = field(default_factory=time.monotonic)  # seconds by ``time.monotonic``
+    started: float | None = None  # of its first forward, seconds by ``time.monotonic``; None: not yet
+    alone: bool = False  # a forward that it shared has failed
+    todo: deque[Unit] = field(default_factory=deque)  # what is still to be read
+    found: dict[tuple[int, int], Reading] = field(default_factory=dict)  # by question and query
 
     def __post_init__(self) -> None:
         for number, queries in enumerate(self.job.groups):

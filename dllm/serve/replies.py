@@ -38,10 +38,10 @@ def model_data(name: str, created: int, limit: int) -> dict[str, Any]:
 class Envelope:
     """What every object of one reply has in common."""
 
-    ident: str
-    model: str
-    asked: ParsedRequest
-    created: int = field(default_factory=lambda: int(time.time()))
+    ident: str  # of the reply
+    model: str  # the name that it was asked by
+    asked: ParsedRequest  # the request
+    created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
     def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
         """The whole reply at once."""

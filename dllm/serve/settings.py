@@ -19,26 +19,24 @@ LOGS = ("text", "json")
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """names: of the model, as clients call it; the first is the one that replies and pages show. api_key, api_key_file:
-    what every request must bring one of; both None: nothing. hosts: further names by which clients call the server.
-    cors: origins of pages that may. timeout, grace, read_timeout, send_timeout: seconds; grace None: as timeout.
-    compile_seconds: of a thread, for one constraint. log: ``text`` or ``json``, the form of its lines."""
+    """Of the server itself, as ``task=serve`` has them."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    names: tuple[str, ...] = ()
+    host: str = "127.0.0.1"  # address to listen at
+    port: int = 8000  # port to listen at; 0: any free one
+    names: tuple[str, ...] = ()  # of the model, as clients call it; the first is the one that replies and pages show
+    # what every request must bring; None: nothing, unless there is a file
     api_key: str | None = field(default=None, repr=False)
-    api_key_file: str | None = None
-    hosts: tuple[str, ...] = ()
-    cors: tuple[str, ...] = ()
-    timeout: float = 120.0
-    grace: float | None = None
-    read_timeout: float = 30.0
-    send_timeout: float = 30.0
-    max_connections: int = 1024
-    compile_seconds: float = 5.0
-    log: str = "text"
-    limits: Limits = Limits()
+    api_key_file: str | None = None  # file of keys, one of which every request must bring; None: none
+    hosts: tuple[str, ...] = ()  # further names by which clients call the server
+    cors: tuple[str, ...] = ()  # origins of pages that may call it
+    timeout: float = 120.0  # seconds that an answer may take
+    grace: float | None = None  # seconds that requests under way may take after SIGTERM; None: as timeout
+    read_timeout: float = 30.0  # seconds in which a request's body must have come
+    send_timeout: float = 30.0  # seconds after which a reader that takes nothing is let go
+    max_connections: int = 1024  # open at once
+    compile_seconds: float = 5.0  # seconds of a thread in which a constraint must be compiled
+    log: str = "text"  # ``text`` or ``json``, the form of its lines
+    limits: Limits = Limits()  # what may be decoded at once
 
     @staticmethod
     def of(task: Mapping[str, Any], environment: Mapping[str, str]) -> ServeSettings:

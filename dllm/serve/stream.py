@@ -14,27 +14,24 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that
 
 @dataclass(frozen=True)
 class Ending:
-    """How an answer ends. text: what a plain reply holds. tokens: those before the end of text or the stop string, as
-    ids. reason: ``stop`` or ``length``, in OpenAI's words."""
+    """How an answer ends."""
 
-    text: str
-    tokens: list[int]
-    reason: str
+    text: str  # what a plain reply holds
+    tokens: list[int]  # those before the end of text or the stop string, as ids
+    reason: str  # ``stop`` or ``length``, in OpenAI's words
 
 
 @dataclass
 class AnswerText:
-    """Follows one answer from turn to turn. The pieces that ``follow`` and ``finish`` return make up the reply's text.
+    """Follows one answer from turn to turn. The pieces that ``follow`` and ``finish`` return make up the reply's
+    text."""
 
-    text: of token ids. ends: ids that end an answer. stop: strings that end it. head: token ids before an infilling,
-    which belong to its text; None: a plain answer, which ends at its first end of text. sent: what has been returned.
-    """
-
-    text: Callable[[Sequence[int]], str]
-    ends: Collection[int]
-    stop: tuple[str, ...] = ()
+    text: Callable[[Sequence[int]], str]  # of token ids
+    ends: Collection[int]  # ids that end an answer
+    stop: tuple[str, ...] = ()  # strings that end it
+    # token ids before an infilling, which belong to its text; None: a plain answer, which ends at its first end of text
     head: Sequence[int] | None = None
-    sent: str = ""
+    sent: str = ""  # what has been returned
 
     @staticmethod
     def of(

@@ -32,31 +32,29 @@ NOT_SEEN = (
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that may be called. parameters: the JSON schema of its arguments. strict: an unknown keyword of it is
-    refused. place: in the request."""
+    """A function that may be called."""
 
-    name: str
-    parameters: Mapping[str, Any] | bool
-    strict: bool
-    place: str
+    name: str  # of the function
+    parameters: Mapping[str, Any] | bool  # the JSON schema of its arguments
+    strict: bool  # an unknown keyword of the schema is refused
+    place: str  # where it stands in the request
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function's name and its arguments, which are JSON."""
+    """A call of a function."""
 
-    name: str
-    arguments: str
+    name: str  # of the function
+    arguments: str  # JSON
 
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request, of which a call is made, or may be. forced: the call must be made; else the model
-    decides. named: the request names the function."""
+    """The tools of a request, of which a call is made, or may be."""
 
-    tools: tuple[Tool, ...]
-    forced: bool
-    named: bool = False
+    tools: tuple[Tool, ...]  # those that may be called
+    forced: bool  # a call must be made; else the model decides
+    named: bool = False  # the request names the function
 
     @property
     def single(self) -> Tool | None:

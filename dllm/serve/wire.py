@@ -40,24 +40,22 @@ MAX_PIECES = 1024  # texts and holes of a canvas
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """What a request asks for. jobs: one for each choice, those of a prompt next to each other; their deadlines are the
-    caller's to set. model: the name that it was asked by. prompt_tokens: what was given, each prompt once. names: as
-    the request calls fields that have several names. tools: that an answer must or may call. notes: sentences for
-    whoever reads the reply."""
+    """What a request asks for."""
 
+    # one for each choice, those of a prompt next to each other; their deadlines are the caller's to set
     jobs: tuple[Job, ...]
-    model: str
-    chat: bool
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-    snapshots: bool
-    trace: bool
-    stop: tuple[str, ...]
-    prompt_tokens: int
-    names: Mapping[str, str]
-    tools: ToolUse | None = None
-    notes: tuple[str, ...] = ()
+    model: str  # the name that it was asked by
+    chat: bool  # of /v1/chat/completions
+    stream: bool  # the reply comes piece by piece
+    include_usage: bool  # the stream ends with its usage
+    logprobs: bool  # log-probabilities are asked for
+    snapshots: bool  # the canvas after each turn is asked for
+    trace: bool  # a trace file is asked for
+    stop: tuple[str, ...]  # strings that end an answer
+    prompt_tokens: int  # what was given, each prompt once
+    names: Mapping[str, str]  # as the request calls fields that have several names
+    tools: ToolUse | None = None  # that an answer must or may call
+    notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
 
 
 def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:

@@ -7,10 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "dllm"
-UNEXPLAINED = {
-    "app": 78,
-    "serve": 181,
-}  # fields without a comment, at most, by folder or module; lower a number when you explain some
 
 
 def unexplained(file: Path) -> Iterator[str]:
@@ -27,8 +23,7 @@ def unexplained(file: Path) -> Iterator[str]:
 
 
 def test_fields_are_explained_at_the_field() -> None:
-    found: dict[str, list[str]] = {}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        found.setdefault(file.relative_to(PACKAGE).parts[0], []).extend(unexplained(file))
-    offenders = {place: names for place, names in found.items() if len(names) > UNEXPLAINED.get(place, 0)}
-    assert offenders == {}, "explain the new fields at the field"
+    files = sorted(PACKAGE.rglob("*.py"))
+    assert len(files) > 200
+    found = {str(file.relative_to(PACKAGE)): names for file in files if (names := list(unexplained(file)))}
+    assert found == {}, "explain these fields at the field"

@@ -20,14 +20,13 @@ SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 
 @dataclass(frozen=True)
 class Command:
-    """usage: what is typed behind its name. does: in a line. stands_for: its settings. examples: lines with what they
-    do. settings: those that its help lists, as names or beginnings of names."""
+    """A short command."""
 
-    usage: str
-    does: str
-    stands_for: tuple[str, ...]
-    examples: tuple[tuple[str, str], ...]
-    settings: tuple[str, ...]
+    usage: str  # what is typed behind its name
+    does: str  # what it does, in a line
+    stands_for: tuple[str, ...]  # the settings that it stands for
+    examples: tuple[tuple[str, str], ...]  # command lines, and what each does
+    settings: tuple[str, ...]  # the settings that its help lists, by name or by how their names begin
 
 
 DECODING = ("gen_length", "sampling.temperature", "sampler.", "blocks.", "cache.")

@@ -30,12 +30,11 @@ PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that every grid gets an
 
 @dataclass(frozen=True)
 class Sweep:
-    """grids: the settings of each. folder: where all cells go, output/name or hydra.sweep.dir; they are named by what
-    they hold. made: the folders that were made for it, the inmost first."""
+    """What a sweep's command line asks for. Its cells are named by what they hold."""
 
-    grids: list[list[str]]
-    folder: Path
-    made: list[Path]
+    grids: list[list[str]]  # the settings of each grid
+    folder: Path  # where all cells go: output/name, or hydra.sweep.dir
+    made: list[Path]  # the folders that were made for it, the inmost first
 
     @contextmanager
     def undone(self) -> Iterator[None]:

@@ -33,21 +33,21 @@ SAMPLING_KINDS = {
 class Options:
     """config.yaml's own keys, which are explained there."""
 
-    gen_length: int
-    batch_size: int
-    samples: int
-    seed: int
-    stop: list[str]
-    prompt: str | None
-    prompts: str | None
-    chat: bool | None
-    compare: bool | list[str]
-    trace: bool | str
-    live: bool | None
-    animate: bool
-    output: str
-    name: str | None
-    resume: str | None
+    gen_length: int  # masks after the prompt
+    batch_size: int  # requests decoded together
+    samples: int  # answers per prompt, each with its own seed
+    seed: int  # of every draw
+    stop: list[str]  # texts at which an answer ends
+    prompt: str | None  # a text
+    prompts: str | None  # a file of prompts
+    chat: bool | None  # true: a conversation in the terminal; false: never apply the chat template
+    compare: bool | list[str]  # decode once more with one token per step; names: with these samplers too
+    trace: bool | str  # keep every turn of every sample; of task=replay: the file to check
+    live: bool | None  # show the canvas denoising; None: when the output is a terminal
+    animate: bool  # pause at every turn of the live view
+    output: str  # folder of runs
+    name: str | None  # folder of this run inside output; None: its time
+    resume: str | None  # folder of a run to finish
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Options:

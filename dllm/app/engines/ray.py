@@ -28,19 +28,19 @@ def replica_environment() -> dict[str, Any]:
 class OpenCell:
     """A cell under way."""
 
-    cell: Cell
-    run_folder: RunFolder
+    cell: Cell  # what it evaluates, and where
+    run_folder: RunFolder  # where its rows are written
     done: set[SampleKey]  # its finished samples
     shards: int  # how many of its shards are not finished
-    stamped: bool = False
+    stamped: bool = False  # its checkpoint was noted in the folder
 
 
 @dataclass(frozen=True)
 class Shard:
     """Batches of one cell, by their samples."""
 
-    open_cell: OpenCell
-    batches: tuple[tuple[SampleKey, ...], ...]
+    open_cell: OpenCell  # whose samples they are
+    batches: tuple[tuple[SampleKey, ...], ...]  # the samples of each batch, decoded whole
     lost: int = 0  # how many workers were lost over it
 
 

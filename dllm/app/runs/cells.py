@@ -21,8 +21,8 @@ PROMPT_SETTINGS = ("prompt", "prompts")
 class Cell:
     """An evaluation and its folder."""
 
-    evaluation: Evaluation
-    folder: Path
+    evaluation: Evaluation  # what is decoded and scored
+    folder: Path  # where its results go
     place: str = ""  # which cell of a sweep it is, for the progress bar
 
     def open(self) -> RunFolder:

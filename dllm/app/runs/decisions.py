@@ -18,16 +18,14 @@ ForwardDecision = tuple[float, int, int]  # bits, commits, forced commits
 
 @dataclass(frozen=True)
 class TurnDecisions:
-    """One turn, on the device: the numbers [B] of its requests and which took part (acts), the owner [N] of each new
-    candidate and what it decided [N, 3], the owner [M] of each candidate of this forward (asked) and which of these
-    are kept [B]."""
+    """One turn, on the device."""
 
-    numbers: Tensor
-    acts: Tensor
-    owner: Tensor
-    decided: Tensor
-    asked: Tensor
-    kept: Tensor
+    numbers: Tensor  # [B] the requests' numbers in the decode
+    acts: Tensor  # bool [B] which of them took part
+    owner: Tensor  # [N] the request of each new candidate
+    decided: Tensor  # [N, 3] bits, commits and forced commits of each new candidate
+    asked: Tensor  # [M] the request of each candidate of this forward
+    kept: Tensor  # [B] which of them is kept
 
     @staticmethod
     def of(turn: Turn) -> TurnDecisions:
@@ -50,13 +48,13 @@ class DecisionCount:
 
     It keeps a few tensors of every turn, and copies them to the host when a request is finished. A copy in every turn
     would make the host wait for the GPU, instead of launching the next turn.
-
-    forwards and kept, by the request's number in the decode: an entry for each forward in which it took part. Of
-    several candidates the one that the next forward keeps counts, as in a trace.
+    Of several candidates the one that the next forward keeps counts, as in a trace.
     """
 
-    noted: list[TurnDecisions] = field(default_factory=list)
+    noted: list[TurnDecisions] = field(default_factory=list)  # turns whose numbers are still on the device
+    # by the request's number: an entry for each forward in which it took part
     forwards: dict[int, list[list[ForwardDecision]]] = field(default_factory=dict)
+    # by the request's number: the candidate that each of its forwards keeps
     kept: dict[int, list[int]] = field(default_factory=dict)
 
     def __call__(self, turn: Turn) -> None:

@@ -45,8 +45,8 @@ class Batch:
     """Samples that are decoded together: as one ends, the next joins. A batch is always decoded whole, so that a
     resumed run decodes what an undisturbed one does."""
 
-    shape: AnswerShape
-    samples: tuple[PlannedSample, ...]
+    shape: AnswerShape  # length and stop texts that its answers share
+    samples: tuple[PlannedSample, ...]  # in the order in which they join
 
     @property
     def keys(self) -> tuple[SampleKey, ...]:
@@ -57,13 +57,13 @@ class Batch:
 class Evaluation:
     """The samples of a task, decoded and scored batch by batch."""
 
-    config: dict[str, Any]
-    task: Task
-    items: dict[str, Item]
-    plans: dict[AnswerShape, RunPlan]
-    batches: list[Batch]
+    config: dict[str, Any]  # the resolved configuration
+    task: Task  # what is asked, and how an answer is scored
+    items: dict[str, Item]  # by id
+    plans: dict[AnswerShape, RunPlan]  # by the shape of the answer
+    batches: list[Batch]  # in the order in which they are decoded
     content: dict[str, str]  # identifies the checkpoint and the questions
-    decoders: dict[AnswerShape, Decoder] = field(default_factory=dict)
+    decoders: dict[AnswerShape, Decoder] = field(default_factory=dict)  # those that were built so far
     device: str | None = None  # where an engine puts the model; None: where the configuration says
     # decoders with one token per step, for plans whose oracle needs a reference
     references: dict[AnswerShape, Decoder] = field(default_factory=dict)

@@ -53,9 +53,9 @@ def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
 class RunFolder:
     """An open run folder."""
 
-    path: Path
-    results: BinaryIO
-    lock: BaseFileLock
+    path: Path  # the folder
+    results: BinaryIO  # its file of results, open to append
+    lock: BaseFileLock  # held while a process writes
     rows: list[ResultRow] = field(default_factory=list)  # its finished samples, to which ``write`` adds
     fresh: bool = False  # it held no run before
 

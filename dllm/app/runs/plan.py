@@ -43,11 +43,11 @@ from dllm.runtime.runtime import COMPILED, Runtime
 class RunPlan:
     """A resolved configuration, checked. The model is described, not loaded."""
 
-    config: dict[str, Any]
-    options: Options
-    parts: Parts
-    sampling: Sampling
-    prompts: Prompts
+    config: dict[str, Any]  # the resolved configuration
+    options: Options  # config.yaml's own keys
+    parts: Parts  # sampler, blocks, cache and end-of-text policy
+    sampling: Sampling  # temperature, filters, guidance
+    prompts: Prompts  # what is decoded
     path: Path  # the checkpoint's folder
     constraint: Constraint | None = None  # of every text that brings none of its own (None: such texts are free)
 

@@ -26,12 +26,12 @@ PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constrain
 
 @dataclass(frozen=True)
 class PlannedSample:
-    """One sample to decode. id and sample: which prompt, and which of its answers."""
+    """One sample to decode."""
 
-    id: str
-    sample: int
+    id: str  # of its prompt
+    sample: int  # which of the prompt's answers it is
     shown: str  # the prompt as a person would write it
-    request: Request
+    request: Request  # what the decoder takes
 
     @property
     def key(self) -> SampleKey:
@@ -44,9 +44,9 @@ class PromptEntry:
 
     # its line in the file, from which its seed follows, so that a repaired line changes no other prompt's seed
     number: int
-    id: str
-    prompt: Prompt
-    shown: str
+    id: str  # of the prompt
+    prompt: Prompt  # as it was given: a text, messages, or a canvas to fill
+    shown: str  # the prompt as a person would write it
     constraint: Constraint | None = None  # of its texts (None: free)
 
 
