@@ -201,7 +201,7 @@ def test_a_pattern_made_to_explode_is_refused_while_another_request_streams_on(s
 
 def test_the_queues_are_bounded_and_what_is_known_passes_them_by(written_model: Model) -> None:
     defaults, limits = writing(written_model), Limits(max_waiting=2)
-    with live(written_model, defaults=defaults, timeout=0.5, limits=limits) as busy, busy.client() as http:
+    with live(written_model, defaults=defaults, timeout=1.5, limits=limits) as busy, busy.client() as http:
         known = {"prompt": "ab", "response_format": FORMS[2].format}
         assert http.post("/v1/completions", json=known).status_code == 200
         with ThreadPoolExecutor(6) as crowd:
