@@ -61,9 +61,8 @@ def _unimported(module: str, error: Exception) -> str:
         return f"cannot be imported: {error.filename}, line {error.lineno}: {error.msg}{text}. Mend that line."
     missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
     if missing in MOVED:
-        return (
-            f"cannot be imported: {place_of_error(error) or module}: {missing} is now {MOVED[missing]}. Mend that line."
-        )
+        where = place_of_error(error)
+        return f"cannot be imported{': ' * bool(where)}{where}: {missing} is now {MOVED[missing]}. Mend that line."
     if missing is not None and (module == missing or module.startswith(f"{missing}.")):
         rule = "Write MODULE.CLASS, with the module's folder in PYTHONPATH"
         return f"names no class: there is no module {missing}. {rule}."

@@ -74,7 +74,7 @@ def admitted(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> t
 
 
 def copied_steps(rows: Sequence[ConstrainedRow | None], step: Step, view: View) -> tuple[list[int], list[Decided]]:
-    """The candidates of steered rows by number, and their steps, in one copy from the device."""
+    """The candidates of constrained rows by number, and their steps, in one copy from the device."""
     owners = list(range(len(rows))) if step.owner.is_single else step.owner.row.tolist()
     numbers = [number for number, row in enumerate(owners) if rows[row]]
     judged = torch.zeros_like(step.commit) if step.accepted is None else step.accepted

@@ -26,7 +26,7 @@ from dllm.contract.constrained import ConstraintReport
 
 @dataclass(frozen=True)
 class Seen:
-    """Candidate ``number`` of a steered row, on the host."""
+    """Candidate ``number`` of a constrained row, on the host."""
 
     number: int  # of the candidate
     row: ConstrainedRow  # the row that it belongs to
@@ -38,7 +38,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class ConstrainedBatch:
-    """What steers each row of a batch."""
+    """The constraint of each row of a batch."""
 
     rows: tuple[ConstrainedRow | None, ...]  # None where a row is free
 
@@ -62,13 +62,13 @@ class ConstrainedBatch:
         """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
         if self.free:
             return scores, canvas.no_positions
-        with clock(self._steered()):
+        with clock(self._constrained()):
             seen = list(self._seen(canvas, owner, scores))
             cells = [cell for one in seen for cell in cells_of(one, scores)]
             scores, other = proposed_anew(banned(scores, cells), cells)
             counts = other.sum(1).tolist() if any(cell.repropose for cell in cells) else [0] * len(other)
             for one in seen:
-                one.row.steered += counts[one.number]
+                one.row.corrected += counts[one.number]
         return scores, other
 
     def filter_commits(self, step: Step, view: View, tried: Owner, chosen: Tensor) -> tuple[Step, Tensor, Tensor]:
@@ -77,7 +77,7 @@ class ConstrainedBatch:
         if self.free:
             nothing = step.owner.per_candidate(view.canvas.no_positions)
             return step, nothing, nothing
-        with clock(self._steered()):
+        with clock(self._constrained()):
             self._keep(tried, chosen)
             return admitted(self.rows, step, view)
 
@@ -86,7 +86,7 @@ class ConstrainedBatch:
         if self.free or after is before:
             return after
         fine = [True] * len(after.row_id)
-        with clock(self._steered()):
+        with clock(self._constrained()):
             for seen in self._seen(after, owner):
                 fine[seen.number] = seen.sets.feasible()
                 seen.row.restored += not fine[seen.number]
@@ -94,10 +94,10 @@ class ConstrainedBatch:
 
     def report(self, row: int) -> ConstraintReport | None:
         """What a row's constraint has done so far; None: the row is free."""
-        steered = self.rows[row]
-        return None if steered is None else steered.report()
+        constrained = self.rows[row]
+        return None if constrained is None else constrained.report()
 
-    def _steered(self) -> list[ConstrainedRow]:
+    def _constrained(self) -> list[ConstrainedRow]:
         return [row for row in self.rows if row]
 
     def _keep(self, tried: Owner, chosen: Tensor) -> None:
@@ -110,7 +110,7 @@ class ConstrainedBatch:
                 row.keep(place)
 
     def _seen(self, canvas: Canvas, owner: Owner, scores: Scores | None = None) -> Iterator[Seen]:
-        """The candidates of steered rows, their sets brought up to date, in one copy from the device."""
+        """The candidates of constrained rows, their sets brought up to date, in one copy from the device."""
         rows = list(range(len(self.rows))) if owner.is_single else owner.row.tolist()
         numbers = [number for number, row in enumerate(rows) if self.rows[row]]
         parts = [canvas.tokens, canvas.masked, *([] if scores is None else [scores.scored, scores.token])]

@@ -53,7 +53,7 @@ class Constraints:
         return self._shared(constraint).knows(constraint)
 
     def batch(self, requests: Sequence[Request]) -> ConstrainedBatch:
-        """What steers these rows. Raises UserError as ``steered``."""
+        """The constraints of these rows. Raises UserError as ``compiled``."""
         return ConstrainedBatch(tuple(self.row(request) for request in requests))
 
     def row(self, request: Request) -> ConstrainedRow | None:

@@ -28,7 +28,7 @@ class ConstrainedRow:
     compiled: CompiledConstraint  # its constraint over the tokens of the vocabulary
     begin: int  # the column of its first cell
     sets: list[RowSets]  # of each candidate. The counts are those of ``ConstraintReport``
-    steered: int = 0  # proposals so far that were not the model's own
+    corrected: int = 0  # proposals so far that were not the model's own
     refused: int = 0  # commits so far that waited
     replaced: int = 0  # commits so far of another token
     restored: int = 0  # cuts so far that were taken back
@@ -60,7 +60,7 @@ class ConstrainedRow:
             language.min_tokens,
             compiled.seconds,
             self.seconds,
-            self.steered,
+            self.corrected,
             self.refused,
             self.replaced,
             self.restored,

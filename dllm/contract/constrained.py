@@ -52,7 +52,7 @@ class ConstraintReport:
     fewest: int | None  # tokens of the shortest text that it allows
     compile_seconds: float  # that compiling took, once for all rows of the language
     seconds: float  # of the host, while the row decoded
-    steered: int  # proposals that were not the model's own, counted in every turn
+    corrected: int  # proposals that were not the model's own, counted in every turn
     refused: int  # commits that waited, over all turns (``ConstraintMarks``)
     replaced: int  # commits of another token, over all turns (``ConstraintMarks``)
     restored: int  # answers cut by the end-of-text policy that were taken back, since the rest was needed

@@ -156,12 +156,18 @@ class Forward:
         return replace(cost, **asked)
 
     def _score(
-        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: HiddenStates, wanted: Tensor, steered: bool
+        self,
+        canvas: Canvas,
+        blocks: BlockState,
+        plan: ForwardPlan,
+        hidden: HiddenStates,
+        wanted: Tensor,
+        constrained: bool,
     ) -> Scores:
         scored, columns, at = self._columns(canvas, blocks, hidden, wanted)
         read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
         again = None
-        if steered:
+        if constrained:
             vocab = self.model.config.vocab
             again = LogitReproposer(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
         statistics = scatter_columns(read.statistics, columns, length)

@@ -30,7 +30,7 @@ MAX_TITLE = 60
 MAX_FACT = 120  # characters of a schema or grammar above a trace
 SIGNS = {
     "edited": ("a", "took the place of another token"),
-    "steered": ("a", "not the model's first choice, which did not fit the constraint"),
+    "corrected": ("a", "not the model's first choice, which did not fit the constraint"),
     "replaced": ("a", "another token than proposed, which goes with the others"),
     "waits": ("&oslash;", "waits, since it does not go with the others"),
 }
@@ -125,10 +125,10 @@ def marks_legend(panes: Sequence[Pane]) -> str:
     turns = [turn for pane in panes for turn in pane.trace.turns]
     there = {
         "edited": any(one.positions for turn in turns for one in turn.edited),
-        "steered": any(turn.steered for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
+        "corrected": any(turn.corrected for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
     }  # fmt: skip
-    kinds = {"edited": "sample", "steered": "sample", "replaced": "sample", "waits": "mask"}
+    kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask"}
     return "\n    ".join(
         f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
         for name, (sign, words) in SIGNS.items() if there[name]
@@ -156,7 +156,7 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     return {
         "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
         "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
-        "refreshed": record.refreshed, "steered": record.steered, "refused": of_kept(record.refused, kept),
+        "refreshed": record.refreshed, "corrected": record.corrected, "refused": of_kept(record.refused, kept),
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
     }  # fmt: skip

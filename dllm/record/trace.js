@@ -23,12 +23,12 @@ function histories(record) {
   record.turns.forEach((turn, index) => {
     const step = index + 1, commit = turn.commit;
     const put = (kind) => (at) => all[at].push({ step, kind });
-    const steered = new Set(turn.steered), replaced = new Set(turn.replaced);
+    const corrected = new Set(turn.corrected), replaced = new Set(turn.replaced);
     turn.remask.forEach(put("remask"));
     turn.refused.forEach(put("refused"));
     commit.at.forEach((at, n) => all[at].push({
       step, kind: "commit", token: commit.token[n], p: commit.p[n], entropy: commit.entropy[n], forced: !!commit.forced[n],
-      by: replaced.has(at) ? "replaced" : steered.has(at) ? "steered" : "",
+      by: replaced.has(at) ? "replaced" : corrected.has(at) ? "corrected" : "",
     }));
     turn.edit.at.forEach((at, n) => all[at].push({
       step, kind: "commit", token: turn.edit.token[n], p: turn.edit.p[n], entropy: turn.edit.entropy[n], by: "edited",
@@ -156,7 +156,7 @@ function status(pane, step) {
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
     forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} masked again` : "",
     turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
-    turn.steered.length ? `${turn.steered.length} proposals steered` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
+    turn.corrected.length ? `${turn.corrected.length} proposals corrected` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
     `${Math.round(mean(turn.queries))} query tokens`,
     pane.cached ? cache_use(turn.refreshed) : "",
@@ -207,8 +207,8 @@ function sentence(record, event) {
 function reason(event) { // why this token was committed, where it is not the rule's choice among the model's own
   if (event.by === "edited") return ", in the place of the token before";
   if (event.by === "replaced") return ", replaced by the constraint: the proposal did not go with the others";
-  const steered = event.by === "steered" ? ", steered by the constraint: the likeliest that fits" : "";
-  return steered + (event.forced ? ", forced: the rule had not accepted it" : "");
+  const corrected = event.by === "corrected" ? ", corrected by the constraint: the likeliest that fits" : "";
+  return corrected + (event.forced ? ", forced: the rule had not accepted it" : "");
 }
 
 function choose(pane, at) {
@@ -276,7 +276,7 @@ function lanes(turns) { // a lane: its name, height, and for every forward rows 
   const marked = [
     ["edited", (turn) => turn.edit.at, "--accent"],
     ["masked again", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"],
-    ["steered", "steered", "--bar"], ["refused", "refused", "--undone"], ["replaced", "replaced", "--accent"],
+    ["corrected", "corrected", "--bar"], ["refused", "refused", "--undone"], ["replaced", "replaced", "--accent"],
   ];
   for (const [name, key, colour] of marked) {
     const there = (turn) => (typeof key === "string" ? turn[key] : key(turn)).length > 0;

@@ -74,11 +74,16 @@ def cut_off(text: str, error: json.JSONDecodeError) -> bool:
     return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
 
 
+FORMER = {"steered": "corrected"}  # names of older versions' fields
+
+
 def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
     """``data`` if it has the fields of the dataclass ``kind``. Raises NoTrace where one is missing, or unknown."""
     if not isinstance(data, Mapping):
         raise NoTrace(f"is no trace of this program ({what} is no object)")
     known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
+    if former := next((name for name in FORMER if name in data), None):
+        raise NoTrace(f"is of an older version of dllm ({what} has {former!r}, now {FORMER[former]!r}): record it again")
     lacking = [name for name, needed in known.items() if needed and name not in data]
     if {"canvas", "nfe", "tokens"} <= data.keys():
         raise NoTrace("is no trace of this program (it is a result, whose trace lies in the folder traces beside it)")

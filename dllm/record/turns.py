@@ -47,7 +47,7 @@ class TurnRecord:
     flops: float = 0.0  # of the forward, if the row is decoded alone (``dllm.record.cost``)
     bytes: float = 0.0  # that the forward moves, if the row is decoded alone
     computed: list[int] = field(default_factory=list)  # query tokens with those that pad a row to its call's width
-    steered: list[int] = field(default_factory=list)  # positions whose proposal a constraint changed
+    corrected: list[int] = field(default_factory=list)  # positions whose proposal a constraint changed
     # commits that wait: a constraint does not allow them with the others
     refused: list[list[int]] = field(default_factory=list)
     # commits made with another token, which the constraint allows
@@ -76,7 +76,7 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
         keys=work.keys[asked].amax(0).tolist(), refreshed=work.refreshed[asked].sum(0).tolist(),
         flops=0.0 if cost is None else float(cost.flops(work)[asked].sum()),
         bytes=0.0 if cost is None else float(cost.bytes(work)[asked].sum()) + cost.weights(),
-        computed=work.computed[asked].sum(0).tolist(), steered=_positions(turn.marks.corrected, row, start),
+        computed=work.computed[asked].sum(0).tolist(), corrected=_positions(turn.marks.corrected, row, start),
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],

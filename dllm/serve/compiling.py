@@ -55,9 +55,9 @@ class Compiling:
         request: Request = job.chosen.parts.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
         timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
-        steered = self.runner_of(job.chosen).constraints.row(timed)
-        assert steered is not None, "the request is under a constraint"
-        return steered.compiled.language
+        constrained = self.runner_of(job.chosen).constraints.row(timed)
+        assert constrained is not None, "the request is under a constraint"
+        return constrained.compiled.language
 
     def close(self) -> None:
         """Begin nothing more."""

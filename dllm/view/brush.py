@@ -120,7 +120,7 @@ class CanvasRenderer:
         return lines
 
     def _marks_legend(self, marks: Sequence[str]) -> list[Text]:
-        words = {"steered": "not the model's first choice", "refused": "waits, since it does not go with the others",
+        words = {"corrected": "not the model's first choice", "refused": "waits, since it does not go with the others",
                  "replaced": "another token, which does"}  # fmt: skip
         line, plain = Text("constraint: ", DIM_STYLE, no_wrap=True), self.shades.guess(1)
         for kind in marks:

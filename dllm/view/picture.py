@@ -12,7 +12,7 @@ from dllm.common.rowwise import padded
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 
-MARKS = ("steered", "refused", "replaced")  # what a constraint may do in a column: tensors of a picture
+MARKS = ("corrected", "refused", "replaced")  # what a constraint may do in a column: tensors of a picture
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Picture:
     edges: Tensor  # [R, L + 1], whether a block begins or ends here
     shown: Tensor  # columns of the answer
     span: Tensor  # [R, 2], the open block
-    steered: Tensor  # a constraint chose the guess, or the token, where the model's own did not fit
+    corrected: Tensor  # a constraint chose the guess, or the token, where the model's own did not fit
     refused: Tensor  # a commit that the last turn put off, since it did not go with the others
     replaced: Tensor  # committed with another token than was proposed, which goes with the others
     given: int  # masks at the start
@@ -68,7 +68,7 @@ class Picture:
         at, scores = self._at(turn.canvas), turn.view.scores
         self.guess[at] = torch.where(scores.scored, scores.token, self.guess[at])
         self.sure[at] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[at])
-        self.steered[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.corrected, self.steered[at])
+        self.corrected[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.corrected, self.corrected[at])
 
     def update(self, turn: Turn) -> None:
         """Show the first candidate of every row after this turn."""

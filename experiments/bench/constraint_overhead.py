@@ -146,10 +146,10 @@ class Bench:
             began = time.thread_time()
             count = self.turns(model, rows, batch)
             whole = time.thread_time() - began
-        steered = sum(row.steered for row in batch.rows if row) / count / rows
+        corrected = sum(row.corrected for row in batch.rows if row) / count / rows
         host = 1000 * (inside.seconds - wide.seconds) / count
         return (
-            f"{steered:9.1f}{1000 * plain / free:10.1f}{1000 * whole / count:10.1f}"
+            f"{corrected:9.1f}{1000 * plain / free:10.1f}{1000 * whole / count:10.1f}"
             f"{1000 * wide.seconds / count:12.1f}{host:10.2f}{host / rows:10.3f}"
         )
 
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     assert end is not None, "the vocabulary has an id that ends a text"
     table = Vocabulary.of(tokenizer, ends=[end])
     print(f"{len(table):,} tokens, answer {options.gen_length}, blocks of {BLOCK}, load {os.getloadavg()[0]:.1f}")
-    print(f"{'language':8}{'proposals':>12}{'rows':>6}{'steered':>9}{'free':>10}{'with':>10}{'vocabulary':>12}"
+    print(f"{'language':8}{'proposals':>12}{'rows':>6}{'corrected':>9}{'free':>10}{'with':>10}{'vocabulary':>12}"
           f"{'host':>10}{'a row':>10}")  # fmt: skip
     for name in options.languages:
         measure(name, tokenizer, table, end, options)

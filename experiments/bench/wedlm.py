@@ -1,6 +1,6 @@
 """WeDLM's parallel decoding against left to right, in seconds: ``python -m experiments.bench.wedlm``.
 
-First the mini models on held-back items: ``mini-ar`` from left to right with the exact cache, and ``mini-wedlm``, which
+First the mini models on held-out items: ``mini-ar`` from left to right with the exact cache, and ``mini-wedlm``, which
 was adapted from it, with windows of one and of 16 columns. Then random weights of a real shape, Qwen2.5-0.5B's, where
 the tokens of a forward are prescribed: what a forward of the window costs beside one of a single token, and so how many
 tokens it must bring.
@@ -98,7 +98,7 @@ def in_turn(ways: Sequence[Way], count: int, words: str) -> None:
 
 
 def mini_table(count: int, seed: int) -> str:
-    """The mini models on held-back items."""
+    """The mini models on held-out items."""
     models = {name: load(name) for name, _ in MINIS.values()}
     items = [item for task in mini.TASKS for item in mini.generate(task, seed, count)]
 
@@ -143,7 +143,7 @@ def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) ->
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=counted, default=4, help="items per task; there are 15 tasks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     parser.add_argument("--repeats", type=counted, default=2, help="answers of random weights")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

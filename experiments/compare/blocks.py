@@ -1,4 +1,4 @@
-"""Block schedules on held-back items of both mini models: ``python -m experiments.compare.blocks``.
+"""Block schedules on held-out items of both mini models: ``python -m experiments.compare.blocks``.
 
 Prints Markdown tables for short answers (32 tokens) and long ones (128) of each model:
 
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=counted, default=8, help="items of each of the 13 tasks with short answers")
     parser.add_argument("--long", type=counted, default=16, help="items of each of the 2 tasks with long ones")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for section in sections(given.models, given.seed, {"short": given.count, "long": given.long}):

@@ -1,4 +1,4 @@
-"""Every cache at its defaults on held-back items of both mini models: ``python -m experiments.compare.caches``.
+"""Every cache at its defaults on held-out items of both mini models: ``python -m experiments.compare.caches``.
 
 Prints a Markdown table per model: the score, how many answers are those of ``cache=none`` in the same blocks, forwards,
 and the share of the query rows that remains; at one token per step and with the default sampler. ``--count 16``
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
     parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     good = True

@@ -1,6 +1,6 @@
 """Rules that their authors' code replaced, before and now: ``python -m experiments.compare.changed_rules``.
 
-Each setting decodes the same held-back items, 8 of each of the 13 tasks with short answers, with the package as it is
+Each setting decodes the same held-out items, 8 of each of the 13 tasks with short answers, with the package as it is
 and with that of the commit BEFORE, whose column is kept in ``changed_rules.jsonl``. Prints a Markdown table per model,
 with 95 % intervals; the difference's is Bonett and Price's, of paired scores. To make the kept column again:
 

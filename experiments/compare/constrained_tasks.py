@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--tasks", nargs="+", default=list(CONSTRAINTS), choices=CONSTRAINTS)
     parser.add_argument("--count", type=counted, default=48, help="items per task")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

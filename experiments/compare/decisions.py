@@ -1,6 +1,6 @@
 """Decisions beside decoding under a constraint to the same texts: ``python -m experiments.compare.decisions``.
 
-Questions about held-back items of the mini models: the first of some names in order (of one token each, or spelt in
+Questions about held-out items of the mini models: the first of some names in order (of one token each, or spelt in
 several, trained on or not), and the town in the first of some records. Prints a Markdown table with a line for each
 estimator (one where alternatives have one token and all agree) and one for the decode. NLL and ECE are as read; T is
 the temperature that fits them best, with the NLL and ECE under it, of two thirds of the items where it was fitted on
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=counted, default=120, help="items per question")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for model in map(load, given.models):

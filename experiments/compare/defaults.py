@@ -1,6 +1,6 @@
 """Every part at its default, beside its own best published setting: ``python -m experiments.compare.defaults``.
 
-Each setting decodes held-back items of the 13 tasks with short answers. The published setting that scores best on the
+Each setting decodes held-out items of the 13 tasks with short answers. The published setting that scores best on the
 items of ``--seed`` is the one compared. Where it is ahead of the default by ``--bar`` points on any model, both decode
 other items, ``--again`` of each task from the next seed, and these count alone.
 
@@ -58,7 +58,7 @@ class Scores:
 
 
 class Bench:
-    """A model on held-back items. kept: a file with all that was decoded before, to which every setting is added."""
+    """A model on held-out items. kept: a file with all that was decoded before, to which every setting is added."""
 
     def __init__(self, model: Model, kept: Path | None) -> None:
         self.model, self.kept = model, kept

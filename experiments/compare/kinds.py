@@ -1,4 +1,4 @@
-"""The mini models of all kinds of attention on held-back items: ``python -m experiments.compare.kinds``.
+"""The mini models of all kinds of attention on held-out items: ``python -m experiments.compare.kinds``.
 
 Prints a Markdown table with a row for each way to decode each model: the autoregressive one from left to right, those
 of WeDLM and NBDiff by their published decoders, LLaDA's with its caches. The exit code is 1 when a model takes more
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
     parser.add_argument("--count", type=counted, default=16, help="items per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]

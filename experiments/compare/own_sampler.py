@@ -270,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=counted, default=4, help="items per task and seed; there are 13 tasks")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the held-back items")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the held-out items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

@@ -1,6 +1,6 @@
 """Accuracy under parallelism (AUP) of every sampler: ``python -m experiments.compare.parallelism``.
 
-Each sampler runs at several values of its main knob, on held-back items, in one block of 32 without a cache. Its curve
+Each sampler runs at several values of its main knob, on held-out items, in one block of 32 without a cache. Its curve
 begins at one token per forward, which every rule falls back to, and ends at its fastest setting that scores no more
 than 5 points less. Prints a Markdown table for each model, with 95 % intervals from items drawn anew. The number is the
 d3LLM leaderboard's (``dllm.analysis.parallelism``), of all tasks together.
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=counted, default=5, help="items per task; there are 13 tasks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for name in options.models:

@@ -1,4 +1,4 @@
-"""Compare all samplers at their defaults on held-back items: ``python -m experiments.compare.samplers``.
+"""Compare all samplers at their defaults on held-out items: ``python -m experiments.compare.samplers``.
 
 Prints a Markdown table for each mini model, with 95 % intervals, and checks the relations that the methods promise. The
 exit code is 1 when one fails. ``--count 16`` takes 16 items of each of the 13 tasks with short answers.
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
     parser.add_argument("--count", type=counted, default=16, help="items per task; 13 tasks have short answers")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     parser.add_argument("--dtype", default="float32", help="of the arithmetic")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)

@@ -2,7 +2,7 @@
 
 Labels: a proposal is right where it equals what one token per step decodes there. The filter reads the confidences of a
 block, and judges its open positions; those that are committed are not judged. Prints a Markdown table for each model,
-on held-back items: precision, recall and accuracy in the turns that filters are trained on (what is right is committed
+on held-out items: precision, recall and accuracy in the turns that filters are trained on (what is right is committed
 at once, as an oracle would) and in the turns of ``sampler=learn2pd`` itself. Beside it a threshold on the confidence of
 the position alone, which is ``sampler=confidence``.
 """
@@ -65,7 +65,7 @@ def lines(turns: str, records: Records, weights: dict[str, Tensor], thresholds: 
 
 
 def table(model: Model, length: int, count: int, seed: int) -> str:
-    """Of canvases of ``length``, on ``count`` held-back items of each task."""
+    """Of canvases of ``length``, on ``count`` held-out items of each task."""
     weights, _ = read_filter(FILTERS / f"{model.name}-b{BLOCK}.safetensors")
     words, tasks = CANVASES[length]
     prompts: list[Prompt] = [sample.messages for task in tasks for sample in mini.generate(task, seed, count)]
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="those with a shipped filter")
     parser.add_argument("--count", type=counted, default=8, help="items per task on canvases of one block; an "
                         "eighth on those of four, whose forwards are many and wide")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     for name in options.models:

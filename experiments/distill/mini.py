@@ -1,4 +1,4 @@
-"""The demo suite as questions: its training half to learn from, its held-back half for the measurement."""
+"""The demo suite as questions: its training half to learn from, its held-out half for the measurement."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A student beside its teacher, by the threshold of certainty: ``python -m experiments.distill.thresholds``.
 
-Prints a Markdown table: score with its 95 % interval, and tokens of an answer in each forward, of held-back questions
+Prints a Markdown table: score with its 95 % interval, and tokens of an answer in each forward, of held-out questions
 of the demo suite with ``sampler=dparallel``.
 """
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--thresholds", nargs="+", type=float, default=list(THRESHOLDS), metavar="NATS")
     parser.add_argument("--count", type=counted, default=20, help="questions per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-back questions")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out questions")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     models = [load(name) for name in given.models]

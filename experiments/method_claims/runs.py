@@ -19,7 +19,7 @@ BATCH, BLOCK, SEED = 52, 32, 1
 
 
 def items_of(tasks: Sequence[str], count: int) -> list[Sample]:
-    """So many held-back items of each task."""
+    """So many held-out items of each task."""
     return [sample for task in tasks for sample in mini.generate(task, SEED, count)]
 
 

@@ -181,7 +181,7 @@ def section(name: str, part: Mapping[str, Any]) -> str:
     title, said = PARTS[name]
     tables: dict[str, Callable[[Any], str]] = {"cache": cache_table, "careful": cache_table, "savings": savings_table}
     made = tables.get(name, table)(part["right"])
-    items = f"{part['count']:,} held-back items" + (" of each size" if name == "size" else " a task")
+    items = f"{part['count']:,} held-out items" + (" of each size" if name == "size" else " a task")
     items += f" ({part['long']} where answers are long)" if part.get("long") else ""
     return f"### {title}\n\n{said} {items}, seed {part['seed']}.\n\n{made}\n"
 

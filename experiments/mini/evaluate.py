@@ -259,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="a folder that training left, or the name of a shipped model")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), help="those of the model's kind by default")
     parser.add_argument("--count", type=int, default=0, help="items per task and setting (0: each part's own number)")
-    parser.add_argument("--seed", type=int, default=SEED, help="seed of the held-back items")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the held-out items")
     parser.add_argument("--quick", action="store_true", help="print a glance at each task and write nothing")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)

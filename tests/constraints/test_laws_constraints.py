@@ -134,8 +134,8 @@ def test_a_constrained_row_decodes_the_same_alone_and_in_a_batch(combination: Co
     batches = [[0], [1], [2], [2, 0, 1]]
     for numbers in batches if full() else random.Random(str(combination)).sample(batches, 1):
         chosen = [rows[number] for number in numbers]
-        steers = constraints(combination.model, chosen, [patterns[number] for number in numbers])
-        for one, number in zip(decode(combination, chosen, None, steers), numbers, strict=True):
+        constrained = constraints(combination.model, chosen, [patterns[number] for number in numbers])
+        for one, number in zip(decode(combination, chosen, None, constrained), numbers, strict=True):
             assert one.canvases == together(combination)[number].canvases
 
 
@@ -148,8 +148,8 @@ def test_a_row_without_a_constraint_decodes_as_without_the_engine(combination: C
 @of_decodes(daily=8)
 def test_the_language_of_all_texts_changes_no_canvas(combination: Combination) -> None:
     rows = requests()
-    steers = constraints(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
-    for one, free in zip(decode(combination, rows, None, steers), decode(combination, rows), strict=True):
+    constrained = constraints(combination.model, rows, [EVERYTHING] * len(rows), ends=False)
+    for one, free in zip(decode(combination, rows, None, constrained), decode(combination, rows), strict=True):
         assert one.canvases == free.canvases
 
 
@@ -177,11 +177,11 @@ def plain() -> Iterator[Combination]:
 
 @law(plain, daily=8, least=3000)
 def test_where_the_free_text_fits_nothing_changes(combination: Combination) -> None:
-    """Confidences of steered cells are the model's own, and low: they wait until their neighbours settle them."""
+    """Confidences of corrected cells are the model's own, and low: they wait until their neighbours settle them."""
     free = decode(combination, requests())
     words = [text_of(combination, one.result.tokens) if one.result else "" for one in free]
-    steers = constraints(combination.model, requests(), [re.escape(word) for word in words])
-    for one, other in zip(decode(combination, requests(), None, steers), free, strict=True):
+    constrained = constraints(combination.model, requests(), [re.escape(word) for word in words])
+    for one, other in zip(decode(combination, requests(), None, constrained), free, strict=True):
         assert one.result is not None and other.result is not None
         if stands(other.result):
             assert (one.result.tokens, one.result.turns) == (other.result.tokens, other.result.turns)
@@ -207,8 +207,8 @@ def test_drafts_over_a_schedule_give_its_text_in_no_more_forwards(combination: C
     """Under the language of one text, all that is drafted is right."""
     static = replace(combination, sampler="static")
     words = [text_of(static, one.result.tokens) if one.result else "" for one in decode(static, requests())]
-    steers = partial(constraints, combination.model, requests(), [re.escape(word) for word in words])
-    found, expected = (decode(one, requests(), None, steers()) for one in (combination, static))
+    constrained = partial(constraints, combination.model, requests(), [re.escape(word) for word in words])
+    found, expected = (decode(one, requests(), None, constrained()) for one in (combination, static))
     for one, other in zip(found, expected, strict=True):
         assert one.result is not None and other.result is not None
         assert one.result.tokens == other.result.tokens and one.result.nfe <= other.result.nfe
@@ -220,11 +220,11 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     combination, parts = case.combination, parts_of(case.combination)
     patterns, rows = patterns_of(combination), requests()
     sampling = Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
-    steers, take = partial(constraints, combination.model, rows, patterns), None
+    constrained, take = partial(constraints, combination.model, rows, patterns), None
     if not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
         take = RecordedTurns(model(combination.model), lambda: FakeGraph([]))
     decoded = partial(results, model(combination.model), parts, rows, sampling)
-    found, eager = decoded(lag=case.lag, take=take, constraints=steers()), decoded(constraints=steers())
+    found, eager = decoded(lag=case.lag, take=take, constraints=constrained()), decoded(constraints=constrained())
     assert [one.canvas for one in found] == [one.canvas for one in eager]
     for one, pattern in zip(found, patterns, strict=True):
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.tokens))
@@ -240,8 +240,8 @@ def of_own_proposals() -> Iterator[Combination]:
 def test_joint_proposals_are_never_refused(combination: Combination) -> None:
     """Any part of what goes together goes together."""
     rows, patterns = requests(), patterns_of(combination)
-    steers = constraints(combination.model, rows, patterns, joint=True)
-    for one, pattern in zip(decode(combination, rows, None, steers), patterns, strict=True):
+    constrained = constraints(combination.model, rows, patterns, joint=True)
+    for one, pattern in zip(decode(combination, rows, None, constrained), patterns, strict=True):
         assert one.result is not None and one.result.trace is not None
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
         assert not any(any(turn.refused) or any(turn.replaced) for turn in one.result.trace.turns)
@@ -287,8 +287,8 @@ def test_hot_rows_are_texts_of_their_languages_and_decode_alone_as_in_a_batch(ca
         assert one.result is not None
         assert pattern is None or re.fullmatch(pattern, text_of(combination, one.result.tokens))
     number = random.Random(str(case)).choice([0, 2])
-    steers = constraints(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
-    alone = decode(combination, rows[number:][:1], sampling, steers)[0]
+    constrained = constraints(combination.model, rows[number:][:1], patterns[number:][:1], joint=case.joint)
+    alone = decode(combination, rows[number:][:1], sampling, constrained)[0]
     assert alone.canvases == decoded[number].canvases
 
 

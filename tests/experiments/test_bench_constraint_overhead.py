@@ -15,6 +15,8 @@ def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.Captur
     arguments = [f"--tokenizer={MINI}", "--languages=date", "--gen-length=32", "--rows=2", "--joint"]
     assert bench.main(arguments) == 0
     _, _, *lines = capsys.readouterr().out.splitlines()
-    steered = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
-    assert list(steered) == ["right", "right joint", "wrong", "wrong joint"]
-    assert steered["right"][1] == steered["right joint"][1] == 0 < steered["wrong"][1] <= steered["wrong joint"][1]
+    corrected = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
+    assert list(corrected) == ["right", "right joint", "wrong", "wrong joint"]
+    assert (
+        corrected["right"][1] == corrected["right joint"][1] == 0 < corrected["wrong"][1] <= corrected["wrong joint"][1]
+    )

@@ -145,7 +145,7 @@ def test_fifty_mixed_requests_at_once_are_answered_as_alone(client: Any) -> None
 def test_a_reply_tells_what_the_constraint_did(client: Any) -> None:
     asked = {"model": "tiny", "messages": [{"role": "user", "content": "ab"}], "response_format": FORMS[3].format}
     told = client.chat.completions.create(**asked).choices[0].diffusion["constraint"]
-    assert (told["kind"], told["fewest"]) == ("choice", 2) and told["steered"] > 0 and told["compile_seconds"] > 0
+    assert (told["kind"], told["fewest"]) == ("choice", 2) and told["corrected"] > 0 and told["compile_seconds"] > 0
     free = client.chat.completions.create(model="tiny", messages=asked["messages"])
     assert "constraint" not in free.choices[0].diffusion
 

@@ -109,5 +109,5 @@ def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
     scheduler = Scheduler(written_model, Runtime("static", lag=1))
     replays.clear()
     assert decoded(scheduler, free[0], bound, free[1]) == alone
-    during = [count for count, steered in replays if steered]
+    during = [count for count, constrained in replays if constrained]
     assert len(during) > 5 and during[0] == during[-1] < replays[-1][0]

@@ -16,7 +16,7 @@ LIST_TASKS, QUESTIONS_PER_TASK = ("copy", "sort", "reverse"), 20
 
 
 def documents(**_: Any) -> dict[str, Dataset]:
-    """Twenty held-back questions of each kind, in turn. lm-eval hands in the model's arguments, which play no part."""
+    """Twenty held-out questions of each kind, in turn. lm-eval hands in the model's arguments, which play no part."""
     each = (mini.generate(task, 0, QUESTIONS_PER_TASK) for task in LIST_TASKS)
     samples = chain.from_iterable(zip(*each, strict=True))
     rows = [

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from dllm.common.digest import digest
+from dllm.compose.importing import imported_class
 
 OURS = __name__.partition(".")[0]
 INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -36,11 +37,9 @@ def code_hash(names: Iterable[str]) -> str:
     The loop and the models are no part of it: with them every new version would decode every sweep again. Which version
     ran is in ``environment.json``.
     """
-    from hydra.utils import get_class
-
     found: dict[str, ModuleType] = {}
     for name in names:
-        for base in inspect.getmro(get_class(name)):
+        for base in inspect.getmro(imported_class("_target_", name, object)):
             module = sys.modules.get(base.__module__)
             if module is not None and is_hashed(module):
                 collect_modules(module, found)

@@ -1,4 +1,4 @@
-"""Suite ``mini`` as items: held-back questions of the mini models' tasks, in trained wordings and known names."""
+"""Suite ``mini`` as items: held-out questions of the mini models' tasks, in trained wordings and known names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUITE_NAMES = {f"{_GROUPS[task]}/{task}" if task in _GROUPS else task: task for 
 
 
 def questions(names: Sequence[str], count: int | None, seed: int) -> Questions:
-    """``count`` held-back questions of each task, by full name."""
+    """``count`` held-out questions of each task, by full name."""
     found = Questions()
     for name in names:
         task = SUITE_NAMES[name]

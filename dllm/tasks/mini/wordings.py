@@ -167,7 +167,7 @@ TRAINED: dict[str, tuple[str, ...]] = {
 HELD_BACK = 6  # one further template in six is never trained on, by its hash
 
 
-def held_back(template: str) -> bool:
+def held_out(template: str) -> bool:
     return zlib.crc32(template.encode()) % HELD_BACK == 0
 
 
@@ -201,7 +201,7 @@ def others() -> dict[str, tuple[str, ...]]:
 
 def _shown(templates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Without those held back."""
-    return {task: tuple(text for text in of if not held_back(text)) for task, of in templates.items()}
+    return {task: tuple(text for text in of if not held_out(text)) for task, of in templates.items()}
 
 
 FURTHER, MANY = _shown(more()), _shown(many())  # what mini-llada and mini-dream see besides TRAINED
@@ -272,7 +272,7 @@ def _never_trained(strange: bool) -> dict[str, tuple[str, ...]]:
     return {
         task: tuple(
             text for text in all_further()[task]
-            if held_back(text) and (not words_asked(text) <= met()) == strange
+            if held_out(text) and (not words_asked(text) <= met()) == strange
         )
         for task in TRAINED
     }  # fmt: skip

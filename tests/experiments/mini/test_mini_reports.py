@@ -84,7 +84,7 @@ def test_the_card_of_a_distilled_model_has_its_report(folder: Path, tmp_path: Pa
     assert card.main([str(out)]) == 0
     text = (out / "README.md").read_text()
     assert "# mini-llada-distilled" in text and "| forwards (NFE) | 6.00 ±0.50 | 4.00 ±0.50 |" in text
-    assert "distillation (dParallel, arXiv 2509.26488) of mini-llada:" in text and "300 held-back questions" in text
+    assert "distillation (dParallel, arXiv 2509.26488) of mini-llada:" in text and "300 held-out questions" in text
 
 
 def test_tables_show_per_cent_with_intervals() -> None:

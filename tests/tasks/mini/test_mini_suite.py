@@ -7,7 +7,7 @@ import json
 from dllm.tasks.mini import suite, tasks
 
 
-def test_items_are_the_held_back_questions_with_their_budgets() -> None:
+def test_items_are_the_held_out_questions_with_their_budgets() -> None:
     found = suite.questions(list(suite.SUITE_NAMES), 2, 7)
     assert len(found.items) == 2 * len(tasks.TASKS) == len({item.id for item in found.items})
     assert {item.budget for item in found.items if "puzzle" not in item.task} == {32, 128}

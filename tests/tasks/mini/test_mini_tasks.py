@@ -65,9 +65,9 @@ def test_latin_squares_have_every_letter_once_in_rows_and_columns(task: str) -> 
 def test_training_never_sees_unseen_words() -> None:
     rng = Random(3)
     seen = {word for _ in range(300) for word in Draw(rng, names="mixed").some(6)} | words.whole()
-    held_back = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)} | set(words.NEW_NAMES)
-    assert len(held_back) > 500 and len(words.NEW_NAMES) > 100
-    assert not {word.lower() for word in seen} & {word.lower() for word in held_back}
+    held_out = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)} | set(words.NEW_NAMES)
+    assert len(held_out) > 500 and len(words.NEW_NAMES) > 100
+    assert not {word.lower() for word in seen} & {word.lower() for word in held_out}
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)

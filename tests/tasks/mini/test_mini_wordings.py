@@ -1,4 +1,4 @@
-"""How requests are worded: enough wordings, none of the held-back ones in training, nothing left unfilled."""
+"""How requests are worded: enough wordings, none of the held-out ones in training, nothing left unfilled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def every(template: str) -> list[str]:
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
-def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_back(task: str) -> None:
+def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_out(task: str) -> None:
     more = wordings.all_further()[task]
     assert len(wordings.TRAINED[task]) >= 5 and len(set(more)) == len(more) >= 390 and len(wordings.UNSEEN[task]) >= 40
     never = opened(task, "unseen") | opened(task, "others") | opened(task, "strange")
@@ -36,10 +36,10 @@ def test_every_task_has_five_wordings_and_a_sixth_of_many_more_held_back(task: s
 
 
 def test_the_hash_of_a_template_decides_whether_training_sees_it() -> None:
-    assert wordings.held_back("Just copy it") and not wordings.held_back("Without position {at}")
+    assert wordings.held_out("Just copy it") and not wordings.held_out("Without position {at}")
     for task in wordings.TRAINED:
         never, asked = wordings.UNSEEN[task] + wordings.STRANGE[task], wordings.all_further()[task]
-        assert [*map(wordings.held_back, asked)] == [text in never for text in asked]
+        assert [*map(wordings.held_out, asked)] == [text in never for text in asked]
         assert len(never) + len(wordings.FURTHER[task]) + len(wordings.MANY[task]) == len(set(asked))
 
 
