@@ -95,7 +95,7 @@ def inspect_checkpoint(
     stored = found.tensors.values()
     dtypes, files = Counter(tensor.dtype for tensor in stored), {tensor.file for tensor in stored}
     return Report(
-        folder, (*problems, *more), (*config.doubts, *left_out, *_notes(config, tokenizer)), config, tokenizer, ids,
+        folder, (*problems, *more), (*config.warnings, *left_out, *_notes(config, tokenizer)), config, tokenizer, ids,
         parameters=total, active=max(0, total - _idle(config)), stored=tuple(dtypes.most_common()),
         shards=len(files), stored_bytes=sum(file.stat().st_size for file in files),
     )  # fmt: skip

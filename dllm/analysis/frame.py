@@ -103,5 +103,5 @@ def cell_row(cell: StoredCell) -> Entries:
     return {
         "n": found.samples, "judged": found.judged, "score": score, "score_low": low, "score_high": high,
         **{f"scores.{name}": mean(scores_of(rows, name)) for name in others}, "tpf": found.tpf, **means,
-        "tokens_per_second": found.speed, "p50": found.p50, "p95": found.p95, "doubt": found.doubt,
+        "tokens_per_second": found.speed, "p50": found.p50, "p95": found.p95, "warning": found.warning,
     }  # fmt: skip

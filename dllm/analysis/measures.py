@@ -140,7 +140,7 @@ class Measures:
     seconds: float  # wall time of decoding
     p50: float  # median of the seconds from a sample's first turn to its last
     p95: float  # 95 % quantile of these
-    doubt: str = ""  # why the times are doubtful; empty if they are not
+    warning: str = ""  # why the times are doubtful; empty if they are not
     computed: int = 0  # query tokens that the network ran, padding included
     idle: int = 0  # forwards in which a row waited; 0 for rows of older versions, which lack it
 

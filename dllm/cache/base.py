@@ -126,7 +126,7 @@ class Cache:
         """What must be scored for the policy itself, as far as its forwards compute it. Not with ``branches``."""
         return ()
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         """Why the policy works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
         it."""
         return None

@@ -56,7 +56,7 @@ class DLLMCache(Buffered):
         self.prompt_interval, self.response_interval = prompt_interval, response_interval
         self.share, self.query_left = share, query_left
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         if self.response_interval == 1 or self.share == 1:
             return None
         return (

@@ -76,7 +76,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         policy.check(setting, sampler, needs)
     except IncompatibleParts as error:
         raise UserError(f"{error} {way_out(setting, sampler, policy, needs)}.") from None
-    for sentence in (*(rule.doubt(setting) for rule in nested(sampler)), policy.doubt(setting)):
+    for sentence in (*(rule.warning(setting) for rule in nested(sampler)), policy.warning(setting)):
         if sentence:
             warn_once(sentence)
     return sampler

@@ -205,7 +205,7 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = lookup_stored(logits, self.proposer.triton) if few else None
-            return HeadOutput(found, logits.values, unchanged, logits if keep else None, lookup)
+            return HeadOutput(found, logits.values, lambda found: found, logits if keep else None, lookup)
         rows, lookup = hidden.take(at), None
         found = self.proposer.fused(rows, self.model, canvas, inside, blocks.shapes.nonzero(columns < length))
         if few and weight is not None:
@@ -301,7 +301,3 @@ class Forward:
         both = canvas.select(torch.cat([rows, rows]))
         blank = both.given & (torch.arange(len(both.row_id), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
-
-
-def unchanged(rows: Tensor) -> Tensor:
-    return rows

@@ -108,7 +108,7 @@ def load(
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora = read_adapter(adapter, config, path)
     folder = locate(path)
-    for sentence in config.doubts:
+    for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
     invariant = kernels == INVARIANT
     transformer = load_model(folder, place, kind, config, lora, fuse=not invariant)

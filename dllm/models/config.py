@@ -163,7 +163,7 @@ class ModelConfig:
         return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)
 
     @property
-    def doubts(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Sentences about what the file leaves open, and what of it is not read."""
         found = []
         if self.unread:

@@ -83,7 +83,9 @@ def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
         raise NoTrace(f"is no trace of this program ({what} is no object)")
     known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
     if former := next((name for name in FORMER if name in data), None):
-        raise NoTrace(f"is of an older version of dllm ({what} has {former!r}, now {FORMER[former]!r}): record it again")
+        raise NoTrace(
+            f"is of an older version of dllm ({what} has {former!r}, now {FORMER[former]!r}): record it again"
+        )
     lacking = [name for name, needed in known.items() if needed and name not in data]
     if {"canvas", "nfe", "tokens"} <= data.keys():
         raise NoTrace("is no trace of this program (it is a result, whose trace lies in the folder traces beside it)")

@@ -74,7 +74,7 @@ class Sampler:
     def check(self, setting: Setting) -> None:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         """Why the rule works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
         it."""
         return None

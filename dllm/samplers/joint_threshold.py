@@ -54,7 +54,7 @@ class JointThreshold(Sampler):
                 "or sampler.penalty to 0."
             )
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         family = setting.model.family
         if family == "llada2" or self.edit_threshold is None:  # LLaDA2.0 and 2.1 have the same files
             return None

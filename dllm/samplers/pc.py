@@ -57,7 +57,7 @@ class PC(Scheduled):
                 "this one: python -m experiments.mini.token_frequencies FILE --model MODEL."
             )
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         if not torch.as_tensor(self.decay).any():
             return None
         return (

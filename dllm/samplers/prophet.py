@@ -97,7 +97,7 @@ class Prophet(Wrapper):
         if self.region == "anchor" and setting.gen_length is not None:
             self._leaves_room(setting.gen_length)
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         if self.region != "all_masked":
             return None
         return (

@@ -46,7 +46,7 @@ class ReMDM(Scheduled):
                 "a committed token. Lower it, or raise blocks.block_length."
             )
 
-    def doubt(self, setting: Setting) -> str | None:
+    def warning(self, setting: Setting) -> str | None:
         if self.per_step <= 2:
             return None
         return (

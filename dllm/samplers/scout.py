@@ -22,19 +22,19 @@ class Scout(FreeDave):
     inner rule's own steps, from candidate 0, as far as each step ends on a candidate. So every canvas that is kept is
     one of the inner rule's, and the answer is exactly its answer.
 
-    The tree: from each canvas one more token may follow, at any open position, one of its ``tokens`` likeliest, with a
+    The tree: from each canvas one more token may follow, at any open position, one of its ``top_k`` likeliest, with a
     chance proportional to (p1 * p)^2. p is the token's probability, p1 that of the likeliest one there. Besides, the
     inner rule may go on as on these scores (FreeDave's drafts), with the chance (k + 1) / (n + 5): k of n such steps
     came true in the row until now. A canvas that several orders lead to has the sum of their chances.
-    rows: candidates per turn at most. least: the least chance for which a candidate is worth its row.
+    candidates: of a turn at most. min_probability: the least chance for which a candidate is worth computing.
     """
 
-    def __init__(self, inner: Sampler, rows: int = 8, tokens: int = 3, least: float = 0.01) -> None:
-        in_range("sampler.rows", rows, 1, advice="1 is the inner sampler itself.")
-        in_range("sampler.tokens", tokens, 1)
-        in_range("sampler.least", least, 0.0, 1.0)
-        super().__init__(inner, draft_steps=rows)
-        self.rows, self.tokens, self.least = rows, tokens, least
+    def __init__(self, inner: Sampler, candidates: int = 8, top_k: int = 3, min_probability: float = 0.01) -> None:
+        in_range("sampler.candidates", candidates, 1, advice="1 is the inner sampler itself.")
+        in_range("sampler.top_k", top_k, 1)
+        in_range("sampler.min_probability", min_probability, 0.0, 1.0)
+        super().__init__(inner, draft_steps=candidates)
+        self.candidates, self.top_k, self.min_probability = candidates, top_k, min_probability
 
     def needs(self) -> tuple[Need, ...]:
         return (*super().needs(), Need(statistics=frozenset({"first"}), logits=True))
@@ -50,7 +50,7 @@ class Scout(FreeDave):
         made, written, own = self.drafts(view, state)
         base = made[:, 0]
         kept, asked = self._came_true(view.canvas.commit(base, written), state)
-        due = (self.rows - made.sum(1)) % self.rows
+        due = (self.candidates - made.sum(1)) % self.candidates
         own |= {"due": due, "said": written, "kept": kept, "asked": asked}
         trees = self._trees(view, base, due, written, (kept + 1) / (asked + 5))
         counts = torch.tensor([1 + len(tree) for tree in trees], device=base.device)
@@ -66,7 +66,7 @@ class Scout(FreeDave):
     def _came_true(self, now: Canvas, state: State) -> tuple[Tensor, Tensor]:
         """kept and asked [B], with the last drafts judged by the canvas ``now`` after one more step of the inner rule.
         A step is missed if the rule went another way, and not asked if it has not come to it yet."""
-        due, never = state["due"], self.rows
+        due, never = state["due"], self.candidates
         differs = (due > 0) & (now.masked | (now.tokens != state["said"]))
         first = torch.where(differs, due, never).amin(1)
         right = torch.where(first == never, due.amax(1), first - 1)
@@ -81,14 +81,14 @@ class Scout(FreeDave):
         on as on these scores, by ``due`` and ``written`` [B, L]."""
         found = view.scores.logits
         assert found is not None
-        logits, ids = few_largest(found.values, self.tokens)
+        logits, ids = few_largest(found.values, self.top_k)
         inside = found.columns.clamp(max=base.shape[1] - 1)
         first = view.scores.statistic("first").gather(1, inside)[..., None]
         weight = self.weight(first, (logits - logits[..., :1]).double().exp())
         open_ = (view.open & ~base & view.active[:, None]).gather(1, inside) & (found.columns < base.shape[1])
         host = [value.tolist() for value in (found.columns, open_, due.gather(1, inside), written.gather(1, inside))]
         return [
-            best_first(*guesses(*row), trust=share, most=self.rows - 1, least=self.least)
+            best_first(*guesses(*row), trust=share, most=self.candidates - 1, least=self.min_probability)
             for *row, share in zip(*host, ids.tolist(), weight.tolist(), trust.tolist(), strict=True)
         ]
 

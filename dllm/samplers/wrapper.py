@@ -21,7 +21,7 @@ INNER = "inner."
 
 class Wrapper(Sampler):
     """Base of the rules that wrap ``inner``. Every attribute and method delegates to it until a subclass overrides it,
-    but ``doubt``: each rule speaks for itself.
+    but ``warning``: each rule speaks for itself.
 
     A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is never called. The inner rule's
     state has names that begin with ``inner.``, the state of a rule inside that one with ``inner.inner.``, so that names

@@ -13,11 +13,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from dllm.serve.api_errors import ApiError
 from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
 from dllm.serve.guard import GONE, fault, log_fault
 from dllm.serve.log import AccessLine
 from dllm.serve.metrics import Metrics
-from dllm.serve.refused import Refused
 from dllm.serve.replies import Envelope, event_bytes
 from dllm.serve.tool_stream import ToolDeltas
 
@@ -67,7 +67,7 @@ class Answering:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The reply piece by piece. An error becomes an event, since the status has been sent."""
-        envelope, asked = self.envelope, self.envelope.asked
+        envelope, asked = self.envelope, self.envelope.parsed
         try:
             for choice in range(len(asked.jobs)) if asked.chat else ():
                 yield event_bytes(envelope.chunk(choice, role=True))
@@ -90,21 +90,21 @@ class Answering:
 
     def _chunks(self, choice: int, text: str | None) -> list[dict[str, Any]]:
         """What to send for new text of a choice; None: its end."""
-        envelope, use = self.envelope, self.envelope.asked.tools
+        envelope, use = self.envelope, self.envelope.parsed.tools
         if use is None:
             return [] if text is None else [envelope.chunk(choice, text)]
         deltas = self.deltas.setdefault(choice, ToolDeltas(use, f"{envelope.ident}_{choice}"))
         return [envelope.delta(choice, delta) for delta in (deltas.finished() if text is None else deltas.fed(text))]
 
     def _failure(self, error: Exception) -> dict[str, Any]:
-        if not isinstance(error, Refused):
+        if not isinstance(error, ApiError):
             log_fault(self.envelope.ident, error)
             error = fault(self.envelope.ident, error)
         return error.to_json()
 
     def close(self, reason: str = CUT_SHORT) -> None:
         """Take rows that are left out of the batch, and count the request."""
-        asked, metrics = self.envelope.asked, self.metrics
+        asked, metrics = self.envelope.parsed, self.metrics
         self.decoding.abort()
         complete = len(self.done) == len(asked.jobs)
         if complete:

@@ -23,11 +23,12 @@ from starlette.routing import Route
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
+from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import parsed
 from dllm.serve.choose import Defaults
 from dllm.serve.compiling import Compiling
 from dllm.serve.deciding import decisions_of
-from dllm.serve.decision_fields import asked_decisions
+from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
 from dllm.serve.formats import formats_offered
 from dllm.serve.guard import GONE, Guard
@@ -36,7 +37,6 @@ from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.reading import body_of
-from dllm.serve.refused import Refused, as_refusal, as_sent
 from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
@@ -99,7 +99,7 @@ class Service:
         guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
         app = Starlette(
             routes=routes, middleware=[*(cors if self.settings.cors else ()), guard], lifespan=self._lifespan,
-            exception_handlers={Refused: refused_reply, HTTPException: missed_reply},
+            exception_handlers={ApiError: refused_reply, HTTPException: missed_reply},
         )  # fmt: skip
         app.router.redirect_slashes = False
         return app
@@ -120,11 +120,11 @@ class Service:
         return await self._reply(request, chat=False)
 
     async def decide(self, request: HttpRequest) -> Response:
-        """Answer questions by probabilities. Raises Refused."""
+        """Answer questions by probabilities. Raises ApiError."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)
-        asked = await self._apart(lambda: asked_decisions(parsed(body), self.defaults))
+        asked = await self._apart(lambda: parse_decisions(parsed(body), self.defaults))
         answer = decisions_of(asked, self.scheduler, self._apart, self.settings.timeout, request.state.ident)
         work = asyncio.create_task(answer)
         gone = asyncio.create_task(left(request))
@@ -136,7 +136,7 @@ class Service:
         except Full as full:
             raise self.full_queue(full.waiting) from None
         except Closing:
-            raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
+            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
         finally:
             work.cancel()
             gone.cancel()
@@ -150,7 +150,7 @@ class Service:
         name = request.path_params["name"]
         if name not in self.defaults.names:
             sentence = f"there is no model of that name here, only {self.defaults.listed_names}."
-            raise Refused(404, sentence, "model", "model_not_found")
+            raise ApiError(404, sentence, "model", "model_not_found")
         return JSONResponse(self._card(name))
 
     def _card(self, name: str) -> dict[str, Any]:
@@ -175,11 +175,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
     async def _reply(self, request: HttpRequest, chat: bool) -> Response:
-        """Decode what a request asks for. Raises Refused for what cannot be."""
+        """Decode what a request asks for. Raises ApiError for what cannot be."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
-        asked = await self._apart(lambda: wire.asked(parsed(body), chat, self.defaults))
+        asked = await self._apart(lambda: wire.parse_request(parsed(body), chat, self.defaults))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
@@ -189,15 +189,15 @@ class Service:
             return await answer.whole(request)
         return Streaming(answer, self.settings.send_timeout)
 
-    def full_queue(self, waiting: int) -> Refused:
+    def full_queue(self, waiting: int) -> ApiError:
         """The refusal of a request that finds no place, with a time at which there should be one."""
         seconds = self.retry.next(self.scheduler.figures())
         sentence = f"{waiting} requests are waiting, which is the limit. Try again in {seconds} s."
-        return Refused(429, sentence, code="queue_full", retry=seconds)
+        return ApiError(429, sentence, code="queue_full", retry=seconds)
 
     async def _begin(self, decoding: Decoding, request: HttpRequest) -> None:
-        """Compile what the answers must be, and queue their rows. Raises Refused."""
-        if decoding.asked.jobs[0].request.constraint is not None:
+        """Compile what the answers must be, and queue their rows. Raises ApiError."""
+        if decoding.parsed.jobs[0].request.constraint is not None:
             decoding.language = await self._language(decoding, request)
         handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
         try:
@@ -209,12 +209,12 @@ class Service:
         except Full as full:
             raise self.full_queue(full.waiting) from None
         except Closing:
-            raise Refused(503, "the server is shutting down. Try again later.", code="closing") from None
+            raise ApiError(503, "the server is shutting down. Try again later.", code="closing") from None
 
     async def _language(self, decoding: Decoding, request: HttpRequest) -> object:
-        """The language of a request's constraint. Raises Refused for one that cannot be decoded, and where the time is
+        """The language of a request's constraint. Raises ApiError for one that cannot be decoded, and where the time is
         up or the client has left before that is known."""
-        job, rest = decoding.asked.jobs[0], decoding.began + decoding.timeout - time.monotonic()
+        job, rest = decoding.parsed.jobs[0], decoding.began + decoding.timeout - time.monotonic()
         with as_refusal():
             found = await self._apart(lambda: self.compiling.at_hand(job))
             if found is not None:
@@ -230,12 +230,12 @@ class Service:
                 work.cancel()
                 gone.cancel()
         if gone.done():
-            raise Refused(GONE, "the client has left.")
+            raise ApiError(GONE, "the client has left.")
         raise too_late(decoding.timeout)
 
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, ApiError)
     return error_reply(error)
 
 
@@ -248,5 +248,5 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    refused = Refused(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
     return error_reply(refused, error.headers)

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from dllm.common.texts import unwritable
-from dllm.serve.refused import Refused
+from dllm.serve.api_errors import ApiError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64  # lists and objects within each other; a schema takes two for each object in an object
@@ -16,12 +16,14 @@ MAX_WHOLE = 2**63 - 1
 
 
 def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[str, Any]:
-    """The object in a body. Raises Refused: 415 for another type, 413 for a large body, 400 for anything else that is
+    """The object in a body. Raises ApiError: 415 for another type, 413 for a large body, 400 for anything else that is
     no JSON object of plain values."""
     if (content_type or "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused(415, f"content-type={content_type!r} must be application/json.", None, "unsupported_media_type")
+        raise ApiError(415, f"content-type={content_type!r} must be application/json.", None, "unsupported_media_type")
     if len(raw) > MAX_BYTES:
-        raise Refused(413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large")
+        raise ApiError(
+            413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large"
+        )
     try:
         body = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
@@ -35,7 +37,7 @@ def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[st
 
 
 def check_values(body: Any) -> None:
-    """Raise Refused unless ``body`` is an object of what JSON can write: texts of whole characters, finite numbers of
+    """Raise ApiError unless ``body`` is an object of what JSON can write: texts of whole characters, finite numbers of
     64 bits, true, false, null, and lists and objects of them that are not nested too deeply."""
     if not isinstance(body, Mapping):
         raise _unsound('it is no object. Send {"messages": [...]} or {"prompt": "..."}')
@@ -64,8 +66,8 @@ def _check_plain(value: Any) -> None:
         raise _unsound(f"a {type(value).__name__} is no value of JSON")
 
 
-def _unsound(what: str) -> Refused:
-    return Refused(400, f"the body cannot be read: {what}.", None, "invalid_body")
+def _unsound(what: str) -> ApiError:
+    return ApiError(400, f"the body cannot be read: {what}.", None, "invalid_body")
 
 
 def _no_number(word: str) -> NoReturn:

@@ -16,9 +16,9 @@ from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
+from dllm.serve.api_errors import as_refusal
 from dllm.serve.jobs import RequestParts
-from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, sound_options
-from dllm.serve.refused import as_refusal
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, validated_options
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.
@@ -86,7 +86,7 @@ class PartsBuilder:
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
     def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> RequestParts:
-        """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises Refused."""
+        """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises ApiError."""
         configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
         with as_refusal():
             return self.made(configs, sampling, gen_length)
@@ -105,7 +105,7 @@ class PartsBuilder:
             for key in field_of:
                 if key in options:
                     raise UserError(f"diffusion.{key} and diffusion.{group}.{key} say the same thing twice. Drop one.")
-            options = sound_options(group, choice, options | {key: asked[key] for key in field_of})
+            options = validated_options(group, choice, options | {key: asked[key] for key in field_of})
             return with_options(group, choice, config, options)
 
     def _base(self, group: str, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, dict[str, Any]]:

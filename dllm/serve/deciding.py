@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
 from dllm.decisions.decide import Deciding, deciding
-from dllm.serve.decision_fields import AskedDecisions
+from dllm.serve.api_errors import ApiError, as_refusal
+from dllm.serve.decision_fields import ParsedDecisions
 from dllm.serve.decoding import STATUS, too_late
 from dllm.serve.jobs import Failed
 from dllm.serve.reads import ReadDone, ReadJob
-from dllm.serve.refused import Refused, as_refusal
 from dllm.serve.scheduler import Scheduler
 
 CANVASES_PER_ROW = 32  # canvases of a request, times the rows that are decoded together
@@ -31,9 +31,9 @@ class Apart(Protocol):
 
 
 async def decisions_of(
-    asked: AskedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, ident: str = ""
+    asked: ParsedDecisions, scheduler: Scheduler, apart: Apart, timeout: float, ident: str = ""
 ) -> Decisions:
-    """The answers. Raises Refused for questions that cannot be laid on a canvas, and where they cannot be read; Full
+    """The answers. Raises ApiError for questions that cannot be laid on a canvas, and where they cannot be read; Full
     and Closing as the scheduler does."""
     began, waited = time.monotonic(), 0.0
     work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options)
@@ -47,7 +47,7 @@ async def decisions_of(
 
 
 def advanced(work: Deciding, readings: list[list[Reading]] | None) -> list[list[ReadQuery]] | Decisions:
-    """What the request reads next, or its answer. Raises Refused."""
+    """What the request reads next, or its answer. Raises ApiError."""
     with as_refusal("questions"):
         try:
             return next(work) if readings is None else work.send(readings)
@@ -57,11 +57,11 @@ def advanced(work: Deciding, readings: list[list[Reading]] | None) -> list[list[
 
 
 def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:
-    """Raise Refused for more canvases than a request may have."""
+    """Raise ApiError for more canvases than a request may have."""
     rows = sum(len({query.canvas for query in group}) for group in groups)
     if rows > most:
         sentence = f"the questions take {rows} canvases, more than {most}. Ask fewer, or with estimator=marginal."
-        raise Refused(413, sentence, "questions", "too_many_rows")
+        raise ApiError(413, sentence, "questions", "too_many_rows")
 
 
 async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
@@ -87,5 +87,5 @@ async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
             scheduler.abort(number)
     if isinstance(found, Failed):
         message = f"{found.message} The log has it as {found.id}."
-        raise Refused(STATUS.get(found.kind, 500), message, code=found.kind)
+        raise ApiError(STATUS.get(found.kind, 500), message, code=found.kind)
     return found

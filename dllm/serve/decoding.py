@@ -11,9 +11,9 @@ from typing import Any
 
 from dllm.prompts import Prompts
 from dllm.record.results import Result
+from dllm.serve.api_errors import ApiError, in_requests
 from dllm.serve.jobs import Done, Failed, Job, Progress
 from dllm.serve.mailbox import Mailbox, Update
-from dllm.serve.refused import Refused, in_requests
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.trace_file import trace_file
@@ -75,7 +75,7 @@ class Decoding:
         timeout: float,
         config: dict[str, Any],
     ) -> None:
-        self.asked, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
+        self.parsed, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
         self.texts = [AnswerText.of(job.request, prompts.text, self.ends, asked.stop) for job in asked.jobs]
@@ -86,7 +86,7 @@ class Decoding:
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
         try:
-            for row, job in enumerate(self.asked.jobs):
+            for row, job in enumerate(self.parsed.jobs):
                 timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
                 self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
         except BaseException:
@@ -99,7 +99,7 @@ class Decoding:
             self.scheduler.abort(self.numbers.pop(row))
 
     async def items(self) -> AsyncIterator[TextDelta | CanvasSnapshot | Completed]:
-        """What comes, until every choice is finished. Raises Refused if one of them fails."""
+        """What comes, until every choice is finished. Raises ApiError if one of them fails."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self.began + self.timeout + OVERDUE - time.monotonic()
         while self.numbers:
@@ -114,13 +114,13 @@ class Decoding:
                     yield item
 
     def _read(self, row: int, mail: Update) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
-        """What the mail of a row says. Raises Refused if the row has failed."""
+        """What the mail of a row says. Raises ApiError if the row has failed."""
         if mail.latest is not None:
             yield from self._grown(row, mail.latest, mail.grown)
         if row not in self.numbers:  # a stop string has ended it
             return
         if isinstance(mail.end, Failed):
-            raise Refused(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
+            raise ApiError(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
         if mail.end is not None:
             del self.numbers[row]
             yield from self._finished(row, mail.end, mail.latest)
@@ -129,7 +129,7 @@ class Decoding:
         self, row: int, now: Progress, grown: list[tuple[int, int]]
     ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """What a row's newest state adds to its text, and its end if a stop string stands there."""
-        job, text = self.asked.jobs[row], self.texts[row]
+        job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
             yield CanvasSnapshot(row, now)
         # A stop string counts from the turn in which it stood there, not from the one in which we looked.
@@ -137,7 +137,7 @@ class Decoding:
             new, ending = text.follow(now.tokens, final)
             if new:
                 yield TextDelta(row, new)
-            if ending is not None and not (self.asked.logprobs or job.trace):  # those come with the whole answer
+            if ending is not None and not (self.parsed.logprobs or job.trace):  # those come with the whole answer
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
                 yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
@@ -147,13 +147,13 @@ class Decoding:
         self, row: int, done: Done, before: Progress | None
     ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """The rest of a row's text, and its end. before: what has come with it."""
-        job, text = self.asked.jobs[row], self.texts[row]
+        job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
             yield CanvasSnapshot(row, self._last(done, before))
         new, ending = text.finish(done.result)
         if new:
             yield TextDelta(row, new)
-        scored = self._scored(text, ending, done) if self.asked.logprobs else []
+        scored = self._scored(text, ending, done) if self.parsed.logprobs else []
         written = written_of(job, text, ending)
         yield Completed(row, ending, written, scored, self._cost(row, done, written))
 
@@ -179,7 +179,7 @@ class Decoding:
             cost["constraint"] = asdict(result.constraint)
         if result.trace is None:
             return cost
-        job = self.asked.jobs[row]
+        job = self.parsed.jobs[row]
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
 
     def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
@@ -210,8 +210,8 @@ class Decoding:
         return found
 
 
-def too_late(seconds: float) -> Refused:
-    return Refused(504, f"the request took more than {seconds:g} seconds.", code="timeout")
+def too_late(seconds: float) -> ApiError:
+    return ApiError(504, f"the request took more than {seconds:g} seconds.", code="timeout")
 
 
 def written_of(job: Job, text: AnswerText, ending: Ending) -> int:

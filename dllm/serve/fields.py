@@ -8,7 +8,7 @@ from typing import Any
 
 from dllm.common.kinds import coerce, is_list_of, is_text, is_whole
 from dllm.errors import nearest
-from dllm.serve.refused import Refused, as_refusal
+from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.words.meaning import meaning
 
 # Kinds of the plain fields.
@@ -53,20 +53,20 @@ MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
 
 
-def sound_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    """The fields of a body that are set, without those that have no effect; what is null is not set. Raises Refused for
-    an unknown field, a wrong kind, and what is not served."""
+def validated_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
+    """The fields of a body that are set, without those that have no effect; what is null is not set. Raises ApiError
+    for an unknown field, a wrong kind, and what is not served."""
     known = [*KINDS, *OTHERS, *NEUTRAL, *WITHOUT_EFFECT, *FORMS, *(("messages", *CHAT_ONLY) if chat else ("prompt",))]
     given = {name: value for name, value in body.items() if value is not None}
     for name in given:
         if name not in known:
             sentence = f"{name!r} is no field of this request{_instead(name, given[name], known)}"
-            raise Refused(400, sentence, name, "unknown_field")
+            raise ApiError(400, sentence, name, "unknown_field")
     for name, neutral in NEUTRAL.items():
         if name in given and not _is_neutral(value := given.pop(name), neutral):
             usual = json.dumps(neutral[0]) if neutral[0] not in ("", [], {}) else "empty"
             sentence = f"{name}={value!r} must be {usual}: {REASONS.get(name, 'nothing else is served')}. Drop it."
-            raise Refused(400, sentence, name)
+            raise ApiError(400, sentence, name)
     for name, kind in KINDS.items():
         if name in given:
             with as_refusal(name):
@@ -98,25 +98,25 @@ def _instead(name: str, value: Any, known: Sequence[str]) -> str:
 def _check_metadata(value: Any) -> None:
     given = [entry for entry in value.values() if entry is not None] if isinstance(value, Mapping) else [value]
     if not isinstance(value, Mapping) or not all(map(is_text, given)) or len(given) > MAX_METADATA:
-        raise Refused(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
+        raise ApiError(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
 
 
 def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
     """The entries of an object that are set, whose keys must be among ``known``; what is null is not set, whatever its
-    key. Raises Refused."""
+    key. Raises ApiError."""
     if not isinstance(value, Mapping):
-        raise Refused(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
+        raise ApiError(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
     given = {key: entry for key, entry in value.items() if entry is not None}
     for key in given:
         if key not in known:
             hint = _instead(key, value[key], known) if name == "diffusion" else f".{nearest(key, known)}"
             sentence = f"{name} has no field {key!r}; it has {', '.join(known)}{hint}"
-            raise Refused(400, sentence, f"{name}.{key}", "unknown_field")
+            raise ApiError(400, sentence, f"{name}.{key}", "unknown_field")
     return given
 
 
 def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
-    """The field ``key``, false where it is not set. Raises Refused for another kind."""
+    """The field ``key``, false where it is not set. Raises ApiError for another kind."""
     with as_refusal(name):
         return bool(coerce(name, fields.get(key, False), "bool"))
 
@@ -128,18 +128,18 @@ def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> bool:
         return value
     if chat or not is_whole(value) or value:
         rule = "true or false" if chat else "0, true or false: those of other tokens are not served"
-        raise Refused(400, f"logprobs={value!r} must be {rule}.", "logprobs")
+        raise ApiError(400, f"logprobs={value!r} must be {rule}.", "logprobs")
     return True
 
 
 def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The strings that end an answer. Raises Refused."""
+    """The strings that end an answer. Raises ApiError."""
     value = fields.get("stop", [])
     stops = [value] if isinstance(value, str) else value
     if not is_list_of(is_text)(stops):
-        raise Refused(400, f"stop={value!r} must be a text or a list of texts.", "stop")
+        raise ApiError(400, f"stop={value!r} must be a text or a list of texts.", "stop")
     if len(stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in stops):
         rule = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters"
         wrong = [f"one of {len(text)} characters" for text in stops if not 0 < len(text) <= MAX_STOP][:1]
-        raise Refused(400, f"stop has {(wrong or [f'{len(stops)} texts'])[0]}, and takes {rule}.", "stop")
+        raise ApiError(400, f"stop has {(wrong or [f'{len(stops)} texts'])[0]}, and takes {rule}.", "stop")
     return tuple(stops)

@@ -11,9 +11,9 @@ from dllm.common.kinds import coerce
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
 from dllm.decoder import refuse_stop
 from dllm.errors import nearest
+from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import FORMS, object_of
 from dllm.serve.offered import Offer, Option
-from dllm.serve.refused import Refused, as_refusal
 from dllm.serve.tools import ToolUse
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
@@ -47,14 +47,14 @@ def formats_offered() -> dict[str, Any]:
 
 def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Fields in which ``response_format`` says whatever form they ask for, in vLLM's and llama.cpp's words or by a call
-    of a tool that must be made; and what the request calls it. Raises Refused for two forms."""
+    of a tool that must be made; and what the request calls it. Raises ApiError for two forms."""
     forms = {name: fields[name] for name in ("response_format", *FORMS) if name in fields}
     free = forms.get("response_format", {}) == {"type": "text"}
     given = [name for name in forms if name != "response_format" or not free]
     if use is not None and use.forced:
         given = [*given, "tool_choice"]
     if len(given) > 1:
-        raise Refused(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
+        raise ApiError(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
     rest = {name: value for name, value in fields.items() if name not in FORMS}
     if use is not None and use.forced:
         strict = all(tool.strict for tool in use.tools)
@@ -88,14 +88,14 @@ def _of_vllm(name: str, value: Any) -> tuple[dict[str, Any], str]:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise Refused(400, f"{name} is no JSON ({error}). Send a schema.", name) from None
+            raise ApiError(400, f"{name} is no JSON ({error}). Send a schema.", name) from None
     return {"type": "json_schema", "json_schema": {"name": "f", "schema": value}}, PLACE
 
 
-def asked_constraint(
+def parse_constraint(
     fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]
 ) -> Constraint | None:
-    """What the answer must be; None: any text. fields: as ``with_form`` makes them. Raises Refused for a form that is
+    """What the answer must be; None: any text. fields: as ``with_form`` makes them. Raises ApiError for a form that is
     not known, what is too long, options without a meaning, and stop strings beside it. Whether its language can be
     compiled is not asked here."""
     form = fields.get("response_format", {"type": "text"})
@@ -118,7 +118,7 @@ def _kind(form: Any) -> str:
     listed, hint = ", ".join(OFFERS), nearest(str(kind), OFFERS)
     if not isinstance(form, Mapping):
         hint = ' Such as {"type": "json_object"}.'
-    raise Refused(400, f"response_format={form!r} must be an object whose type is one of {listed}.{hint}",
+    raise ApiError(400, f"response_format={form!r} must be an object whose type is one of {listed}.{hint}",
                   "response_format")  # fmt: skip
 
 
@@ -130,14 +130,14 @@ def _options(kind: str, given: Any) -> dict[str, Any]:
         if key not in there:
             takes = f"takes {', '.join(there)}" if there else "takes none: set response_format, too"
             sentence = f"{name}.{key} has no meaning for response_format of type {kind}, which {takes}."
-            raise Refused(400, sentence, f"{name}.{key}")
+            raise ApiError(400, sentence, f"{name}.{key}")
         with as_refusal(f"{name}.{key}"):
-            found[key] = there[key].sound(f"{name}.{key}", value)
+            found[key] = there[key].validated(f"{name}.{key}", value)
     return found
 
 
 def _made(kind: str, held: Any, options: dict[str, Any]) -> Constraint:
-    """Raises UserError with the sentence of the command line, and Refused."""
+    """Raises UserError with the sentence of the command line, and ApiError."""
     match kind:
         case "json_object":
             return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
@@ -166,7 +166,7 @@ def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:
                 found[key] = coerce(f"{name}.{key}", found[key], kind)
     if not isinstance(found.get("schema"), Mapping | bool):
         sentence = f"{name}.schema={found.get('schema')!r} must be a schema: an object, true or false."
-        raise Refused(400, sentence, "response_format")
+        raise ApiError(400, sentence, "response_format")
     made = JsonSchema(found["schema"], strict=found.get("strict", False), **options)
     _check_size("schema", made.text)
     return made
@@ -177,4 +177,4 @@ def _check_size(name: str, text: str) -> None:
         sentence = (
             f"response_format: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
         )
-        raise Refused(400, sentence, "response_format")
+        raise ApiError(400, sentence, "response_format")

@@ -14,10 +14,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dllm.serve.api_errors import ApiError
 from dllm.serve.keys import Keys
 from dllm.serve.log import AccessLine, log, request_id
 from dllm.serve.metrics import Metrics
-from dllm.serve.refused import Refused
 from dllm.serve.replies import error_reply
 from dllm.serve.settings import ServeSettings
 
@@ -66,7 +66,7 @@ class Guard:
             line.write()
             self.metrics.replied(scope["path"], status, line.seconds)
 
-    def _refusal(self, scope: Scope) -> Refused | None:
+    def _refusal(self, scope: Scope) -> ApiError | None:
         if scope["path"] == "/health":  # of which load balancers and probes ask by an address
             return None
         headers, names = Headers(scope=scope), self.settings.hostnames
@@ -75,11 +75,11 @@ class Guard:
         if names is not None and not known:
             listed = ", ".join(sorted(names))
             sentence = f"this server answers to {listed}, and was called by another name. task.hosts adds one."
-            return Refused(421, sentence, code="unknown_host")
+            return ApiError(421, sentence, code="unknown_host")
         if not self.settings.locked or self.keys.opens(key_in(headers)):
             return None
         sentence = "the API key is missing or wrong. Send it as the header Authorization: Bearer KEY."
-        return Refused(401, sentence, code="invalid_api_key")
+        return ApiError(401, sentence, code="invalid_api_key")
 
 
 def client_of(scope: Scope) -> str:
@@ -118,10 +118,10 @@ def key_in(headers: Headers) -> str:
     return ""
 
 
-def fault(ident: str, error: BaseException) -> Refused:
+def fault(ident: str, error: BaseException) -> ApiError:
     """What a client learns of a mistake of ours."""
     sentence = f"the server failed ({type(error).__name__}). Its log has this as {ident}."
-    return Refused(500, sentence, code="internal_error")
+    return ApiError(500, sentence, code="internal_error")
 
 
 def log_fault(ident: str, error: BaseException) -> None:

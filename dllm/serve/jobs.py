@@ -91,8 +91,8 @@ class Limits:
     """What may be decoded at once."""
 
     max_rows: int = 8  # of a batch
-    max_cells: int = 16384  # rows times columns, over all lanes
-    max_opening: int = 4096  # columns of the rows that join between two turns
+    max_tokens_in_flight: int = 16384  # rows times columns, over all lanes
+    max_prefill_tokens: int = 4096  # columns of the rows that join between two turns
     max_lanes: int = 4  # running batches of different settings
     max_waiting: int = 64  # requests that wait
     # every row has forwards of its own, so that an answer under load is the one alone to the last bit, whatever a
@@ -107,7 +107,7 @@ class Stats:
     waiting: int = 0  # jobs in the queue
     rows: int = 0  # rows being decoded
     lanes: int = 0  # running batches
-    cells: int = 0  # rows times columns of all lanes
+    tokens_in_flight: int = 0  # rows times columns of all lanes
     turns: int = 0  # turns of all lanes so far
     turn_seconds: float = 0.0  # that they took
     forwards: int = 0  # of finished jobs

@@ -9,18 +9,18 @@ from typing import Any
 from dllm.common.kinds import coerce, is_list_of, is_whole
 from dllm.errors import nearest
 from dllm.prompts import Message
+from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
-from dllm.serve.refused import Refused, as_refusal
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations")
 
 
-def sound_messages(value: Any, tools: bool = False) -> list[Message]:
+def validated_messages(value: Any, tools: bool = False) -> list[Message]:
     """The messages of a conversation, with plain texts. tools: the chat template writes calls of tools and what they
-    gave. Raises Refused."""
+    gave. Raises ApiError."""
     if not isinstance(value, list) or not value:
-        raise Refused(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
+        raise ApiError(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
     found, called = list[Message](), set[str]()
     for number, entry in enumerate(value):
         name = f"messages[{number}]"
@@ -30,12 +30,14 @@ def sound_messages(value: Any, tools: bool = False) -> list[Message]:
                 f"{name} holds a call of a tool or its result, and the model's chat template has no place for them. "
                 "Write it into the content of a message of role user or assistant."
             )
-            raise Refused(400, sentence, name)
+            raise ApiError(400, sentence, name)
         if message["role"] == "tool" and message["tool_call_id"] not in called:
             ident = message["tool_call_id"]
-            raise Refused(400, f"{name}.tool_call_id={ident!r} is the id of no call before it.", f"{name}.tool_call_id")
+            raise ApiError(
+                400, f"{name}.tool_call_id={ident!r} is the id of no call before it.", f"{name}.tool_call_id"
+            )
         if number == len(value) - 1 and message["role"] == "user" and not message["content"].strip():
-            raise Refused(400, f"{name}.content is empty: what is to be answered?", f"{name}.content")
+            raise ApiError(400, f"{name}.content is empty: what is to be answered?", f"{name}.content")
         called |= {call["id"] for call in message.get("tool_calls", ())}
         found.append(message)
     return found
@@ -44,15 +46,15 @@ def sound_messages(value: Any, tools: bool = False) -> list[Message]:
 def _message(name: str, value: Any) -> Message:
     message = object_of(name, value, MESSAGE_FIELDS)
     if message.get("type", "text") != "text":  # lm-eval up to 0.4.9 sends it
-        raise Refused(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
+        raise ApiError(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
     if message.get("annotations", []) != []:
-        raise Refused(
+        raise ApiError(
             400, f"{name}.annotations must be empty: nothing here reads them. Drop it.", f"{name}.annotations"
         )
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         hint = nearest(str(role), ROLES)
-        raise Refused(400, f"{name}.role={role!r} must be one of {', '.join(ROLES)}.{hint}", f"{name}.role")
+        raise ApiError(400, f"{name}.role={role!r} must be one of {', '.join(ROLES)}.{hint}", f"{name}.role")
     calls = _calls(f"{name}.tool_calls", role, message.get("tool_calls", []))
     content = "" if calls and "content" not in message else _content(f"{name}.content", message.get("content"))
     found: Message = {"role": ROLES[role], "content": content}
@@ -69,7 +71,7 @@ def _message(name: str, value: Any) -> Message:
 def _call_id(name: str, role: str, value: Any) -> str:
     if role != "tool" or not isinstance(value, str):
         rule = "must be the id of a call" if role == "tool" else "goes with role tool. Drop it"
-        raise Refused(400, f"{name}={value!r} {rule}.", name)
+        raise ApiError(400, f"{name}={value!r} {rule}.", name)
     return value
 
 
@@ -77,7 +79,7 @@ def _calls(name: str, role: str, value: Any) -> list[dict[str, Any]]:
     """Calls that an assistant made, with their arguments as objects, which templates write."""
     if not isinstance(value, list) or (value and role != "assistant"):
         rule = "must be a list of calls" if role == "assistant" else "goes with role assistant. Drop it"
-        raise Refused(400, f"{name} {rule}.", name)
+        raise ApiError(400, f"{name} {rule}.", name)
     return [_call(f"{name}[{number}]", entry) for number, entry in enumerate(value)]
 
 
@@ -87,7 +89,7 @@ def _call(name: str, value: Any) -> dict[str, Any]:
     texts = (fields.get("id"), function.get("name"), function.get("arguments"))
     if fields.get("type", "function") != "function" or not all(isinstance(text, str) for text in texts):
         shape = '{"id": ..., "type": "function", "function": {"name": ..., "arguments": JSON}}'
-        raise Refused(400, f"{name} must be {shape}.", name)
+        raise ApiError(400, f"{name} must be {shape}.", name)
     try:
         arguments = json.loads(function["arguments"])
     except ValueError as error:
@@ -96,7 +98,7 @@ def _call(name: str, value: Any) -> dict[str, Any]:
         why = f"a {type(arguments).__name__}"
     if not isinstance(arguments, Mapping):
         place = f"{name}.function.arguments"
-        raise Refused(400, f"{place}={function['arguments']!r} must be a JSON object ({why}).", place)
+        raise ApiError(400, f"{place}={function['arguments']!r} must be a JSON object ({why}).", place)
     return {"id": fields["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
@@ -105,24 +107,24 @@ def _content(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:
-        raise Refused(400, f'{name} must be a text, or a list of {{"type": "text", "text": ...}}.', name)
+        raise ApiError(400, f'{name} must be a text, or a list of {{"type": "text", "text": ...}}.', name)
     texts = []
     for number, part in enumerate(value):
         place = f"{name}[{number}]"
         fields = object_of(place, part, ("type", "text"))
         if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
-            raise Refused(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
+            raise ApiError(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
         texts.append(fields["text"])
     return "\n".join(texts)
 
 
-def sound_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
-    """The prompts, each a text or token ids, by the names of their places. Raises Refused."""
+def validated_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
+    """The prompts, each a text or token ids, by the names of their places. Raises ApiError."""
     several = isinstance(value, list) and value and isinstance(value[0], str | list)
     prompts, found = value if several else [value], list[tuple[str, str | list[int]]]()
     for number, prompt in enumerate(prompts):
         name = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
         if not isinstance(prompt, str) and not (prompt and is_list_of(is_whole)(prompt)):
-            raise Refused(400, f"{name} must be a text, or a list of token ids.", name)
+            raise ApiError(400, f"{name} must be a text, or a list of token ids.", name)
         found.append((name, prompt))
     return found

@@ -21,7 +21,7 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.jobs.Stats``): as they are now, and as they grew.
 NOW = {
     "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
-    "lanes": "Running batches of different settings.", "cells": "Columns of all running batches.",
+    "lanes": "Running batches of different settings.", "tokens_in_flight": "Rows times columns of all running batches.",
 }  # fmt: skip
 SO_FAR = {
     "turns": "Turns of running batches.", "turn_seconds": "Seconds that turns took.",

@@ -45,7 +45,7 @@ class Option:
     choices: tuple[str, ...] = ()  # the words that it may be
     note: str = ""  # its comment in the YAML file
 
-    def sound(self, name: str, value: Any) -> Any:
+    def validated(self, name: str, value: Any) -> Any:
         """``value`` of this kind. Raises UserError with the sentence of the command line, or one that names what is
         served at most."""
         if isinstance(value, str) and "${" in value:
@@ -78,7 +78,7 @@ def parts_offered() -> dict[str, dict[str, Any]]:
     return {group: {name: asdict(offer) for name, offer in offers(group).items()} for group in OFFERED_GROUPS}
 
 
-def sound_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
+def validated_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
     """The ``options`` of a part, each of which is offered and sound. An option that is null is not set, unless null is
     one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
     group = name.partition(".")[0]
@@ -112,11 +112,11 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
         listed = ", ".join(there) or "none"
         raise UserError(f"{name} {why}; {group}={choice} offers {listed}.{nearest(key, there)}")
     if there[key].kind != "part":
-        return there[key].sound(name, value)
+        return there[key].validated(name, value)
     if depth == DEEPEST:
         raise UserError(f"{name} is a part within {depth} others, and no more are served.")
     inner, options = choice_given(name, value)
-    return {"name": inner, **sound_options(name, inner, options, depth + 1)}
+    return {"name": inner, **validated_options(name, inner, options, depth + 1)}
 
 
 @cache

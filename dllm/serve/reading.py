@@ -6,12 +6,12 @@ import asyncio
 
 from starlette.requests import Request as HttpRequest
 
+from dllm.serve.api_errors import ApiError
 from dllm.serve.body import MAX_BYTES, parsed
-from dllm.serve.refused import Refused
 
 
 async def body_of(request: HttpRequest, seconds: float) -> bytes:
-    """The body of a request that says it is JSON. seconds: in which all of it must have come. Raises Refused for
+    """The body of a request that says it is JSON. seconds: in which all of it must have come. Raises ApiError for
     another type, and for a body over ``MAX_BYTES``, which are counted while they come."""
     told = request.headers.get("content-length", "")
     parsed(b"{}", request.headers.get("content-type"))  # refuses another type before anything is read
@@ -26,9 +26,9 @@ async def body_of(request: HttpRequest, seconds: float) -> bytes:
                     raise too_long()
     except TimeoutError:
         sentence = f"the body did not come within {seconds:g} seconds. Send it again."
-        raise Refused(408, sentence, code="body_too_slow") from None
+        raise ApiError(408, sentence, code="body_too_slow") from None
     return bytes(taken)
 
 
-def too_long() -> Refused:
-    return Refused(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", code="body_too_large")
+def too_long() -> ApiError:
+    return ApiError(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", code="body_too_large")

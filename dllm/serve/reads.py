@@ -1,7 +1,7 @@
 """Reads that wait for the decode thread: forwards that commit nothing, taken between turns (``dllm.serve.scheduler``).
 
-First come, first served, a forward of at most ``max_opening`` columns at a time. Canvases of several requests share a
-forward, but in exact mode, where each question has forwards of its own, and so the numbers that it has alone.
+First come, first served, a forward of at most ``max_prefill_tokens`` columns at a time. Canvases of several requests
+share a forward, but in exact mode, where each question has forwards of its own, and so the numbers that it has alone.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ReadQueue:
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self.model, self.exact = model, limits.exact
-        self.columns, self.service = limits.max_opening, 0.0
+        self.columns, self.service = limits.max_prefill_tokens, 0.0
         self.entries: deque[ReadEntry] = deque()
 
     def __len__(self) -> int:

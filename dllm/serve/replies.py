@@ -13,8 +13,8 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from dllm.prompts import Prompts
+from dllm.serve.api_errors import ApiError
 from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
-from dllm.serve.refused import Refused
 from dllm.serve.tool_stream import call_object
 from dllm.serve.tools import ToolCall
 from dllm.serve.wire import ParsedRequest
@@ -22,7 +22,7 @@ from dllm.serve.wire import ParsedRequest
 RETRY_SECONDS = {429: 1, 503: 5}  # where nobody knows better; a server that closes is replaced a little later
 
 
-def error_reply(refused: Refused, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_reply(refused: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The reply that says so, with the time to wait where trying again helps."""
     wait = refused.retry or RETRY_SECONDS.get(refused.status)
     more = {**(headers or {}), **({"Retry-After": str(wait)} if wait else {})}
@@ -40,20 +40,20 @@ class Envelope:
 
     ident: str  # of the reply
     model: str  # the name that it was asked by
-    asked: ParsedRequest  # the request
+    parsed: ParsedRequest  # the request
     created: int = field(default_factory=lambda: int(time.time()))  # seconds since 1970
 
     def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
         """The whole reply at once."""
         return {
-            **self._head("chat.completion" if self.asked.chat else "text_completion"),
+            **self._head("chat.completion" if self.parsed.chat else "text_completion"),
             "choices": [self._choice(choice) for choice in choices], "usage": self.usage(choices),
         }  # fmt: skip
 
     def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
         """New text of a choice. role: the first chunk of a chat, which names who speaks."""
         delta = {"role": "assistant", "content": text} if role else {"content": text}
-        return self.delta(choice, delta) if self.asked.chat else self._part(choice, {"text": text})
+        return self.delta(choice, delta) if self.parsed.chat else self._part(choice, {"text": text})
 
     def delta(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
         """What a choice of a chat says next: text, or a piece of a call."""
@@ -64,7 +64,7 @@ class Envelope:
 
     def last_chunk(self, choice: Completed) -> dict[str, Any]:
         """The end of a choice, with its log-probabilities."""
-        body: dict[str, Any] = {"delta": {}} if self.asked.chat else {"text": ""}
+        body: dict[str, Any] = {"delta": {}} if self.parsed.chat else {"text": ""}
         return self._chunk([{"index": choice.choice, **body, **self._ending(choice)}])
 
     def usage_chunk(self, choices: Sequence[Completed]) -> dict[str, Any]:
@@ -89,19 +89,19 @@ class Envelope:
 
     def usage(self, choices: Sequence[Completed]) -> dict[str, int]:
         """The prompt counts once, the answers all."""
-        asked, written = self.asked.prompt_tokens, sum(choice.written for choice in choices)
+        asked, written = self.parsed.prompt_tokens, sum(choice.written for choice in choices)
         return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
     def _head(self, kind: str) -> dict[str, Any]:
-        prefix = "chatcmpl" if self.asked.chat else "cmpl"
+        prefix = "chatcmpl" if self.parsed.chat else "cmpl"
         return {"id": f"{prefix}-{self.ident}", "object": kind, "created": self.created, "model": self.model}
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        head = self._head("chat.completion.chunk" if self.asked.chat else "text_completion")
-        return {**head, "choices": choices, **({"usage": None} if self.asked.include_usage else {})}
+        head = self._head("chat.completion.chunk" if self.parsed.chat else "text_completion")
+        return {**head, "choices": choices, **({"usage": None} if self.parsed.include_usage else {})}
 
     def _choice(self, choice: Completed) -> dict[str, Any]:
-        body = {"message": self._message(choice)} if self.asked.chat else {"text": choice.ending.text}
+        body = {"message": self._message(choice)} if self.parsed.chat else {"text": choice.ending.text}
         return {"index": choice.choice, **body, **self._ending(choice)}
 
     def _message(self, choice: Completed) -> dict[str, Any]:
@@ -114,20 +114,20 @@ class Envelope:
 
     def _read(self, choice: Completed) -> tuple[str, list[ToolCall]]:
         """The text of a choice, and the calls in it."""
-        text, use = choice.ending.text, self.asked.tools
+        text, use = choice.ending.text, self.parsed.tools
         return (text, []) if use is None else use.read(text)
 
     def _ending(self, choice: Completed) -> dict[str, Any]:
-        scored = self._logprobs(choice.scored) if self.asked.logprobs else None
-        notes = {"notes": list(self.asked.notes)} if self.asked.notes else {}
-        reason, use = choice.ending.reason, self.asked.tools
+        scored = self._logprobs(choice.scored) if self.parsed.logprobs else None
+        notes = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
+        reason, use = choice.ending.reason, self.parsed.tools
         if use is not None and not use.named and self._read(choice)[1]:
             reason = "tool_calls"
         return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **notes}}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any]:
         """Of each token at its commit."""
-        if self.asked.chat:
+        if self.parsed.chat:
             content = [{"token": token_text(one), "logprob": one.logprob, "bytes": list(one.piece), "top_logprobs": []}
                        for one in scored]  # fmt: skip
             return {"content": content, "refusal": None}

@@ -70,7 +70,7 @@ class Scheduler:
                 waiting=len(self.queue) + len(self.reads),
                 rows=sum(map(len, lanes)),
                 lanes=len(lanes),
-                cells=sum(len(lane) * lane.columns for lane in lanes),
+                tokens_in_flight=sum(len(lane) * lane.columns for lane in lanes),
                 ended=Counter(self.told.ended),
             )
 
@@ -78,10 +78,11 @@ class Scheduler:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
         job = replace(job, request=job.chosen.parts.sampler.prepare(job.request))
         entry = Entry(0, job, deliver, alone=self.limits.exact)
-        if entry.columns > self.limits.max_cells:
+        if entry.columns > self.limits.max_tokens_in_flight:
             raise UserError(
                 f"the prompt and its answer take {len(job.request.tokens)} tokens, and the server decodes at most "
-                f"{self.limits.max_cells} at a time (max_cells). Shorten the prompt or lower max_tokens."
+                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). "
+                "Shorten the prompt or lower max_tokens."
             )
         self.runner_of(job.chosen)
         with self.condition:
@@ -98,10 +99,10 @@ class Scheduler:
     def submit_read(self, job: ReadJob, deliver: Callable[[ReadDone | Failed], None]) -> int:
         """Queue what one request reads, and return its number. Raises as ``submit``."""
         longest = max(len(query.canvas.tokens) for queries in job.groups for query in queries)
-        if longest > self.limits.max_cells:
+        if longest > self.limits.max_tokens_in_flight:
             raise UserError(
                 f"the prompt and its template take {longest} tokens, and the server reads at most "
-                f"{self.limits.max_cells} at a time (max_cells). Shorten the prompt."
+                f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). Shorten the prompt."
             )
         with self.condition:
             if self.status != "ready":
@@ -241,7 +242,7 @@ class Scheduler:
     def _fits(self, entry: Entry, opening: int) -> bool:
         if sum(map(len, self.lanes.values())) >= self.rows:
             return False
-        if opening and opening + entry.columns > self.limits.max_opening:
+        if opening and opening + entry.columns > self.limits.max_prefill_tokens:
             return False
         lanes = self.rows if self.limits.exact else self.limits.max_lanes
         if entry.key not in self.lanes and len(self.lanes) >= lanes:
@@ -250,7 +251,7 @@ class Scheduler:
         for key, lane in self.lanes.items():
             joins = key == entry.key
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
-        return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_cells
+        return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_tokens_in_flight
 
     def _services(self) -> list[float]:
         """What everybody who runs has had of the device."""

@@ -16,8 +16,8 @@ from typing import Any
 
 from dllm.common.kinds import coerce
 from dllm.errors import nearest
+from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
-from dllm.serve.refused import Refused, as_refusal
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
@@ -87,36 +87,36 @@ class ToolUse:
         return "".join(pieces[::2]).strip(), [call for call in calls if call is not None]
 
 
-def asked_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
+def parse_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
     """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
-    ``tools``. marked: it shows how a call is written. Raises Refused."""
+    ``tools``. marked: it shows how a call is written. Raises ApiError."""
     tools = _sound_tools(fields.get("tools", []))
     mode = fields.get("tool_choice", "auto" if tools else "none")
     if isinstance(mode, Mapping):
         return ToolUse((_named(mode, tools),), forced=True, named=True)
     if not isinstance(mode, str) or mode not in MODES:
         rule = f'must be one of {", ".join(MODES)}, or {{"type": "function", "function": {{"name": NAME}}}}'
-        raise Refused(400, f"tool_choice={mode!r} {rule}.{nearest(str(mode), MODES)}", "tool_choice")
+        raise ApiError(400, f"tool_choice={mode!r} {rule}.{nearest(str(mode), MODES)}", "tool_choice")
     if not tools or mode == "none":
         if mode == "required":
-            raise Refused(400, "tool_choice='required' needs tools to choose from. Send tools, too.", "tool_choice")
+            raise ApiError(400, "tool_choice='required' needs tools to choose from. Send tools, too.", "tool_choice")
         return None
     if mode == "auto" and not (reads and marked):
         why = "does not say how a call is written" if reads else "has no place for tools"
         ways = 'Name a function, or write "required" (a call is then forced) or "none"'
         sentence = f"tool_choice='auto' leaves it to the model, and its chat template {why}. {ways}."
-        raise Refused(400, sentence, "tool_choice")
+        raise ApiError(400, sentence, "tool_choice")
     return ToolUse(tools, forced=mode == "required")
 
 
 def _sound_tools(value: Any) -> tuple[Tool, ...]:
     if not isinstance(value, list) or len(value) > MOST_TOOLS:
-        raise Refused(400, f"tools must be a list of at most {MOST_TOOLS} functions.", "tools")
+        raise ApiError(400, f"tools must be a list of at most {MOST_TOOLS} functions.", "tools")
     tools = tuple(_tool(f"tools[{number}]", entry) for number, entry in enumerate(value))
     names = [tool.name for tool in tools]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise Refused(400, f"tools[{number}].function.name={name!r} stands there twice. Rename one.", "tools")
+            raise ApiError(400, f"tools[{number}].function.name={name!r} stands there twice. Rename one.", "tools")
     return tools
 
 
@@ -124,7 +124,7 @@ def _tool(name: str, value: Any) -> Tool:
     fields = object_of(name, value, ("type", "function"))
     if fields.get("type") != "function" or not isinstance(fields.get("function"), Mapping):
         shape = '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
-        raise Refused(400, f"{name} of type {fields.get('type')!r} must be {shape}.", name)
+        raise ApiError(400, f"{name} of type {fields.get('type')!r} must be {shape}.", name)
     name = f"{name}.function"
     found = object_of(name, fields["function"], ("name", "description", "parameters", "strict"))
     with as_refusal(name):
@@ -133,10 +133,10 @@ def _tool(name: str, value: Any) -> Tool:
                 found[key] = coerce(f"{name}.{key}", found[key], kind)
     if not NAME.fullmatch(found.get("name", "")):
         rule = "must be 1 to 64 letters, digits, dots, dashes and underscores"
-        raise Refused(400, f"{name}.name={found.get('name')!r} {rule}.", f"{name}.name")
+        raise ApiError(400, f"{name}.name={found.get('name')!r} {rule}.", f"{name}.name")
     parameters = found.get("parameters", {"type": "object", "properties": {}})
     if not isinstance(parameters, Mapping):
-        raise Refused(400, f"{name}.parameters={parameters!r} must be a JSON schema: an object.", f"{name}.parameters")
+        raise ApiError(400, f"{name}.parameters={parameters!r} must be a JSON schema: an object.", f"{name}.parameters")
     return Tool(found["name"], parameters, found.get("strict", False), name)
 
 
@@ -147,7 +147,7 @@ def _named(mode: Mapping[str, Any], tools: Sequence[Tool]) -> Tool:
     if fields.get("type") != "function" or name not in known:
         hint = nearest(str(name), known)
         listed = f"it is one of {', '.join(known)}" if known else "there are no tools"
-        raise Refused(400, f"tool_choice names the function {name!r}, and {listed}.{hint}", "tool_choice")
+        raise ApiError(400, f"tool_choice names the function {name!r}, and {listed}.{hint}", "tool_choice")
     return tools[known.index(name)]
 
 

@@ -13,21 +13,21 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.models.bundle import shipped_models
 from dllm.prompts import ChatPrompt, Message, Prompts
+from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import check_values
 from dllm.serve.choose import SHORT, Defaults
 from dllm.serve.fields import (
     DIFFUSION,
     flag,
     object_of,
-    sound_fields,
     stop_strings,
+    validated_fields,
     wants_logprobs,
 )
-from dllm.serve.formats import asked_constraint, with_form
+from dllm.serve.formats import parse_constraint, with_form
 from dllm.serve.jobs import Job, RequestParts
-from dllm.serve.messages import sound_messages, sound_prompts
-from dllm.serve.refused import Refused, as_refusal, as_sent
-from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, asked_tools
+from dllm.serve.messages import validated_messages, validated_prompts
+from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
 from dllm.tasks.mini import outside
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
@@ -58,20 +58,20 @@ class ParsedRequest:
     notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
 
 
-def asked(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
-    """What ``body`` asks for; chat: of the chat route, else of completions. Raises Refused for whatever cannot be
+def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
+    """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
     served."""
     check_values(body)
-    fields = sound_fields(body, chat)
+    fields = validated_fields(body, chat)
     _check_model(fields.get("model", defaults.name), defaults)
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
     tokenizer = defaults.model.tokenizer
     reads = tokenizer is not None and "tools" in tokenizer.template_names
-    use = asked_tools(fields, reads, reads and tokenizer is not None and BEGIN in (tokenizer.template or ""))
+    use = parse_tools(fields, reads, reads and tokenizer is not None and BEGIN in (tokenizer.template or ""))
     fields, of_form = with_form(fields, use)
     names = {**_names(fields, diffusion), **of_form}
     with as_sent(names):
-        found = _asked(fields, diffusion, chat, defaults, names)
+        found = _parsed(fields, diffusion, chat, defaults, names)
     unread = [NOT_SEEN] if use is not None and not reads else []
     return replace(found, tools=use, notes=(*unread, *_notes(fields, defaults)))
 
@@ -81,9 +81,9 @@ def _notes(fields: Mapping[str, Any], defaults: Defaults) -> list[str]:
     if defaults.model.name not in shipped_models():
         return []
     if "messages" in fields:
-        texts = [sound_messages(fields["messages"], tools=True)[-1]["content"]]
+        texts = [validated_messages(fields["messages"], tools=True)[-1]["content"]]
     else:
-        texts = [prompt for _, prompt in sound_prompts(fields.get("prompt", [0])) if isinstance(prompt, str)]
+        texts = [prompt for _, prompt in validated_prompts(fields.get("prompt", [0])) if isinstance(prompt, str)]
     sentence = outside.warning(texts) if texts else None
     return [] if sentence is None else [sentence]
 
@@ -96,16 +96,16 @@ def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str,
     return {**names, "max_tokens": length}
 
 
-def _asked(
+def _parsed(
     fields: Mapping[str, Any], diffusion: Mapping[str, Any], chat: bool, defaults: Defaults, names: Mapping[str, str]
 ) -> ParsedRequest:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
-    constraint = asked_constraint(fields, diffusion, stop)
+    constraint = parse_constraint(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     if snapshots and not stream:
-        raise Refused(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")
+        raise ApiError(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
     sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))
     length = _length(fields, diffusion, defaults)
@@ -137,12 +137,12 @@ def _asked(
 def _check_model(name: str, defaults: Defaults) -> None:
     if name not in defaults.names:
         known = f"{defaults.listed_names} {'are' if defaults.aliases else 'is'}"
-        raise Refused(404, f"model={name!r} is not served here; {known}.", "model", "model_not_found")
+        raise ApiError(404, f"model={name!r} is not served here; {known}.", "model", "model_not_found")
 
 
 def _in_range(name: str, value: Any, low: int, high: int, why: str = "") -> Any:
     if not low <= value <= high:
-        raise Refused(400, f"{name}={value} must lie in [{low}, {high}]{why}.", name)
+        raise ApiError(400, f"{name}={value} must lie in [{low}, {high}]{why}.", name)
     return value
 
 
@@ -150,7 +150,7 @@ def _usage(fields: Mapping[str, Any], stream: bool) -> bool:
     options = object_of("stream_options", fields.get("stream_options", {}), ("include_usage", "include_obfuscation"))
     flag("stream_options.include_obfuscation", options, "include_obfuscation")  # nothing is padded in either case
     if options and not stream:
-        raise Refused(400, "stream_options goes with stream=true. Drop it, or stream.", "stream_options")
+        raise ApiError(400, "stream_options goes with stream=true. Drop it, or stream.", "stream_options")
     return flag("stream_options.include_usage", options, "include_usage")
 
 
@@ -170,12 +170,14 @@ def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: D
     """Masks behind the prompt; None: the canvas says it."""
     names = [name for name in LENGTHS if name in fields]
     if len({fields[name] for name in names}) > 1:
-        raise Refused(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
+        raise ApiError(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
     if "canvas" in diffusion:
         if fields.get("stop"):
-            raise Refused(400, "stop ends an answer, and diffusion.canvas has given parts behind it. Drop one.", "stop")
+            raise ApiError(
+                400, "stop ends an answer, and diffusion.canvas has given parts behind it. Drop one.", "stop"
+            )
         if names:
-            raise Refused(400, f"{names[0]} and diffusion.canvas both say how long the answer is. Drop one.", names[0])
+            raise ApiError(400, f"{names[0]} and diffusion.canvas both say how long the answer is. Drop one.", names[0])
         return None
     if not names:
         return defaults.gen_length
@@ -202,34 +204,37 @@ def _requests(
     given = fields.get(name)
     if given is None:
         if chat or canvas is None:
-            raise Refused(400, f"{name} is missing: what is to be answered?", name, "missing_field")
+            raise ApiError(400, f"{name} is missing: what is to be answered?", name, "missing_field")
         _check_length(0, len(answer.tokens), name, prompts)
         return [answer]
-    asked_for: list[tuple[str, Any]] = [(name, _chat(fields, prompts))] if chat else sound_prompts(given)
+    asked_for: list[tuple[str, Any]] = [(name, _chat(fields, prompts))] if chat else validated_prompts(given)
     if len(asked_for) > most:
         beside = f" of n={fields['n']} answers each" if "n" in fields else ""
         sentence = f"prompt holds {len(asked_for)} prompts, more than the {most}{beside} that are served in one request"
-        raise Refused(400, f"{sentence}. Send fewer.", name)
+        raise ApiError(400, f"{sentence}. Send fewer.", name)
     rows = []
     for place, prompt in asked_for:
         try:
             rows.append(_behind(place, prompt, replace(answer, infill=canvas is not None), prompts, free))
-        except Refused as refused:
+        except ApiError as refused:
             message = refused.message if place == name else f"{place}: {refused.message}"
-            raise Refused(refused.status, message, place, refused.code) from None
+            raise ApiError(refused.status, message, place, refused.code) from None
     return rows
 
 
 def _chat(fields: Mapping[str, Any], prompts: Prompts) -> list[Message] | ChatPrompt:
-    """The conversation of a chat, and what else its template is to read. Raises Refused."""
+    """The conversation of a chat, and what else its template is to read. Raises ApiError."""
     names = frozenset() if prompts.tokenizer is None else prompts.tokenizer.template_names
-    messages, variables = sound_messages(fields["messages"], "tools" in names), fields.get("chat_template_kwargs", {})
+    messages, variables = (
+        validated_messages(fields["messages"], "tools" in names),
+        fields.get("chat_template_kwargs", {}),
+    )
     if not isinstance(variables, Mapping) or not set(variables).isdisjoint(TEMPLATES_OWN):
         rule = f"must be an object of what the chat template reads, and none of {', '.join(TEMPLATES_OWN)}"
-        raise Refused(400, f"chat_template_kwargs={variables!r} {rule}.", "chat_template_kwargs")
+        raise ApiError(400, f"chat_template_kwargs={variables!r} {rule}.", "chat_template_kwargs")
     if unread := [name for name in variables if name not in names]:
         sentence = f"chat_template_kwargs.{unread[0]} is nothing that the model's chat template reads. Drop it."
-        raise Refused(400, sentence, "chat_template_kwargs")
+        raise ApiError(400, sentence, "chat_template_kwargs")
     tools = fields.get("tools") if fields.get("tool_choice") != "none" else None
     return ChatPrompt(messages, {**variables, "tools": tools}) if tools or variables else messages
 
@@ -237,7 +242,7 @@ def _chat(fields: Mapping[str, Any], prompts: Prompts) -> list[Message] | ChatPr
 def _behind(
     name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: bool
 ) -> Request:
-    """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises Refused."""
+    """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises ApiError."""
     with as_refusal(name):
         tokens = prompts.encode(prompt)
     left = prompts.config.max_length - len(tokens)
@@ -250,17 +255,17 @@ def _behind(
 
 def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None:
     if prompt + answer > (limit := prompts.config.max_length):
-        raise Refused(
+        raise ApiError(
             400, f"the prompt takes {prompt} tokens and its answer {answer}, together more than the model's limit of "
             f"{limit}. Shorten the prompt, or the answer (max_tokens).", name, "context_length_exceeded",
         )  # fmt: skip
 
 
 def _canvas(value: Any, prompts: Prompts) -> Request:
-    """The answer's given parts and holes. Raises Refused."""
+    """The answer's given parts and holes. Raises ApiError."""
     name, sound = "diffusion.canvas", isinstance(value, list) and 0 < len(value) <= MAX_PIECES
     if not sound or not all(isinstance(piece, str) or (is_whole(piece) and piece > 0) for piece in value):
         rule = f"a list of at most {MAX_PIECES} texts and numbers of masks, such as ['The ', 4, ' sat.']"
-        raise Refused(400, f"{name} must be {rule}.", name)
+        raise ApiError(400, f"{name} must be {rule}.", name)
     with as_refusal(name):
         return prompts.infill(value)

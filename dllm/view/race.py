@@ -129,7 +129,7 @@ class Race:
     def _origin(self) -> list[str]:
         """How the race came about, and what makes its seconds doubtful."""
         pace = f"{self.factor:.3g} times slower" if self.factor > 1 else f"{1 / self.factor:.3g} times faster"
-        doubts = [Measures.of([lane.row]).doubt for lane in self.lanes]
+        doubts = [Measures.of([lane.row]).warning for lane in self.lanes]
         busy = [f"{lane.name}: {doubt}" for lane, doubt in zip(self.lanes, doubts, strict=True) if doubt]
         return [
             f"Ran one after the other; replayed by their measured seconds, {pace}.",

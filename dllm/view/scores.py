@@ -32,7 +32,7 @@ def scores_table(rows: Sequence[ResultRow], published: Published | None = None) 
     tables: list[Table | Text] = [table]
     if others:
         tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name) for name in others]))
-    doubts = {Measures.of(mine).doubt: None for mine in (rows, *by_task(rows).values())}
+    doubts = {Measures.of(mine).warning: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
         tables.append(as_text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
     tables += [as_text(line, "dim") for line in published.sentences()] if published is not None else []
@@ -86,7 +86,7 @@ def published_cells(found: Published) -> list[str]:
 
 def speed_text(found: Measures) -> str:
     """Useful tokens per second, with a ? if they are doubtful."""
-    return f"{found.speed:.1f}{'?' if found.doubt else ''}"
+    return f"{found.speed:.1f}{'?' if found.warning else ''}"
 
 
 def percent(score: float | None) -> str:
@@ -98,7 +98,7 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
     """A cell of a sweep in a line."""
     found = Measures.of(rows)
     means = [score for mine in by_task(rows).values() if (score := mean(scores_of(mine))) is not None]
-    speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.doubt})" if found.doubt else ""
+    speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.warning})" if found.warning else ""
     numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
 

@@ -22,7 +22,7 @@ def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
         "tokens (useful)": f"{found.tokens}",
         "forwards (NFE)": f"{found.forwards}{f' and {found.idle} idle' if found.idle else ''}",
         "tokens per forward": f"{found.tpf:.2f}",
-        "tokens per second": f"{found.speed:.1f}{f' ? ({found.doubt})' if found.doubt else ''}",
+        "tokens per second": f"{found.speed:.1f}{f' ? ({found.warning})' if found.warning else ''}",
         "query tokens": f"{found.query_tokens}",
         "computed tokens": f"{found.computed}",
         "stopped by": next(iter(reasons), "") if found.samples == 1 else listed,

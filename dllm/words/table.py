@@ -65,6 +65,9 @@ SETTINGS: dict[str, Written] = {
     "reference_first": ("cache.as_published={}", "cache=sliding cache.as_published={}"),
     "reference_branches": ("sampler.as_published={}", "sampler=freedave sampler.as_published={}"),
     "reference_finish": ("sampler.as_published={}", "sampler=lopa sampler.as_published={}"),
+    "least": ("sampler.min_probability={}", "sampler=scout sampler.min_probability={}"),
+    "max_cells": ("task.max_tokens_in_flight={}", "task=serve task.max_tokens_in_flight={}"),
+    "max_opening": ("task.max_prefill_tokens={}", "task=serve task.max_prefill_tokens={}"),
     "reference_eos": ("cache.eos_as_published={}", "cache=window cache.eos_as_published={}"),
     # what scripts call it
     "num_samples": "samples={}", "bs": "batch_size={}", "batch": "batch_size={}", "random_seed": "seed={}",
@@ -108,7 +111,7 @@ INSTEAD = {
     "answer from ending early", "streaming": STREAM, "stream": STREAM,
     "max_model_len": OWN_LIMIT, "num_ctx": OWN_LIMIT, "ctx_size": OWN_LIMIT,
     "tensor_parallel_size": SPREAD, "tp": SPREAD, "num_gpus": SPREAD,
-    "gpu_memory_utilization": "task.max_rows and task.max_cells bound a server's memory, batch_size a run's",
+    "gpu_memory_utilization": "task.max_rows and task.max_tokens_in_flight bound a server's memory, batch_size a run's",
     "messages": 'a conversation is a line {"messages": [...]} of the file prompts=FILE',
     "system_prompt": 'it is the message of role system in a line {"messages": [...]} of the file prompts=FILE',
     "log": "task.log=json writes a server's log as JSON, and trace=true keeps every turn",

@@ -173,7 +173,7 @@ def main() -> int:
             if load is not None and alone is not None:
                 pace, at = random.Random(options.seed), 0.0
                 arrivals = [at := at + pace.expovariate(load * len(todo) / alone.seconds) for _ in todo]
-            limits = Limits(max_rows=way.rows, max_cells=NEVER, max_waiting=NEVER)
+            limits = Limits(max_rows=way.rows, max_tokens_in_flight=NEVER, max_waiting=NEVER)
             ends = [NEVER] * len(lengths) if way.whole else lengths
             parts = chosen(options.sampler, options.cache, ends, options.block_length)
             found = decode(Scheduler(model, "eager", limits), todo, parts, arrivals, way)

@@ -53,7 +53,7 @@ class Scores:
     seed: int
     right: list[float]
     nfe: list[int]
-    doubt: str = ""
+    warning: str = ""
     refused: str = ""
 
 
@@ -127,7 +127,7 @@ class Row:
         found = self.difference()
         if found.mean >= -WORST:
             return "stays"
-        if self.default.doubt:
+        if self.default.warning:
             return "warns"
         return TOO_FAR if found.high < 0 else "stays, not surely worse"
 

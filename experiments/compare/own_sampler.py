@@ -128,7 +128,7 @@ def methods() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     for rule, grid, rules in WRAPPERS:
         yield from ((rule, words, rule, options) for words, options in wrapped(grid, rules))
     for rows in ROWS:
-        own = wrapped({"rows": (rows,)}, FEWER)
+        own = wrapped({"candidates": (rows,)}, FEWER)
         yield from ((f"**scout**, {rows} rows", words, "scout", options) for words, options in own)
 
 
@@ -155,11 +155,12 @@ class Flat(Scout):
 
 INNER = EntropyBound(0.05)
 ABLATIONS: dict[str, Sampler] = {
-    "scout over `eb` 0.05": Scout(INNER), "one token a position": Scout(INNER, tokens=1),
-    "two tokens a position": Scout(INNER, tokens=2), "chance of a token p^2, not (p1 p)^2": Flat(INNER),
+    "scout over `eb` 0.05": Scout(INNER), "one token a position": Scout(INNER, top_k=1),
+    "two tokens a position": Scout(INNER, top_k=2), "chance of a token p^2, not (p1 p)^2": Flat(INNER),
     "chance of a repeated step 1/5, not learned": Fixed(INNER), "no repeated steps": Unrepeated(INNER),
     "repeated steps alone (freedave)": FreeDave(INNER, 8), "2 rows": Scout(INNER, 2), "4 rows": Scout(INNER, 4),
-    "least 0.05": Scout(INNER, least=0.05), "least 0.002": Scout(INNER, least=0.002), "the inner rule alone": INNER,
+    "min_probability 0.05": Scout(INNER, min_probability=0.05),
+    "min_probability 0.002": Scout(INNER, min_probability=0.002), "the inner rule alone": INNER,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from experiments.report.settings import Setting
 
 def warnings(settings: Sequence[Setting], rates: Machine | None) -> list[str]:
     """Sentences on speeds in doubt, and on a floor of another machine."""
-    found, doubted = [], sum(bool(one.measures.doubt) for one in settings)
+    found, doubted = [], sum(bool(one.measures.warning) for one in settings)
     cells = [cell for one in settings for cell in one.cells]
     if doubted:
         busy = f"The machine was busy during {doubted} of {len(settings)} settings"

@@ -83,7 +83,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
                     zorder=3.5 if bold else 3,
                 )  # fmt: skip
                 drawn |= {FILLED} if best.get(id(one)) else set()
-            if timed and one.measures.doubt:
+            if timed and one.measures.warning:
                 drawn.add(CROSS)
                 axis.plot(x(one), one.quality, marker="x", color="black", markersize=7, zorder=4)
     if start is not None:
@@ -110,7 +110,7 @@ def faintness(method: Method, found: Sequence[Method]) -> float:
 def optimal(settings: Sequence[Setting], x: X, timed: bool) -> list[bool]:
     """Whether each setting is Pareto-optimal. A speed in doubt is too low: it may beat others, but is never optimal."""
     best = pareto([(x(one), one.quality) for one in settings])
-    return [is_best and not (timed and one.measures.doubt) for is_best, one in zip(best, settings, strict=True)]
+    return [is_best and not (timed and one.measures.warning) for is_best, one in zip(best, settings, strict=True)]
 
 
 def joined(method: Method, x: X) -> list[Setting]:
@@ -124,7 +124,7 @@ def joined(method: Method, x: X) -> list[Setting]:
 def speedups(axis: Axes, found: Sequence[Method], x: X, timed: bool = False) -> None:
     """A second axis: how many times as fast as one token per forward."""
     start = baseline(found)
-    if start is None or not x(start) > 0 or (timed and start.measures.doubt):
+    if start is None or not x(start) > 0 or (timed and start.measures.warning):
         return
     unit = x(start)
     above = axis.secondary_xaxis("top", functions=(lambda v: np.asarray(v) / unit, lambda v: np.asarray(v) * unit))

@@ -48,10 +48,10 @@ def speeds(settings: Sequence[Setting], machine: Machine | None) -> Table:
 
     floor: the least seconds that arithmetic and memory of ``machine`` need. computed / query tokens: rows that ran over
     rows that were asked for. wall / CPU: 1 where the thread that decoded had a core to itself. load: running and
-    waiting processes per core. doubt: see ``Measures``.
+    waiting processes per core. warning: see ``Measures``.
     """
     heads = ["tokens / s", "p50 s", "p95 s", "forwards / s", "floor s", "floor / time",
-             "computed / query tokens", "idle forwards", "wall / CPU", "load", "doubt"]  # fmt: skip
+             "computed / query tokens", "idle forwards", "wall / CPU", "load", "warning"]  # fmt: skip
     ordered, rows = methods(settings), []
     for _, one in each(ordered):
         found, floor = one.measures, floor_of(one, machine)
@@ -61,7 +61,7 @@ def speeds(settings: Sequence[Setting], machine: Machine | None) -> Table:
             text(floor * found.samples / found.seconds if floor and found.seconds else None, 3),
             text(found.computed / found.query_tokens if found.computed else None, 2),
             text(found.idle / found.samples if found.idle else None),
-            text(one.stretch, 2), text(one.load, 2), found.doubt,
+            text(one.stretch, 2), text(one.load, 2), found.warning,
         ])  # fmt: skip
     return named(heads, ordered, rows)
 

@@ -42,7 +42,7 @@ for line in lines:
 Note = tuple[int, list[str], str]  # exit code, libraries imported by then, what went to stderr
 
 
-def obey(lines: Sequence[str], where: Path, watched: Sequence[str], hidden: Sequence[str] = ()) -> list[Note]:
+def run_lines(lines: Sequence[str], where: Path, watched: Sequence[str], hidden: Sequence[str] = ()) -> list[Note]:
     """What became of each command line."""
     task = json.dumps([list(watched), list(hidden), [line.split() for line in lines]])
     place = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -70,7 +70,7 @@ QUICK = {
 
 def test_help_and_misspelt_names_are_answered_without_torch(tmp_path: Path) -> None:
     lines = [(line, code) for code, lines in QUICK.items() for line in lines]
-    notes = obey([line for line, _ in lines], tmp_path, ["torch", "transformers", "numpy", "rich"])
+    notes = run_lines([line for line, _ in lines], tmp_path, ["torch", "transformers", "numpy", "rich"])
     for (line, code), note in zip(lines, notes, strict=True):
         assert note[:2] == (code, []), line
 
@@ -126,7 +126,7 @@ REFUSED = {
 def test_the_base_install_decodes_and_names_what_it_lacks(tmp_path: Path) -> None:
     hidden = left_out()
     assert {"transformers", "pandas", "matplotlib", "lm_eval", "pytest"} <= set(hidden)
-    notes = obey([*DECODES, *REFUSED], tmp_path, ["torch", "torch._dynamo", "torch._inductor", *hidden], hidden)
+    notes = run_lines([*DECODES, *REFUSED], tmp_path, ["torch", "torch._dynamo", "torch._inductor", *hidden], hidden)
     for line, (code, found, said) in zip(DECODES, notes[: len(DECODES)], strict=True):
         assert (code, found) == (0, ["torch"]), f"{line}: {said}"
     for (line, words), (code, found, said) in zip(REFUSED.items(), notes[len(DECODES) :], strict=True):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dllm import UserError
-from dllm.app.command_line import main as cli
+from dllm.app.command_line import sweep
 from dllm.app.command_line.grids import combinations
 from dllm.models import bundle
 from dllm.models.transformer import Transformer
@@ -74,12 +74,12 @@ def test_a_cell_that_does_not_fit_into_memory_loses_nothing_of_the_others(
 def test_cells_of_other_processes_are_judged_by_what_they_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with hydra/launcher=joblib, whose processes take the cells."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "TAKEN", [])
+    monkeypatch.setattr(sweep.STATE, "evaluated", [])
     with pytest.raises(UserError, match="nothing was decoded: all of the 3 combinations were refused"):
-        cli.refuse_empty_sweep(3, SWEEP)
+        sweep.refuse_empty_sweep(3, SWEEP)
     (SWEEP / "cell").mkdir(parents=True)
     (SWEEP / "cell" / "results.jsonl").touch()
-    cli.refuse_empty_sweep(3, SWEEP)
+    sweep.refuse_empty_sweep(3, SWEEP)
 
 
 def test_a_value_that_the_user_sets_takes_the_place_of_the_grids() -> None:

@@ -136,12 +136,12 @@ def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp
         cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8, **QUIET),
         cell(tmp_path / "b", ["sampler=static", "sampler.per_step=4"], {"copy": [1, 1]}, 2, **BUSY),
     )
-    assert (slow.measures.doubt, fast.measures.doubt) == ("", "wall time 2.0 x CPU time")
+    assert (slow.measures.warning, fast.measures.warning) == ("", "wall time 2.0 x CPU time")
     speed, tpf = (lambda one: one.measures.speed), (lambda one: one.measures.tpf)
     assert plots.optimal([slow, fast], speed, timed=True) == [False, False]  # too low, and higher even so
     assert plots.optimal([slow, fast], tpf, timed=False) == [False, True]  # a count is no time
     head, quiet, busy = tables.speeds([slow, fast], None).csv().splitlines()
-    assert head.endswith("wall / CPU,load,doubt") and quiet.endswith(",1.00,0.50,")
+    assert head.endswith("wall / CPU,load,warning") and quiet.endswith(",1.00,0.50,")
     assert busy.endswith(",2.00,2.00,wall time 2.0 x CPU time")
     report([tmp_path], tmp_path / "report")
     said = "busy during 1 of 2 settings: their speeds are too low, and none is called Pareto-optimal for its speed"

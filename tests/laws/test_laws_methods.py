@@ -151,7 +151,7 @@ def test_scout_gives_its_inner_rules_tokens_with_no_more_forwards(case: Scouted)
     inner, blocks, count = VERIFIED[case.inner], BLOCKS[case.blocks], 8 if full() else 3
     cache, eos = CACHES[case.cache], build("eos", case.eos)
     plain = decode(case.model, inner, blocks, count, cache, eos)
-    scout = decode(case.model, Scout(inner, case.rows, least=1e-3), blocks, count, cache, eos)
+    scout = decode(case.model, Scout(inner, case.rows, min_probability=1e-3), blocks, count, cache, eos)
     assert [one.canvas for one in scout] == [one.canvas for one in plain]
     assert all(one.nfe <= other.nfe for one, other in zip(scout, plain, strict=True))
 

@@ -139,9 +139,11 @@ def test_attention_blocks_have_two_spellings() -> None:
 
 def test_a_file_without_a_block_says_so_where_files_of_its_family_differ() -> None:
     config = published("sdar_b4")
-    assert ModelConfig.from_published(config).doubts == ()
+    assert ModelConfig.from_published(config).warnings == ()
     del config["block_size"]
     found = ModelConfig.from_published(config)
     assert found.attention.block == 4
-    assert len(found.doubts) == 1 and "names no block_size" in found.doubts[0] and "blocks of 4" in found.doubts[0]
-    assert ModelConfig.from_published(published("llada2_moe")).doubts == ()
+    assert (
+        len(found.warnings) == 1 and "names no block_size" in found.warnings[0] and "blocks of 4" in found.warnings[0]
+    )
+    assert ModelConfig.from_published(published("llada2_moe")).warnings == ()

@@ -74,7 +74,7 @@ def test_quantised_tensors_are_told_where_the_config_is_silent(leaf: str, tmp_pa
 
 @pytest.mark.parametrize("name", [folder.name for folder in PARITY])
 def test_the_published_files_hold_no_key_that_is_not_known(name: str) -> None:
-    assert ModelConfig.from_published(published(name)).doubts == ()
+    assert ModelConfig.from_published(published(name)).warnings == ()
 
 
 def test_a_key_that_nothing_reads_is_reported_once(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_neutral_values_pass_without_a_word(tmp_path: Path) -> None:
     edit_config(folder, mlp_bias=False, num_experts=0, logit_scale=1.0, layer_types=["full_attention"] * 3,
                 attention_bias=True, quantization_config=None)  # fmt: skip
     after = load_model(folder)
-    assert after.config == before.config and after.config.doubts == ()
+    assert after.config == before.config and after.config.warnings == ()

@@ -44,13 +44,13 @@ def peaked(*best: tuple[float, float]) -> list[list[float]]:
 
 
 def test_candidates_are_the_rules_own_and_the_likeliest_after_it() -> None:
-    game = Game(Scout(Confidence(0.9), rows=4, tokens=2, least=0.0), 4)
+    game = Game(Scout(Confidence(0.9), candidates=4, top_k=2, min_probability=0.0), 4)
     step = game.sampler.propose(seen(game, peaked((0.95, 0.01), (0.6, 0.01), (0.5, 0.45), (0.3, 0.1))), game.state)
     # Weights 0.130 (1), 0.063 and 0.051 (2), twice 0.008 (3): 1 has the chance 1/5 + 4/5 * 0.130 / 0.259 = 0.60; from
     # there the first token of 2 has 0.59 and the second 0.31, together 0.35 and 0.188; 2 alone has 0.193.
     assert drafts(step) == [{0: 0}, {0: 0, 1: 0}, {0: 0, 2: 0}, {0: 0, 1: 0, 2: 0}]
-    one = Scout(Confidence(0.9), rows=16, tokens=1, least=0.0)
-    both = Scout(Confidence(0.9), rows=16, tokens=2, least=0.0)
+    one = Scout(Confidence(0.9), candidates=16, top_k=1, min_probability=0.0)
+    both = Scout(Confidence(0.9), candidates=16, top_k=2, min_probability=0.0)
     view = seen(game, peaked((0.95, 0.01), (0.6, 0.01), (0.5, 0.45), (0.3, 0.1)))
     found = [drafts(rule.propose(view, game.state)) for rule in (one, both)]
     assert {0: 0, 2: 1} not in found[0] and {0: 0, 2: 1} in found[1]
@@ -58,7 +58,7 @@ def test_candidates_are_the_rules_own_and_the_likeliest_after_it() -> None:
 
 
 def test_rows_differ_in_their_candidates() -> None:
-    game = Game(Scout(Confidence(0.9), rows=3), 3, rows=2)
+    game = Game(Scout(Confidence(0.9), candidates=3), 3, rows=2)
     chance = torch.tensor([peaked((0.95, 0.01), (0.6, 0.2), (0.5, 0.2)), peaked(*[(0.95, 0.01)] * 3)])
     step = game.sampler.propose(seen(game, chance), game.state)
     assert step.owner.row.tolist() == [0, 0, 0, 1] and positions(step.commit)[-1] == [0, 1, 2]
@@ -100,7 +100,7 @@ def test_against_brute_force_on_random_worlds() -> None:
     which every one before is a candidate."""
     noise, hops = torch.Generator().manual_seed(5), []
     for _ in range(40):
-        game = Game(Scout(Confidence(0.5), rows=6, least=0.0), 4)
+        game = Game(Scout(Confidence(0.5), candidates=6, min_probability=0.0), 4)
         scores: dict[tuple[int, ...], Tensor] = {}
         base = torch.rand(4, TOKENS, generator=noise, dtype=torch.float64)
 
@@ -137,7 +137,7 @@ def test_against_brute_force_on_random_worlds() -> None:
 
 
 def test_it_learns_how_far_repeated_steps_come_true() -> None:
-    sampler = Scout(Static(), rows=4)
+    sampler = Scout(Static(), candidates=4)
     game = Game(sampler, 8)
     sure = peaked(*[(0.9 - at / 100, 0.01) for at in range(8)])
     step = sampler.propose(seen(game, sure), game.state)
@@ -165,8 +165,9 @@ def test_an_inner_rule_that_does_not_repeat_itself_is_refused(inner: Sampler) ->
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"rows": 0}, r"sampler\.rows=0 must be at least 1"), ({"tokens": 0}, r"sampler\.tokens=0 must be at least 1"),
-     ({"least": 2.0}, r"sampler\.least=2\.0 must lie in \[0")],
+    [({"candidates": 0}, r"sampler\.candidates=0 must be at least 1"),
+     ({"top_k": 0}, r"sampler\.top_k=0 must be at least 1"),
+     ({"min_probability": 2.0}, r"sampler\.min_probability=2\.0 must lie in \[0")],
 )  # fmt: skip
 def test_numbers_outside_their_range_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):

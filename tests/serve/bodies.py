@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from dllm.app.runs.plan import RunPlan
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model
+from dllm.serve.api_errors import ApiError
 from dllm.serve.choose import Defaults
-from dllm.serve.refused import Refused
-from dllm.serve.wire import ParsedRequest, asked
+from dllm.serve.wire import ParsedRequest, parse_request
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MESSAGES = [{"role": "user", "content": 'Copy the list:\n["Kai", "Emma"]'}]
@@ -32,13 +32,13 @@ def plan_of(*overrides: str) -> RunPlan:
 
 
 def chat(server: Defaults, **fields: Any) -> ParsedRequest:
-    return asked({"model": "mini", "messages": MESSAGES, **fields}, True, server)
+    return parse_request({"model": "mini", "messages": MESSAGES, **fields}, True, server)
 
 
-def refusal(server: Defaults, is_chat: bool = True, **fields: Any) -> Refused:
+def refusal(server: Defaults, is_chat: bool = True, **fields: Any) -> ApiError:
     body: dict[str, Any] = {"messages": MESSAGES} if is_chat else {"prompt": "a"}
-    with pytest.raises(Refused) as refused:
-        asked({**body, **fields}, is_chat, server)
+    with pytest.raises(ApiError) as refused:
+        parse_request({**body, **fields}, is_chat, server)
     return refused.value
 
 

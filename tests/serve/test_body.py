@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from dllm.serve.api_errors import ApiError
 from dllm.serve.body import MAX_BYTES, MAX_DEPTH, parsed
-from dllm.serve.refused import Refused
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from dllm.serve.refused import Refused
     ids=range(18),
 )  # fmt: skip
 def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sentence: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiError) as refused:
         parsed(raw)
     assert refused.value.status == status and sentence in refused.value.message
     assert json.dumps(refused.value.to_json()).encode()
@@ -36,7 +36,7 @@ def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sent
 
 def test_a_body_of_another_type_is_refused() -> None:
     for content_type in (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
-        with pytest.raises(Refused, match=r"must be application/json") as refused:
+        with pytest.raises(ApiError, match=r"must be application/json") as refused:
             parsed(b"{}", content_type)
         assert refused.value.status == 415
     assert parsed('{"a": "é\\ud83d\\ude00"}'.encode(), "Application/JSON; charset=utf-8") == {"a": "é\U0001f600"}

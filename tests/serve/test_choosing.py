@@ -12,8 +12,8 @@ from dllm import UserError
 from dllm.contract.setting import Sampling
 from dllm.errors import SettingWarning, warn_once
 from dllm.models.bundle import Model
+from dllm.serve.api_errors import in_requests
 from dllm.serve.choose import Defaults
-from dllm.serve.refused import in_requests
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 

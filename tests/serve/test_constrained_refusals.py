@@ -14,7 +14,7 @@ from dllm.constraints import Choice, Grammar, JsonSchema, Regex
 from dllm.models.bundle import Model
 from dllm.serve.choose import Defaults
 from dllm.serve.trace_file import trace_file
-from dllm.serve.wire import asked
+from dllm.serve.wire import parse_request
 from tests.serve.bodies import refusal
 from tests.serve.conftest import Place, error_of
 from tests.serve.test_trace_file import EMPTY
@@ -129,7 +129,7 @@ def test_a_form_is_the_constraint_that_the_command_line_knows(mini: Defaults) ->
         (regex("a+"), Regex("a+")), (choice(["a", "b"]), Choice(["a", "b"])),
         (option(grammar("start: A"), words=True, depth=None), Grammar("start: A", words=True)),
     ):  # fmt: skip
-        for job in asked({"prompt": "a", "n": 2, **fields}, False, mini).jobs:
+        for job in parse_request({"prompt": "a", "n": 2, **fields}, False, mini).jobs:
             assert job.request.constraint == constraint, fields
             file = json.loads(json.dumps(trace_file("a", job, EMPTY, {"model": {}})))
             assert request_of(file).constraint == constraint, "task=replay decodes under the same"

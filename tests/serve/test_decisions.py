@@ -166,7 +166,7 @@ def decode(server: Live) -> None:
 
 
 def test_a_read_whose_time_is_up_says_so(mini_model: Model, mini: Defaults) -> None:
-    with live(mini_model, defaults=mini, timeout=0.3, limits=Limits(max_opening=64)) as slow:
+    with live(mini_model, defaults=mini, timeout=0.3, limits=Limits(max_prefill_tokens=64)) as slow:
         turn = slow.scheduler.reads.turn
 
         def later() -> Any:

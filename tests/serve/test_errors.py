@@ -156,7 +156,7 @@ def test_a_mistake_of_ours_is_a_number_that_the_log_has(
     def broken(body: Any, *_: Any) -> None:
         raise RuntimeError(body["messages"][0]["content"])
 
-    monkeypatch.setattr(wire, "asked", broken)
+    monkeypatch.setattr(wire, "parse_request", broken)
     with caplog.at_level(logging.DEBUG):
         reply = place.ask()
     error = error_of(reply)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dllm.serve.api_errors import ApiError
 from dllm.serve.body import parsed
 from dllm.serve.choose import Defaults
-from dllm.serve.refused import Refused
-from dllm.serve.wire import asked
+from dllm.serve.wire import parse_request
 from tests.serve.bodies import MESSAGES
 
 ODD: list[Any] = [
@@ -58,8 +58,8 @@ def test_sixty_bodies_with_a_mistake_are_refused(mini: Defaults) -> None:
     rng = random.Random(18)
     for _ in range(60):
         body = broken(rng)
-        with pytest.raises(Refused) as refused:
-            asked(parsed(json.dumps(body).encode()), True, mini)
+        with pytest.raises(ApiError) as refused:
+            parse_request(parsed(json.dumps(body).encode()), True, mini)
         assert refused.value.status in (400, 404) and refused.value.message.endswith((".", "?", "...")), body
 
 
@@ -78,8 +78,8 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
         if rng.random() < 0.5:
             body[rng.choice(fields)] = anything(rng)
         try:
-            asked(parsed(json.dumps(body).encode()), is_chat, mini)
+            parse_request(parsed(json.dumps(body).encode()), is_chat, mini)
             served += 1
-        except Refused as refused:
+        except ApiError as refused:
             assert refused.status in (400, 404) and refused.message
     assert 20 < served < 200

@@ -16,7 +16,7 @@ from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError
 from dllm.samplers.base import Sampler
 from dllm.serve import offered
-from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, sound_options
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, validated_options
 
 PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
 NEVER = {("learn2pd", "filter"), ("pc", "frequencies"), ("oracle", "reference")}
@@ -31,8 +31,8 @@ def test_options_that_buy_work_are_bounded() -> None:
     }  # fmt: skip
     for (group, name, key), number in most.items():
         with pytest.raises(UserError, match=f"{group}.{key}={number + 1} is more than {number}, the most"):
-            sound_options(group, name, {key: number + 1})
-        assert sound_options(group, name, {key: number}) == {key: number}
+            validated_options(group, name, {key: number + 1})
+        assert validated_options(group, name, {key: number}) == {key: number}
 
 
 def test_every_whole_number_is_bounded_and_every_default_is_allowed() -> None:
@@ -41,7 +41,7 @@ def test_every_whole_number_is_bounded_and_every_default_is_allowed() -> None:
         for key, option in offers(group)[name].options.items():
             seen.add(option.kind)
             assert (option.most is not None) or option.kind not in ("integer", "integers", "text") or option.choices
-            assert option.kind == "part" or option.sound(key, option.default) == option.default
+            assert option.kind == "part" or option.validated(key, option.default) == option.default
     assert seen == {"boolean", "text", "number", "integer", "numbers", "integers", "part"}
 
 
@@ -50,7 +50,7 @@ def test_what_names_a_file_is_not_offered() -> None:
         assert key not in getattr(offers("sampler").get(name), "options", {})
         if name in offers("sampler"):
             with pytest.raises(UserError, match=f"sampler.{key} is not offered; sampler={name} offers"):
-                sound_options("sampler", name, {key: "/etc/passwd"})
+                validated_options("sampler", name, {key: "/etc/passwd"})
     with pytest.raises(UserError, match="sampler='oracle' is not offered; choose one of"):
         choice_given("sampler", "oracle")
     assert set(choices("sampler")) - set(offers("sampler")) == {"oracle"}
@@ -156,7 +156,7 @@ def test_the_page_is_told_everything_as_json() -> None:
 )
 def test_what_is_not_offered_is_a_sentence(choice: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as refused:
-        sound_options("sampler", choice, options)
+        validated_options("sampler", choice, options)
     assert sentence in str(refused.value)
 
 
@@ -164,6 +164,8 @@ def test_wrappers_within_wrappers_end() -> None:
     deep: Any = "static"
     for _ in range(2):
         deep = {"name": "prophet", "inner": deep}
-    assert sound_options("sampler", "prophet", {"inner": deep["inner"]})
+    assert validated_options("sampler", "prophet", {"inner": deep["inner"]})
     with pytest.raises(UserError, match="is a part within 3 others"):
-        sound_options("sampler", "prophet", {"inner": {"name": "prophet", "inner": {"name": "prophet", "inner": deep}}})
+        validated_options(
+            "sampler", "prophet", {"inner": {"name": "prophet", "inner": {"name": "prophet", "inner": deep}}}
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.serve.refused import Refused, in_requests, param_of
+from dllm.serve.api_errors import ApiError, in_requests, param_of
 
 
 @pytest.mark.parametrize(("sentence", "told", "param"), [
@@ -32,10 +32,10 @@ def test_settings_are_called_as_requests_call_them(sentence: str, told: str, par
 
 def test_a_field_with_several_names_is_called_as_it_was_sent() -> None:
     names = {"diffusion.sampler.threshold": "diffusion.threshold", "max_tokens": "max_completion_tokens"}
-    refused = Refused(400, "diffusion.sampler.threshold=2 must be 1.", "diffusion.sampler").renamed(names)
+    refused = ApiError(400, "diffusion.sampler.threshold=2 must be 1.", "diffusion.sampler").renamed(names)
     assert (refused.message, refused.param) == ("diffusion.threshold=2 must be 1.", "diffusion.threshold")
-    refused = Refused(400, "max_tokens=0 must be 1.", "max_tokens", "c").renamed(names)
+    refused = ApiError(400, "max_tokens=0 must be 1.", "max_tokens", "c").renamed(names)
     assert (refused.message, refused.param, refused.code) == ("max_completion_tokens=0 must be 1.",
                                                               "max_completion_tokens", "c")  # fmt: skip
     both = "max_tokens and max_completion_tokens differ."
-    assert Refused(400, both, "max_tokens").renamed(names).message == both
+    assert ApiError(400, both, "max_tokens").renamed(names).message == both

@@ -256,7 +256,7 @@ def test_memory_that_runs_out_halves_the_batch(monkeypatch: pytest.MonkeyPatch) 
 def test_limits_and_ends() -> None:
     parts = chosen(Combination("confidence", "fixed", "none", "none", "tiny-llada"))
     one = Request.answer([3, 4], 12, 60)
-    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_rows=1, max_waiting=2, max_cells=128))
+    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_rows=1, max_waiting=2, max_tokens_in_flight=128))
     late, waiting = Client(), [Client(), Client()]
     scheduler.submit(replace(job(one, parts), deadline=time.monotonic() - 1), late)
     for client in waiting[:1]:

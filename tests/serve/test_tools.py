@@ -14,7 +14,7 @@ import pytest
 from dllm import load
 from dllm.models.bundle import Model
 from dllm.serve.tool_stream import ToolDeltas
-from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse, asked_tools, moved
+from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse, moved, parse_tools
 from tests.serve.conftest import CHAT, Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written
@@ -228,4 +228,4 @@ def test_references_of_a_schema_move_with_it() -> None:
     assert moved(schema, "#/p") == {
         "$ref": "#/p/$defs/a", "$defs": {"a": {"const": {"$ref": "#/x"}}}, "properties": {"$ref": {"$ref": "#/p"}},
     }  # fmt: skip
-    assert asked_tools({}, True, True) is None and CHAT
+    assert parse_tools({}, True, True) is None and CHAT

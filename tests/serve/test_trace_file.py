@@ -12,9 +12,9 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
 from dllm.contract.setting import Sampling
 from dllm.record.trace import Trace
+from dllm.serve.api_errors import ApiError
 from dllm.serve.choose import Defaults
 from dllm.serve.offered import OFFERED_GROUPS, offers
-from dllm.serve.refused import Refused
 from dllm.serve.trace_file import trace_file
 from tests.serve.bodies import GROUPS, SAME, alike, chat, plan_of
 
@@ -51,7 +51,7 @@ def test_no_part_loses_an_option_in_a_trace(mini: Defaults) -> None:
                 value = MOVED[option.kind](option.default)
                 try:
                     found = recorded_parts(mini, {group: {"name": name, key: value}})
-                except Refused:  # it does not fit the other parts
+                except ApiError:  # it does not fit the other parts
                     continue
                 assert alike(getattr(found, group), part(group, name, **{key: value})), (name, key)
                 told += 1

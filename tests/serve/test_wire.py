@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from dllm.serve.choose import Defaults
-from dllm.serve.wire import asked
+from dllm.serve.wire import parse_request
 from tests.serve.bodies import chat
 
 
@@ -32,7 +32,7 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
     assert (
         found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.parts.sampling.top_k == 5
     )
-    plain = asked({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
+    plain = parse_request({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
     assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
     assert not (plain.chat or plain.stream or plain.include_usage)
 
@@ -96,33 +96,33 @@ def test_messages_go_through_the_template_and_prompts_do_not(mini: Defaults) -> 
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     body = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
     expected = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a\nb"}]
-    found = asked({"messages": body}, True, mini)
+    found = parse_request({"messages": body}, True, mini)
     assert list(found.jobs[0].request.tokens[: found.prompt_tokens]) == prompts.encode(expected)
     for prompt in ("a <|eot_id|>", ["a <|eot_id|>"]):
-        found = asked({"prompt": prompt}, False, mini)
+        found = parse_request({"prompt": prompt}, False, mini)
         ids = list(found.jobs[0].request.tokens[: found.prompt_tokens])
         assert prompts.text(ids) == "a <|eot_id|>" and not {*prompts.ids.stops, prompts.ids.mask} & set(ids)
     for given in ([5, 4, 9], [[5, 4, 9]]):
-        assert list(asked({"prompt": given}, False, mini).jobs[0].request.tokens[:3]) == [5, 4, 9]
+        assert list(parse_request({"prompt": given}, False, mini).jobs[0].request.tokens[:3]) == [5, 4, 9]
 
 
 def test_several_prompts_are_as_many_requests(mini: Defaults) -> None:
     """Choices of a prompt stand next to each other, and each is as it would be alone."""
     for prompts in (["a b", "c", "a b"], [[5, 4, 9], [7], [8, 8]]):
         body = {"n": 2, "temperature": 0.5, "seed": 7, "max_tokens": 5, "stop": "x"}
-        found = asked({"prompt": prompts, **body}, False, mini)
-        alone = [asked({"prompt": prompt, **body}, False, mini) for prompt in prompts]
+        found = parse_request({"prompt": prompts, **body}, False, mini)
+        alone = [parse_request({"prompt": prompt, **body}, False, mini) for prompt in prompts]
         assert found.jobs == tuple(job for one in alone for job in one.jobs)
         assert found.prompt_tokens == sum(one.prompt_tokens for one in alone)
-    drawn = asked({"prompt": ["a", "a"], "temperature": 1}, False, mini).jobs
+    drawn = parse_request({"prompt": ["a", "a"], "temperature": 1}, False, mini).jobs
     assert drawn[0].request.seed != drawn[1].request.seed, "two answers of one prompt differ"
-    gaps = asked({"prompt": ["a", "b c"], "diffusion": {"canvas": ["x", 2, "y", 1]}}, False, mini).jobs
+    gaps = parse_request({"prompt": ["a", "b c"], "diffusion": {"canvas": ["x", 2, "y", 1]}}, False, mini).jobs
     assert all(job.request.infill and list(job.request.masked).count(True) == 3 for job in gaps)
 
 
 def test_a_canvas_is_the_answer_with_holes(mini: Defaults) -> None:
     pieces = ['["Kai", "', 2, '", "Hugo"]', 3]
-    alone = asked({"diffusion": {"canvas": pieces}}, False, mini)
+    alone = parse_request({"diffusion": {"canvas": pieces}}, False, mini)
     assert alone.jobs[0].request == replace(mini.prompts.infill(pieces), temperature=0.0)
     assert alone.prompt_tokens == sum(not masked for masked in alone.jobs[0].request.masked)
     behind = chat(mini, diffusion={"canvas": pieces}).jobs[0].request

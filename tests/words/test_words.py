@@ -12,8 +12,8 @@ import pytest
 from dllm import Decoder, UserError, load, part
 from dllm.app.command_line.brought import near_setting, of_setting, values_beside
 from dllm.compose.parts import choices, config_groups, options_of_choices
-from dllm.serve.fields import DIFFUSION, sound_fields
-from dllm.serve.refused import Refused
+from dllm.serve.api_errors import ApiError
+from dllm.serve.fields import DIFFUSION, validated_fields
 from dllm.words.meaning import Meaning, meaning
 from dllm.words.table import INSTEAD, OTHER_CHOICES, SETTINGS
 
@@ -100,14 +100,14 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
         fields = json.loads("{" + text.removeprefix("write ") + "}")
         assert set(fields.get("diffusion", {})) <= set(DIFFUSION)
         try:
-            sound_fields(fields, chat=True)
-        except Refused as refused:  # of another kind, since 4 is no temperature in quotes
+            validated_fields(fields, chat=True)
+        except ApiError as refused:  # of another kind, since 4 is no temperature in quotes
             assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
-    with pytest.raises(Refused, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
-        sound_fields({"steps": 8}, chat=True)
+    with pytest.raises(ApiError, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
+        validated_fields({"steps": 8}, chat=True)
     for chat, said in ((True, '"messages": .{"role": "user"'), (False, '"prompt": TEXT')):
-        with pytest.raises(Refused, match=f"'input' is no .*: write {said}"):
-            sound_fields({"input": "a"}, chat)
+        with pytest.raises(ApiError, match=f"'input' is no .*: write {said}"):
+            validated_fields({"input": "a"}, chat)
 
 
 @pytest.mark.parametrize(("given", "written"), [

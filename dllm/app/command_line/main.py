@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dllm.app.command_line.commands import COMMANDS, run_report, with_command
-from dllm.app.command_line.grids import Sweep, combinations, expanded, refuse_grids
+from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
+from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.runs.places import resumed
 from dllm.common.terminal import complain, excepthook, say
@@ -33,23 +33,16 @@ from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices
 from dllm.compose.parts import composed, store_inner_choices
 from dllm.errors import SettingWarning, UserError, first_line
-from dllm.record.folders import REFUSED_FILE, RESULTS
-
-# Cells that an engine takes together when Hydra has started all, since it spreads their samples over its workers.
-TOGETHER: list[tuple[dict[str, Any], list[str], Path]] = []
-CELL_LABELS: list[str] = []  # of the cells that Hydra is still to start, such as "cell 2 of 6"
-TAKEN: list[bool] = []  # for each cell that this process took: whether it was evaluated, or refused
-LACKING: list[bool] = []  # for each of its calls: whether samples of cells could not be decoded
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def start(config: DictConfig) -> None:
     """Called by Hydra: for each cell of a sweep, or for a run with Hydra's own flags."""
     own = HydraConfig.get()
-    with sentences(own.overrides.task):  # here, since Hydra adds lines of its own to what it sees
+    with user_errors(own.overrides.task):  # here, since Hydra adds lines of its own to what it sees
         if own.mode == RunMode.MULTIRUN:
             given = list(own.overrides.task)
-            take_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
+            run_or_hold_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
         else:
             run_single(config, [*own.overrides.task, *own.overrides.hydra], own.run.dir)
 
@@ -93,19 +86,6 @@ def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) ->
     return {**settings, "output": str(place.parent), "name": place.name}
 
 
-def take_cell(settings: dict[str, Any], given: list[str], folder: Path) -> None:
-    """Evaluate one cell of a sweep: now, or together with the others when Hydra has started all."""
-    from dllm.app.commands.evaluate import evaluate_sweep, takes_all_cells
-
-    settings = checked_settings(settings)
-    if takes_all_cells(settings):
-        TOGETHER.append((settings, given, folder))
-    else:
-        taken, failed = evaluate_sweep([(settings, given)], folder, CELL_LABELS.pop(0) if CELL_LABELS else "")
-        TAKEN.extend(taken)
-        LACKING.append(failed)
-
-
 def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
     died, 130 stopped by Ctrl-C."""
@@ -120,12 +100,12 @@ def main() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     store_inner_choices()
     try:
-        with sentences(given), doubts():
+        with user_errors(given), warnings_as_sentences():
             code = run_report(given[1:]) if given[:1] == ["report"] else 0
             if given[:1] != ["report"]:
                 words = hydra_quoted(with_command(given))
-                with sentences(words):
-                    obey(words, given[0] if given and given[0] in COMMANDS else None)
+                with user_errors(words):
+                    dispatch(words, given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
         if code:
             raise SystemExit(code)
@@ -133,7 +113,7 @@ def main() -> None:
         sys.argv[1:] = given
 
 
-def obey(arguments: list[str], command: str | None = None) -> None:
+def dispatch(arguments: list[str], command: str | None = None) -> None:
     """Do what the command line says. command: the short one that it began with, whose own help is shown."""
     if "--version" in arguments:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
@@ -146,7 +126,7 @@ def obey(arguments: list[str], command: str | None = None) -> None:
         shown = [text for text in flags.overrides if combinations([text]) == 1]
         say(help_text(shown) if command is None else command_help(command, shown))
     elif flags.multirun:
-        run_sweep(flags.overrides, hydras)
+        run_sweep(flags.overrides, hydras, start)
     elif hydras:
         sys.argv[1:] = [*hydras, *flags.overrides]
         start()
@@ -158,54 +138,8 @@ def obey(arguments: list[str], command: str | None = None) -> None:
         run_single(config, flags.overrides, config.hydra.run.dir)
 
 
-def run_sweep(overrides: list[str], flags: list[str]) -> None:
-    """Run every cell of every grid. Raises UserError when none of them can work."""
-    TAKEN.clear()
-    LACKING.clear()
-    sweep = expanded(overrides)
-    with sweep.undone():
-        start_cells(sweep, flags)
-        if int(os.environ.get("RANK", "0")) == 0:  # several processes may share the cells
-            say(f"Sweep folder: {sweep.folder}\n{way_to_tables(sweep.folder)}", flush=True)
-    if any(LACKING):
-        from dllm.app.commands.evaluate import FAILED
-
-        raise SystemExit(FAILED)
-
-
-def start_cells(sweep: Sweep, flags: list[str]) -> None:
-    """Have Hydra start every cell. Raises UserError when none of them can work."""
-    total = sum(map(combinations, sweep.grids))
-    CELL_LABELS[:] = [f"cell {number} of {total}" for number in range(1, total + 1)]
-    for arguments in sweep.grids:
-        sys.argv[1:] = ["-m", *flags, *arguments]
-        start()
-    jobs, TOGETHER[:] = list(TOGETHER), []
-    if jobs:
-        from dllm.app.commands.evaluate import evaluate_sweep
-
-        taken, failed = evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2])
-        TAKEN.extend(taken)
-        LACKING.append(failed)
-    refuse_empty_sweep(total, sweep.folder)
-
-
-def way_to_tables(folder: Path) -> str:
-    """How to go on with a sweep's results. The report comes with a checkout, not with the installed package."""
-    if (Path(__file__).parents[3] / "experiments").is_dir():
-        return f"Tables and pictures: python -m experiments.report {shlex.quote(str(folder))}"
-    return f"As a table of pandas: dllm.results_frame({str(folder)!r})"
-
-
-def refuse_empty_sweep(total: int, folder: Path) -> None:
-    """Raise UserError when every cell was refused. Launchers of other processes leave nothing here but the folder."""
-    if not (any(TAKEN) if TAKEN else any(folder.glob(f"*/{RESULTS}"))):
-        where = f"The reasons stand in {folder}/*/{REFUSED_FILE}"
-        raise UserError(f"nothing was decoded: all of the {total} combinations were refused. {where}. Choose others.")
-
-
 @contextmanager
-def sentences(overrides: Sequence[str]) -> Iterator[None]:
+def user_errors(overrides: Sequence[str]) -> Iterator[None]:
     """Print an error that the user can put right as one sentence, and exit with code 2. Others are bugs and pass."""
     try:
         yield
@@ -228,7 +162,7 @@ def sentences(overrides: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def doubts() -> Iterator[None]:
+def warnings_as_sentences() -> Iterator[None]:
     """Print warnings for the user as one sentence, without the place in the code."""
     usual = warnings.showwarning
 

@@ -39,7 +39,7 @@ def _narrower(config: Mapping[str, Any]) -> Iterator[str]:
 def _fewer(config: Mapping[str, Any]) -> Iterator[str]:
     """Less at once. A server decodes rows of its own, and no batches of a run."""
     if config["task"]["name"] == "serve":
-        yield from (f"task.{name}={config['task'][name] // 2}" for name in ("max_rows", "max_cells")
+        yield from (f"task.{name}={config['task'][name] // 2}" for name in ("max_rows", "max_tokens_in_flight")
                     if isinstance(config["task"][name], int) and config["task"][name] > 1)  # fmt: skip
     elif isinstance(size := config["batch_size"], int) and size > 1:
         yield f"batch_size={size // 2}"

@@ -51,7 +51,7 @@ def talk(conversation: Conversation) -> None:
         if line == "/exit":
             return
         if line.startswith("/"):
-            conversation.obey(line)
+            conversation.command(line)
             continue
         if unwritable(line) is not None:  # how Python shows what it cannot decode
             complain("Your message holds bytes that are no UTF-8. Write it in that encoding.")
@@ -89,7 +89,7 @@ class Conversation:
         self.plan, self.decoder, self.console, self.run_folder = plan, decoder, console, run_folder
         self.history: list[Message] = []
 
-    def obey(self, command: str) -> None:
+    def command(self, command: str) -> None:
         """A line that begins with a slash, which no model is sent."""
         if command in ("/reset", "/new"):
             self.history.clear()

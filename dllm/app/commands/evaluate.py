@@ -62,8 +62,8 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
             print_missing(engine, cell, printed)
             yield replace(cell, place=place)
 
-    way_on = f"Finished samples are kept. Go on with the same command and name={folder.name}"
-    with interruptible(lambda: way_on):
+    resume_hint = f"Finished samples are kept. Go on with the same command and name={folder.name}"
+    with interruptible(lambda: resume_hint):
         for cell in engine.run(planned()):
             published = published_line(published_beside(cell))
             print_line(engine, before + headline(cell.evaluation.config, cell.rows()) + published)

@@ -9,10 +9,10 @@ from dllm.common.terminal import complain
 
 
 @contextmanager
-def interruptible(way_on: Callable[[], str]) -> Iterator[None]:
-    """On Ctrl-C, print what is kept and how to go on (``way_on``), and exit with code 130."""
+def interruptible(resume_hint: Callable[[], str]) -> Iterator[None]:
+    """On Ctrl-C, print what is kept and how to go on (``resume_hint``), and exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        complain(f"\nStopped. {way_on()}")
+        complain(f"\nStopped. {resume_hint()}")
         raise SystemExit(130) from None

@@ -106,7 +106,7 @@ class PromptRun:
         if there:
             complain(f"{run_folder.path} holds {there} samples already, {len(todo)} to go.")
         if todo:
-            with interruptible(lambda: way_on(run_folder, total)):
+            with interruptible(lambda: resume_hint(run_folder, total)):
                 self._fill(name, self._decoder(sampler, todo[0]), todo, run_folder)
         order = {sample.key: number for number, sample in enumerate(self.samples)}
         return sorted((row for row in run_folder.rows if key_of(row) in order), key=lambda row: order[key_of(row)])
@@ -161,7 +161,7 @@ class PromptRun:
         return both
 
 
-def way_on(run_folder: RunFolder, total: int) -> str:
+def resume_hint(run_folder: RunFolder, total: int) -> str:
     """What a stopped run has kept, and how to go on with it."""
     return f"{len(run_folder.rows)} of {total} samples are in {run_folder.path}. Go on with resume={run_folder.path}"
 

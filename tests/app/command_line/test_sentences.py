@@ -57,7 +57,7 @@ def test_a_class_that_cannot_be_had_is_a_sentence_with_its_line(
     (["batch_size=8", "model.dtype=bfloat16"], "model.quantize=int8, batch_size=4, gen_length=16 or a smaller model"),
     (["model.dtype=bfloat16", "model.quantize=int8", "gen_length=1"], "model.quantize=int4 or a smaller model"),
     (["model.dtype=bfloat16", "model.quantize=int4", "gen_length=1"], "Choose a smaller model."),
-    (["task=serve", "task.max_rows=1", "task.max_cells=9"], "task.max_cells=4, gen_length=16"),
+    (["task=serve", "task.max_rows=1", "task.max_tokens_in_flight=9"], "task.max_tokens_in_flight=4, gen_length=16"),
     (["sampler=static,eb", "batch_size=4,2", "gen_length=64"], "gen_length=32"),
 ])  # fmt: skip
 def test_memory_advice_names_nothing_that_is_set_already(settings: list[str], said: str) -> None:

@@ -32,7 +32,7 @@ SETTING_NAME = re.compile(
 )
 
 
-class Refused(Exception):  # noqa: N818  an answer, no fault
+class ApiError(Exception):  # noqa: N818  an answer, no fault
     """A request that is not served. status: of HTTP. param: the field at fault. code: OpenAI's word for the reason.
     retry: seconds after which to try again; None: as for all of its status."""
 
@@ -48,7 +48,7 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
             "invalid_request_error")  # fmt: skip
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def renamed(self, names: Mapping[str, str]) -> Refused:
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
         """The same with fields as this request calls them. names: of fields that have several."""
         message, param = self.message, self.param
         for usual, sent in names.items():
@@ -56,7 +56,7 @@ class Refused(Exception):  # noqa: N818  an answer, no fault
             if sent not in message:
                 message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}\b", sent, message)
             param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
-        return Refused(self.status, message, param, self.code, self.retry)
+        return ApiError(self.status, message, param, self.code, self.retry)
 
 
 @contextmanager
@@ -66,15 +66,15 @@ def as_refusal(param: str | None = None) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise Refused(400, in_requests(str(error)), param or param_of(str(error))) from None
+        raise ApiError(400, in_requests(str(error)), param or param_of(str(error))) from None
 
 
 @contextmanager
 def as_sent(names: Mapping[str, str]) -> Iterator[None]:
-    """Refusals call fields as ``Refused.renamed``."""
+    """Refusals call fields as ``ApiError.renamed``."""
     try:
         yield
-    except Refused as refused:
+    except ApiError as refused:
         raise refused.renamed(names) from None
 
 
