@@ -20,7 +20,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.decisions.answered import answered, options_of, refuse_unread_questions
 from dllm.decisions.canvases import DecisionState
-from dllm.decisions.decide import DecisionOptions, deciding
+from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
@@ -30,13 +30,13 @@ from dllm.models.bundle import Model
 from dllm.prompts import Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
+from dllm.record.decode_config import decode_settings, of_request
 from dllm.record.final_commits import LogProbs
+from dllm.record.live_answer import Snapshot, snapshots
 from dllm.record.results import Result
-from dllm.record.settings import decode_settings, of_request
 from dllm.record.stopwatch import Stopwatch
-from dllm.record.stream import Snapshot, snapshots
 from dllm.record.trace import origin_of
-from dllm.runtime.fits import too_large
+from dllm.runtime.out_of_memory import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.words.arguments import unknown_argument

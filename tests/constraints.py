@@ -23,7 +23,7 @@ from constraints_decodes import decoded, same
 
 from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex
 from dllm.constraints.automata import automaton_of
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary

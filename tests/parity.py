@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dllm.errors import UserError
-from dllm.models.order import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.weights import load_model, read_model_config
 
 MASK = 126  # in the folders whose config.json names no mask

@@ -25,7 +25,7 @@ from dllm.contract.setting import Setting
 from dllm.errors import IncompatibleParts, SettingWarning, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
-from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
+from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal
 from dllm.models.weights import read_model_config
 
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")

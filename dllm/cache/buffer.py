@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dllm.cache.base import Cache, Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
+from dllm.cache.columns import order_of
 from dllm.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
-from dllm.cache.rows import order_of
 from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, select_or_all
 from dllm.contract import BlockState, ForwardPlan, Scores, State

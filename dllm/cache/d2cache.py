@@ -8,9 +8,9 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.columns import predictors
 from dllm.cache.drift import attended
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import predictors
 from dllm.common.density import certainty_density
 from dllm.common.ranking import argmax_mask, rank, top_k_mask
 from dllm.common.rowwise import select_or_all

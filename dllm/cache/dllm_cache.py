@@ -11,8 +11,8 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
+from dllm.cache.columns import KeptRows, gather_padded, gather_rows
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import KeptRows, gather_padded, gather_rows
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.rows import gather_rows
+from dllm.cache.columns import gather_rows
 from dllm.contract.canvas import packed
 from dllm.models.attention import Visible, attend, attention_weights
 from dllm.models.memory import DeviceCopies

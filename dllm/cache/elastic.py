@@ -11,9 +11,9 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
+from dllm.cache.columns import KeptRows, gather_rows, index_of, predictors
 from dllm.cache.drift import PreviousAttention, attended, strongest
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import KeptRows, gather_rows, index_of, predictors
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed

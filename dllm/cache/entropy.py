@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.rows import predictors
+from dllm.cache.columns import predictors
 from dllm.common.ranking import top_k_mask
 from dllm.contract import ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.rows import committable_next, order_of, predictors
+from dllm.cache.columns import committable_next, order_of, predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
 from dllm.errors import IncompatibleParts, name_of
-from dllm.models.order import CAUSAL
+from dllm.models.visibility import CAUSAL
 
 
 class Finished(Buffered):

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.columns import gather_padded, predictors
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import gather_padded, predictors
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardPlan, State

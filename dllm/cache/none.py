@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dllm.cache.base import Session
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
+from dllm.cache.columns import committable_next, order_of
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import committable_next, order_of
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
@@ -19,7 +19,7 @@ from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, NoCacheMemory
-from dllm.models.order import CAUSAL
+from dllm.models.visibility import CAUSAL
 
 
 class NoCache(Pruning):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.rows import predictors
+from dllm.cache.columns import predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting

@@ -20,7 +20,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
-from dllm.common.kinds import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
+from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
 from dllm.words.meaning import meaning, other_choice

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dllm.constrained.row import ConstrainedRow, Ints, rows_to_host
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits
 from dllm.contract import Step, View

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dllm.common.rowwise import Owner, update_rows
 from dllm.constrained.admission import admitted
-from dllm.constrained.fits import ConstrainedCell, banned, proposed_anew
 from dllm.constrained.joint import jointly
+from dllm.constrained.reproposals import ConstrainedCell, banned, proposed_anew
 from dllm.constrained.row import ConstrainedRow, Ints, clock, rows_to_host
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import ConstraintReport

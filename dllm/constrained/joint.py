@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.constrained.fits import ConstrainedCell, cell_places, chunks
+from dllm.constrained.reproposals import ConstrainedCell, cell_places, chunks
 from dllm.constraints.filling import Maxima
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores
 
 

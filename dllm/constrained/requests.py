@@ -12,9 +12,9 @@ from dllm.constrained.compiled import CompiledConstraint
 from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.compiler import Compiler
 from dllm.constraints.kinds import Constraint
-from dllm.constraints.refusals import check
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
+from dllm.constraints.unsatisfiable import check
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.contract.canvas import Request
 from dllm.errors import UserError

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dllm.constrained.compiled import CompiledConstraint
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.contract.constrained import ConstraintReport
 

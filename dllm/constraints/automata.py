@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex, TaskConstraint
-from dllm.constraints.languages.compiled import counting
-from dllm.constraints.languages.grammar import grammar_language
+from dllm.constraints.languages.automaton_of import counting
 from dllm.constraints.languages.json import json_language
+from dllm.constraints.languages.lark_grammar import grammar_language
 from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
 from dllm.constraints.languages.regex import regex_language
 from dllm.constraints.languages.schema import largest_count, schema_language, why_empty

@@ -82,7 +82,7 @@ class CacheTraits(Traits):
     exposes_attention: bool = False
     kinds: frozenset[str] = frozenset(
         {"full"}
-    )  # names of the kinds of attention that it serves (``dllm.models.order``)
+    )  # names of the kinds of attention that it serves (``dllm.models.visibility``)
     attends_all: bool = False  # every forward attends to every valid column
     bounded_shapes: bool = False  # the host can bound its plans' shapes, by ``max_queries``
     # the host must know which blocks have just opened, because their first forward computes more

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, Rowwise
-from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer

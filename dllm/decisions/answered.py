@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from dllm.analysis.reading import Reading, ReadQuery, read_canvases
-from dllm.decisions.decide import Deciding, DecisionOptions
+from dllm.decisions.protocol import Deciding, DecisionOptions
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.errors import UserError, nearest

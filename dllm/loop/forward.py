@@ -15,7 +15,7 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
-from dllm.contract.attention import AttentionWeights
+from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
 from dllm.loop.probe import AttentionCapture
@@ -23,7 +23,7 @@ from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatte
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
-from dllm.models.stream import Inputs, run_together
+from dllm.models.packed_calls import Inputs, run_together
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
 

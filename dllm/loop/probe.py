@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dllm.cache.columns import gather_rows
 from dllm.cache.passes import Call, ForwardPass
-from dllm.cache.rows import gather_rows
 from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState
-from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig

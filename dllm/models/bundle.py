@@ -13,7 +13,7 @@ import torch
 
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
-from dllm.kernels.choose import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
+from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen

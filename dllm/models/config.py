@@ -20,9 +20,9 @@ from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
 from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
-from dllm.models.order import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
 from dllm.models.rope import Yarn
+from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 
 FAMILIES: dict[str, tuple[tables.Table, families.BuildFields]] = {
     **families.FIRST_FAMILIES,
@@ -141,7 +141,7 @@ class ModelConfig:
 
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
         """How many rows before each column [B, L] its prediction stands; a number where that is the same for all.
-        masked [B, L], start [B]: as in ``dllm.models.order``."""
+        masked [B, L], start [B]: as in ``dllm.models.visibility``."""
         own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
         if own is None or self.seed_shift is None:
             return self.prediction_shift

@@ -8,7 +8,7 @@ from typing import Any
 from dllm.models import agreement, tables
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.moe import MoEConfig
-from dllm.models.order import BlockCausal, CausalByRank, ContextCausal
+from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal
 
 Fields = dict[str, Any]  # of ModelConfig
 BuildFields = Callable[[Values], Fields]

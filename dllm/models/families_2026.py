@@ -15,7 +15,7 @@ from dllm.models import rope, tables
 from dllm.models.agreement import FILE, Values, agree, attention_block, check_routing
 from dllm.models.families import BuildFields, Fields, common, unsaid_block
 from dllm.models.moe import MoEConfig
-from dllm.models.order import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
+from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 
 A2D_BLOCK = 32  # of the published -bd3lm checkpoints
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.errors import UserError
 from dllm.models.keys import shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import mismatched

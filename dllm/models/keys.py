@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.errors import UserError
 
 REQUIRED: Any = object()  # the default of a key without default

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from dllm.errors import UserError, nearest, not_installed
-from dllm.kernels.choose import AMD_GPUS, amd_kind
+from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import GROUP
 from dllm.models.config import ModelConfig

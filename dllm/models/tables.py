@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.models.common_keys import ALL_FULL
 from dllm.models.keys import AS_ABSENT, REQUIRED, KeyRule, allowed, boolean, integer, real, token_ids
 from dllm.models.rope import THETA

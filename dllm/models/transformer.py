@@ -275,7 +275,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are no padding.
         masked [B, L]: which of them are masks (None: nothing), and start [B]: where the answer begins; both matter
-        where attention depends on them (``dllm.models.order``).
+        where attention depends on them (``dllm.models.visibility``).
 
         Positions count columns, padding included. Rotary attention is relative, so a row's results do not depend on its
         padding (to 3e-6 in float32).

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.common.whole import write_or_refuse
+from dllm.common.atomic_write import write_or_refuse
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.errors import UserError

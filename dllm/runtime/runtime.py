@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllm.compose.fitted import Parts
 from dllm.errors import UserError, in_choices, in_range, name_of
-from dllm.kernels.choose import amd_kind
+from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
@@ -148,7 +148,7 @@ class Runtime:
         if any(isinstance(part, PackedLinear | Tiled) for part in model.modules()):
             way_out = "load the model with pack=False and kernels='auto'"
             raise UserError(f"runtime={self.name} cannot compile packed weights: {way_out}.")
-        from dllm.runtime.compiled import Compiled
+        from dllm.runtime.compiled_layers import Compiled
 
         return Compiled(model)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler

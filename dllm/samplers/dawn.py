@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
-from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import PerRequest
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, Scores, State, Step, View
-from dllm.contract.attention import AttentionWeights
+from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes

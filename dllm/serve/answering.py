@@ -17,7 +17,7 @@ from dllm.serve.api_errors import ApiError
 from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
 from dllm.serve.guard import GONE, fault, log_fault
 from dllm.serve.log import AccessLine
-from dllm.serve.metrics import Metrics
+from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, event_bytes
 from dllm.serve.tool_stream import ToolDeltas
 

@@ -25,19 +25,19 @@ from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import parsed
-from dllm.serve.choose import Defaults
+from dllm.serve.body_reader import body_of
 from dllm.serve.compiling import Compiling
 from dllm.serve.deciding import decisions_of
 from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
-from dllm.serve.formats import formats_offered
 from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
-from dllm.serve.metrics import Metrics
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import Shown, playground_page
-from dllm.serve.reading import body_of
+from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
+from dllm.serve.request_parts import Defaults
+from dllm.serve.response_formats import formats_offered
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
-from dllm.decisions.decide import Deciding, deciding
+from dllm.decisions.protocol import Deciding, deciding
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.decision_fields import ParsedDecisions
 from dllm.serve.decoding import STATUS, too_late

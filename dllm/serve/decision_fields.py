@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.decisions import Choice, Predicate, Question, Score
-from dllm.decisions.decide import DecisionOptions
+from dllm.decisions.protocol import DecisionOptions
 from dllm.errors import in_choices, nearest
 from dllm.prompts import Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.body import check_values
-from dllm.serve.choose import Defaults
 from dllm.serve.fields import flag, object_of
 from dllm.serve.messages import validated_messages
+from dllm.serve.request_parts import Defaults
 
 QUESTION_TYPES = ("predicate", "choice", "score")
 MAX_QUESTIONS = 200

@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dllm.serve.api_errors import ApiError
-from dllm.serve.keys import Keys
+from dllm.serve.api_keys import Keys
 from dllm.serve.log import AccessLine, log, request_id
-from dllm.serve.metrics import Metrics
+from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import error_reply
 from dllm.serve.settings import ServeSettings
 

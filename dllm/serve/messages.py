@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.common.kinds import coerce, is_list_of, is_whole
+from dllm.common.coerce import coerce, is_list_of, is_whole
 from dllm.errors import nearest
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError, as_refusal

@@ -16,7 +16,7 @@ from functools import cache
 from math import inf
 from typing import Any
 
-from dllm.common.kinds import PER_REQUEST, coerce, is_number, words_of
+from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.errors import UserError, in_choices, in_range
+from dllm.serve.api_keys import KEY_VARIABLE, check_key, keys_in_file
 from dllm.serve.jobs import Limits
-from dllm.serve.keys import KEY_VARIABLE, check_key, keys_in_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of

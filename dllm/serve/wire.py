@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from dllm.common.kinds import coerce, is_whole
+from dllm.common.coerce import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.models.bundle import shipped_models
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import check_values
-from dllm.serve.choose import SHORT, Defaults
 from dllm.serve.fields import (
     DIFFUSION,
     flag,
@@ -24,9 +23,10 @@ from dllm.serve.fields import (
     validated_fields,
     wants_logprobs,
 )
-from dllm.serve.formats import parse_constraint, with_form
 from dllm.serve.jobs import Job, RequestParts
 from dllm.serve.messages import validated_messages, validated_prompts
+from dllm.serve.request_parts import SHORT, Defaults
+from dllm.serve.response_formats import parse_constraint, with_form
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
 from dllm.tasks.mini import outside
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dllm.common.atomic_write import write_or_refuse
 from dllm.common.terminal import VisibleParser, complain, say
-from dllm.common.whole import write_or_refuse
 from dllm.errors import UserError
 from dllm.record.page import Pane, trace_page
 from dllm.record.trace import read_trace

@@ -20,7 +20,7 @@ import torch
 from dllm import part
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
-from dllm.contract.attention import AttentionNeed
+from dllm.contract.attention_weights import AttentionNeed
 from dllm.contract.canvas import Canvas
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise

@@ -27,12 +27,12 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
-from dllm.constrained import fits, joint
+from dllm.constrained import joint, reproposals
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
 from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.automata import automaton_of
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary
@@ -42,8 +42,8 @@ from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import LogitReproposer
 from dllm.models.ids import Ids
-from dllm.models.order import FULL
 from dllm.models.tokenizer import Tokenizer
+from dllm.models.visibility import FULL
 from dllm.samplers.static import Static
 from experiments.bench.languages import END, LANGUAGES, TRAINED, trained
 from experiments.support.scripts import refusing
@@ -138,7 +138,7 @@ class Bench:
         batch, inside, wide = self.constrained(rows, together), Watch(), Watch()
         with (
             inside.on(ConstrainedBatch, "propose", "filter_commits", "undo_invalid_cuts"),
-            wide.on(fits, "repropose"),
+            wide.on(reproposals, "repropose"),
             wide.on(joint, "maxima"),
             wide.on(LogitReproposer, "logits", "pick"),
             wide.on(CompiledConstraint, "ids"),

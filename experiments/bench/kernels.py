@@ -30,7 +30,7 @@ from dllm.kernels import (
     row_statistics,
     silu_times,
 )
-from dllm.kernels.choose import use_triton
+from dllm.kernels.dispatch import use_triton
 from dllm.record.cost import Machine, measured
 
 Run = Callable[[bool], object]

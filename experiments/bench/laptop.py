@@ -23,8 +23,8 @@ from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
-from dllm.models.order import FULL, AnswerBlocks
 from dllm.models.quantize import quantize_weights
+from dllm.models.visibility import FULL, AnswerBlocks
 from experiments.bench.step import prompt_of, random_model
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing

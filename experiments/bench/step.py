@@ -33,7 +33,7 @@ from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
-from dllm.kernels.choose import KERNEL_CHOICES, use_triton
+from dllm.kernels.dispatch import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward

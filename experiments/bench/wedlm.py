@@ -29,8 +29,8 @@ from dllm.blocks.base import Blocks
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
-from dllm.models.order import CausalByRank, ContextCausal
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import CausalByRank, ContextCausal
 from dllm.tasks.mini import tasks as mini
 from experiments.bench.step import prompt_of, random_model
 from experiments.mini.decoders import LEFT_TO_RIGHT, WEDLM, decoder

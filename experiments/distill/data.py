@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.errors import UserError, in_words
 from dllm.models.ids import Ids
 from dllm.prompts import Prompt, Prompts

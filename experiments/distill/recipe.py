@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from dllm.common.kinds import coerce, words_of
+from dllm.common.coerce import coerce, words_of
 from dllm.errors import UserError, in_choices, in_range, nearest
 from dllm.models.config import ModelConfig
 

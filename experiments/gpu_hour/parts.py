@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dllm.kernels.choose import obstacle, use_triton
+from dllm.kernels.dispatch import obstacle, use_triton
 from dllm.record.cost import Machine, measured
 from experiments.bench import kernels as bench_kernels
 from experiments.gpu_hour.cards import peak_bytes

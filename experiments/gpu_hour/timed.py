@@ -10,7 +10,7 @@ import torch
 
 from dllm.compose.fitted import Parts
 from dllm.errors import UserError
-from dllm.kernels.choose import use_triton
+from dllm.kernels.dispatch import use_triton
 from dllm.models.attention import has_varlen
 from dllm.models.quantize import check_quantize, check_runtime, quantize_weights
 from dllm.models.transformer import Transformer

@@ -11,7 +11,7 @@ from statistics import correlation, fmean, linear_regression
 from typing import Any
 
 from dllm import Model, Result, part
-from dllm.analysis.limits import bits
+from dllm.analysis.bounds import bits
 from dllm.analysis.logprobs import rescored
 from dllm.tasks.mini import tasks as mini
 from experiments.method_claims.runs import Run, items_of, run

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dllm.models.transformer import Transformer
-from dllm.tasks.mini import words
+from dllm.tasks.mini import lexicon
 from experiments.mini.recipe import LETTERS, letter_waves
 
 
@@ -55,8 +55,8 @@ def redraw_of(vocab: Tokenizer, rows: Tensor) -> Redraw:
     The letters' part is what a linear function of the letters' waves says of a row, the rest was drawn for each word by
     itself: least squares over all names, new ones too, find the one.
     """
-    known = [name for name in words.NAMES if name not in words.TOWNS]
-    names = (*known, *words.NEW_NAMES)
+    known = [name for name in lexicon.NAMES if name not in lexicon.TOWNS]
+    names = (*known, *lexicon.NEW_NAMES)
     ids = torch.tensor([vocab.encode(name).ids[0] for name in names])
     given = torch.tensor([[1.0, *waves(name.lower())] for name in names], dtype=torch.float64)
     held = rows.cpu()[ids].double()

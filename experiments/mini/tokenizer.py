@@ -15,8 +15,8 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from dllm.tasks.mini import wordings, words
-from dllm.tasks.parallelbench import vocabulary
+from dllm.tasks.mini import lexicon, wordings
+from dllm.tasks.parallelbench import word_lists
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
@@ -59,12 +59,12 @@ SPLIT = "|".join(
 
 def told() -> list[str]:
     """The words that answers are made of, as they are written there."""
-    nouns = [*vocabulary.NOUNS, *(noun + "s" for noun in vocabulary.NOUNS)]
-    verbs = [*vocabulary.VERBS, *(verb + "s" for verb in vocabulary.VERBS)]
-    determiners = dict.fromkeys([*vocabulary.SINGULAR, *vocabulary.PLURAL])
+    nouns = [*word_lists.NOUNS, *(noun + "s" for noun in word_lists.NOUNS)]
+    verbs = [*word_lists.VERBS, *(verb + "s" for verb in word_lists.VERBS)]
+    determiners = dict.fromkeys([*word_lists.SINGULAR, *word_lists.PLURAL])
     starts = [word.capitalize() for word in determiners]
-    others = [*vocabulary.PLACES, *vocabulary.ADJECTIVES, *vocabulary.PREPOSITIONS, *determiners, *starts]
-    return [*words.NAMES, *words.TOWNS, *nouns, *verbs, *others, *vocabulary.MINI_SYMBOLS]
+    others = [*word_lists.PLACES, *word_lists.ADJECTIVES, *word_lists.PREPOSITIONS, *determiners, *starts]
+    return [*lexicon.NAMES, *lexicon.TOWNS, *nouns, *verbs, *others, *word_lists.MINI_SYMBOLS]
 
 
 def entries(wide: bool = False) -> list[str]:
@@ -81,7 +81,7 @@ def entries(wide: bool = False) -> list[str]:
 def merges() -> tuple[tuple[str, str], ...]:
     """The pairs that spelt words are put together from, learnt from words that training may see."""
     rng = Random(0)
-    corpus = [*words.NAMES * REAL, *(words.invented(rng) for _ in range(INVENTED))]
+    corpus = [*lexicon.NAMES * REAL, *(lexicon.invented(rng) for _ in range(INVENTED))]
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     learner.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=PIECES, show_progress=False))
@@ -105,7 +105,7 @@ def build(model: str) -> Tokenizer:
 def new_words() -> list[str]:
     """Words that are one token each and that training never sees."""
     known = {*entries(), *map("".join, merges())}
-    return [word for word in (*words.NEW_NAMES, *words.THINGS) if word not in known]
+    return [word for word in (*lexicon.NEW_NAMES, *lexicon.THINGS) if word not in known]
 
 
 def new_ids(tokenizer: Tokenizer) -> list[int]:
@@ -115,7 +115,7 @@ def new_ids(tokenizer: Tokenizer) -> list[int]:
 
 def item_ids(tokenizer: Tokenizer) -> list[int]:
     """The ids of what lists are made of: names, towns, pieces of spelt words, and words that training never sees."""
-    known = [tokenizer.encode(word).ids[0] for word in (*words.NAMES, *words.TOWNS)]
+    known = [tokenizer.encode(word).ids[0] for word in (*lexicon.NAMES, *lexicon.TOWNS)]
     spelt = (tokenizer.token_to_id("".join(pair)) for pair in merges())
     pieces = [number for number in spelt if number is not None]
     return sorted({*known, *pieces, *new_ids(tokenizer)})

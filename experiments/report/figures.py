@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from dllm.analysis.limits import bits_bound
+from dllm.analysis.bounds import bits_bound
 from dllm.analysis.parallelism import Points, accuracy_under_parallelism, fast_enough
 from experiments.report.cells import Row
 from experiments.report.methods import Method

@@ -19,7 +19,7 @@ from dllm.models.attention import Visible
 from dllm.models.bundle import Model, load
 from dllm.models.ids import Ids
 from dllm.models.memory import NoCacheMemory
-from dllm.models.order import ContextCausal
+from dllm.models.visibility import ContextCausal
 from dllm.models.weights import load_model, read_model_config
 from tests.support.harness import DATA
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load
-from dllm.analysis.limits import (
+from dllm.analysis.bounds import (
     GuessRecorder,
     OpenGuesses,
     bits,

@@ -16,7 +16,7 @@ from dllm.app.engines.replica import Replica
 from dllm.app.runs.evaluation import Evaluation
 from dllm.compose.parts import composed, part, part_of
 from dllm.contract.canvas import Request
-from dllm.tasks import shapes
+from dllm.tasks import answer_formats
 from tests.app.conftest import Run, rows_of, timeless
 
 DIGITS = {"name": "regex", "pattern": "[0-9]{3}"}
@@ -117,7 +117,7 @@ def test_a_constraint_of_a_question_that_cannot_be_read_names_it(run: Run, tmp_p
 
 
 def test_validity_that_nothing_judges_is_missing_and_never_0(run: Run, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shapes, "find_spec", lambda name: None)
+    monkeypatch.setattr(answer_formats, "find_spec", lambda name: None)
     lines = [ASKED[0], {**ASKED[1], "constraint": {"name": "json_schema", "schema": {"type": "integer"}}}]
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     outcome = run(*TASK, "name=lacking", bare=True)

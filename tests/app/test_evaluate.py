@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load
-from dllm.analysis.limits import bits
+from dllm.analysis.bounds import bits
 from dllm.analysis.measures import Measures, quantile, wilson
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.folder import RunFolder

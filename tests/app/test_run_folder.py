@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from dllm.app.runs import folder
+from dllm.app.runs.destinations import stored_config
 from dllm.app.runs.folder import RunFolder, identity, trace_name
-from dllm.app.runs.places import stored_config
 from dllm.errors import UserError
 from dllm.record.folders import read_results
 

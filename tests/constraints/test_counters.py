@@ -13,11 +13,11 @@ from harness import full
 from jsonschema import Draft202012Validator
 
 from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.schema import schema_language, strings
 from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.store import Store
 from dllm.constraints.tokens import token_automaton

@@ -16,7 +16,7 @@ from random_schemas import NAMES, SCALARS, Schemas
 from word_samples import drawn_words
 
 from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.schema import schema_language
 from dllm.constraints.languages.trees import ByteAutomaton

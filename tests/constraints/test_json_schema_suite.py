@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from harness import DATA, full
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.schema import schema_language
 from dllm.errors import UserError

@@ -14,7 +14,7 @@ from exploding import EXPLODING
 from harness import full
 from word_samples import texts_over
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.products import complement, difference, intersection, union
 from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, RuleCall, Tree
@@ -209,7 +209,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 sys.path.insert(0, "tests/support")
 from exploding import EXPLODING
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits
 from dllm.errors import UserError
 for name in {names}:

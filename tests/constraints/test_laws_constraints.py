@@ -33,7 +33,7 @@ from dllm.constrained.compiled import CompiledConstraint
 from dllm.constrained.row import ConstrainedRow
 from dllm.constraints import Regex
 from dllm.constraints.automata import automaton_of
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton
 from dllm.constraints.vocabulary import Vocabulary

@@ -11,7 +11,7 @@ from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
 from dllm.constraints import Regex, automaton_of
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.regex import End, regex_tree
 from dllm.constraints.languages.trees import Language
 from dllm.errors import UserError

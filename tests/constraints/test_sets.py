@@ -11,7 +11,7 @@ from small_languages import Case, Ids, random_case
 
 from dllm.constraints import sets
 from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, ClassSet, TokenLanguage
 
 SEEDS = range(3000 if full() else 150)

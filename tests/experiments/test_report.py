@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dllm import UserError
-from dllm.analysis.limits import bits_bound
+from dllm.analysis.bounds import bits_bound
 from dllm.analysis.measures import wilson
 from dllm.app.runs.environment import environment_stamp
 from dllm.record.cost import MACHINES, Machine

@@ -18,7 +18,7 @@ from dllm.loop.denoise import TakeTurn
 from dllm.loop.recorded import build_runtime
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.runtime import compiled as module
+from dllm.runtime import compiled_layers as module
 from dllm.runtime.runtime import FIXED, Network, Runtime
 
 RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles

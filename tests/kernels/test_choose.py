@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
-from dllm.kernels.choose import use_triton
+from dllm.kernels.dispatch import use_triton
 from dllm.models.transformer import RMSNorm
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +35,9 @@ def test_auto_takes_triton_on_gpus_that_have_it_and_never_fails(monkeypatch: pyt
         assert use_triton("auto", GPU) == expected
     gpu(monkeypatch, (9, 0))
     for version, expected in (("3.7.0", True), ("3.10.1+git", True), ("3.5.2", False), ("2.9", False), (None, True)):
-        monkeypatch.setattr("dllm.kernels.choose.version_of", lambda name, version=version: version)
+        monkeypatch.setattr("dllm.kernels.dispatch.version_of", lambda name, version=version: version)
         assert use_triton("auto", GPU) == expected
-    monkeypatch.setattr("dllm.kernels.choose.find_spec", lambda name: None)
+    monkeypatch.setattr("dllm.kernels.dispatch.find_spec", lambda name: None)
     assert not use_triton("auto", GPU)
 
 
@@ -52,7 +52,7 @@ def test_triton_where_it_cannot_work_is_refused_with_the_way_out(monkeypatch: py
         use_triton("triton", GPU)
     old_triton = pytest.raises(UserError, match=r"triton 3\.5\.1 .* need 3\.6 or newer.*kernels=torch")
     with monkeypatch.context() as old, old_triton:
-        old.setattr("dllm.kernels.choose.version_of", lambda name: "3.5.1")
+        old.setattr("dllm.kernels.dispatch.version_of", lambda name: "3.5.1")
         use_triton("triton", GPU)
     gpu(monkeypatch, (11, 0), "gfx1100")
     with pytest.raises(UserError, match=r"gfx942, gfx950, and this is gfx1100\. Use kernels=auto"):

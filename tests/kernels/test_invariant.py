@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dllm import Decoder, load, part
 from dllm.errors import UserError
-from dllm.kernels.choose import check_invariant, use_triton
+from dllm.kernels.dispatch import check_invariant, use_triton
 from dllm.kernels.invariant import TILE, Tiled, in_tiles
 from dllm.models.attention import KEY_TILE, Visible, attend
 from dllm.models.weights import save_model

@@ -20,7 +20,7 @@ from dllm import UserError
 from dllm.compose.parts import choices
 from dllm.contract.setting import Sampling
 from dllm.loop.recorded import RecordedTurns
-from dllm.runtime.compiled import Compiled
+from dllm.runtime.compiled_layers import Compiled
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Network, Runtime
 

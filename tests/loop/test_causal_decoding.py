@@ -27,8 +27,8 @@ from dllm.loop.denoise import denoise
 from dllm.models.bundle import Model
 from dllm.models.bundle import load as load_folder
 from dllm.models.ids import Ids
-from dllm.models.order import ContextCausal
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import ContextCausal
 from dllm.models.weights import load_model, read_model_config
 from dllm.record.collector import Collector
 from dllm.record.results import Result

@@ -19,7 +19,7 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import Need, Turn
-from dllm.contract.attention import AttentionNeed, AttentionWeights
+from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.none import FullLength

@@ -11,7 +11,7 @@ from dllm.analysis.checkpoint import inspect_checkpoint
 from dllm.errors import UserError
 from dllm.models.bundle import describe
 from dllm.models.config import ModelConfig
-from dllm.models.order import FULL, AnswerBlocks, BlockCausal, SeededBlocks
+from dllm.models.visibility import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.weights import read_model_config
 
 

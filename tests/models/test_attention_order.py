@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from dllm.models.order import (
+from dllm.models.visibility import (
     FULL,
     AnswerBlocks,
     AttentionKind,

@@ -11,8 +11,8 @@ from model_folders import published, sdar_tokenizer
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
 from dllm.models.ids import resolve_ids
-from dllm.models.order import ContextCausal
 from dllm.models.tokenizer import Tokenizer
+from dllm.models.visibility import ContextCausal
 
 
 def read(name: str, **changes: Any) -> ModelConfig:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from dllm.kernels.rope_scatter import rotated
 from dllm.models.names import parameter_sources
-from dllm.models.order import AttentionOrder
 from dllm.models.transformer import Rotary, Transformer
+from dllm.models.visibility import AttentionOrder
 from dllm.models.weights import load_model
 from tests.parity import GATES, case_error, cases_of, main
 from tests.support.random_models import random_model

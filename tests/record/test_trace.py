@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.analysis.limits import bits
+from dllm.analysis.bounds import bits
 from dllm.app.commands.replay import trace_differences
 from dllm.app.runs.decisions import DecisionCount
 from dllm.models.bundle import Model

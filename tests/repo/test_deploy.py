@@ -16,7 +16,7 @@ import yaml
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model, load
 from dllm.serve.jobs import Stats
-from dllm.serve.metrics import Metrics
+from dllm.serve.prometheus import Metrics
 from tests.serve.live import live
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +36,16 @@ def places() -> dict[str, set[str]]:
 def test_a_public_name_is_defined_in_one_module() -> None:
     several = {name: modules for name, modules in places().items() if len(modules) > 1 and name not in ROLES}
     assert several == {}
+
+
+# What modules of one name in several folders have in common: a folder's base class, a method's parts of each kind, the
+# tasks of a suite, and what a decode and a decision give back.
+SAME_THING = {"base", "none", "sliding", "credit", "flash_verify", "suite", "puzzles", "results", "trees"}
+
+
+def test_a_module_name_means_one_thing() -> None:
+    found = Counter(file.stem for file in PACKAGE.rglob("*.py") if not file.stem.startswith("__"))
+    assert {name for name, count in found.items() if count > 1} == SAME_THING
 
 
 def test_both_kinds_of_definition_are_found() -> None:

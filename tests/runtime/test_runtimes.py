@@ -21,7 +21,7 @@ from dllm.loop.denoise import denoise
 from dllm.models.memory import StaticMemory
 from dllm.models.moe import MoEConfig
 from dllm.models.transformer import Places
-from dllm.runtime.compiled import Compiled
+from dllm.runtime.compiled_layers import Compiled
 from dllm.runtime.graphs import Graphs, Recorded
 from dllm.runtime.runtime import Network, Runtime
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Scores, Step, View
-from dllm.contract.attention import AttentionWeights
+from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, Request, packed
 from dllm.contract.logits import Logits
 from dllm.loop.proposals import lookup_stored

@@ -12,7 +12,7 @@ from dllm.app.runs.plan import RunPlan
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model
 from dllm.serve.api_errors import ApiError
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from dllm.serve.wire import ParsedRequest, parse_request
 
 GROUPS = ("sampler", "blocks", "cache", "eos")

@@ -21,7 +21,7 @@ from dllm.compose.parts import composed, plain_config
 from dllm.contract.setting import Sampling
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from dllm.serve.settings import ServeSettings
 from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne

@@ -13,7 +13,7 @@ import httpx
 
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.server import DrainingServer, bound_socket, server_of
 from dllm.serve.settings import ServeSettings

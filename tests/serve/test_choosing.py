@@ -13,7 +13,7 @@ from dllm.contract.setting import Sampling
 from dllm.errors import SettingWarning, warn_once
 from dllm.models.bundle import Model
 from dllm.serve.api_errors import in_requests
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 

@@ -12,7 +12,7 @@ import pytest
 from dllm.app.commands.replay import request_of
 from dllm.constraints import Choice, Grammar, JsonSchema, Regex
 from dllm.models.bundle import Model
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from dllm.serve.trace_file import trace_file
 from dllm.serve.wire import parse_request
 from tests.serve.bodies import refusal

@@ -13,8 +13,8 @@ import pytest
 from dllm import Decoder
 from dllm.decisions import Choice
 from dllm.models.bundle import Model
-from dllm.serve.choose import Defaults
 from dllm.serve.jobs import Limits
+from dllm.serve.request_parts import Defaults
 from tests.serve.live import Live, live
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'

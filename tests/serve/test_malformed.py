@@ -12,7 +12,7 @@ import pytest
 
 from dllm.serve.api_errors import ApiError
 from dllm.serve.body import parsed
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from dllm.serve.wire import parse_request
 from tests.serve.bodies import MESSAGES
 

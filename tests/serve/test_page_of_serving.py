@@ -23,12 +23,14 @@ HERE = "http://127.0.0.1:8000"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Live]:
-    from dllm.serve import choose
+    from dllm.serve import request_parts
     from tests.serve import conftest
 
     model = load("mini-llada")
     plain = conftest.defaults_of(model)
-    own = choose.Defaults(model, "mini-llada", plain.sampler, plain.blocks, plain.cache, plain.eos, gen_length=32)
+    own = request_parts.Defaults(
+        model, "mini-llada", plain.sampler, plain.blocks, plain.cache, plain.eos, gen_length=32
+    )
     with live(model, defaults=own) as started:
         yield started
 
@@ -64,7 +66,7 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.compose.parts import composed
     from dllm.serve.fields import CHAT_ONLY, DIFFUSION, FORMS, KINDS, NEUTRAL, OTHERS, WITHOUT_EFFECT
-    from dllm.serve.formats import MOST_BYTES, OFFERS, OPTIONS
+    from dllm.serve.response_formats import MOST_BYTES, OFFERS, OPTIONS
 
     fields = (*KINDS, *NEUTRAL, *OTHERS, *WITHOUT_EFFECT, *FORMS, *CHAT_ONLY, "messages", "prompt")
     for name in (*fields, *DIFFUSION, *OPTIONS):

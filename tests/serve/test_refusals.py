@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dllm.serve.choose import Defaults
+from dllm.serve.request_parts import Defaults
 from tests.serve.bodies import MESSAGES, refusal
 
 CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [

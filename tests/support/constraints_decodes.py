@@ -16,7 +16,7 @@ from dllm.compose.fitted import Parts
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.constrained.compiled import CompiledConstraint
 from dllm.constrained.row import ConstrainedRow
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -24,7 +24,7 @@ from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
-from dllm.models.order import FULL
+from dllm.models.visibility import FULL
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static

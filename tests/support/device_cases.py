@@ -23,7 +23,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import Need
-from dllm.contract.attention import AttentionNeed
+from dllm.contract.attention_weights import AttentionNeed
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError

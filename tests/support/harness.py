@@ -30,8 +30,8 @@ from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
-from dllm.models.order import AnswerBlocks, ContextCausal
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import AnswerBlocks, ContextCausal
 from dllm.models.weights import load_model, read_model_config
 from dllm.record.collector import Collector
 from dllm.record.results import Result

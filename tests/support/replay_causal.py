@@ -30,8 +30,8 @@ from dllm.eos.stop_front import StopFront
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
-from dllm.models.order import ContextCausal, InBlocks
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import ContextCausal, InBlocks
 from dllm.models.weights import load_model, read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence

@@ -27,8 +27,8 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.models.ids import Ids
-from dllm.models.order import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.prophet import given

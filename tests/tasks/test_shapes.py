@@ -8,9 +8,9 @@ import re
 import pytest
 
 from dllm.constraints import Choice, JsonSchema, Regex
+from dllm.tasks.answer_formats import is_word, shape_of
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.suite import questions
-from dllm.tasks.shapes import is_word, shape_of
 
 RECORDS = [{"name": "Kai", "age": 7, "town": "Ulm"}, {"name": "Ada", "age": 36, "town": "Bonn"}]
 ASSIGN = {"names": ["Kai", "Ada"], "towns": ["Ulm", "Bonn"]}

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from dllm.view.scores import scores_table, short_names
-from dllm.view.table import summary_lines
+from dllm.view.summary import summary_lines
 
 
 def row(task: str, number: int, **scores: float | None) -> dict[str, Any]:

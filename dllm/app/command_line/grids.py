@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, Override
 from dllm.app.command_line.options import check_name
 from dllm.app.command_line.overrides import hydra_quote, parsed_override, setting_names
 from dllm.app.command_line.refusals import refuse_settings
-from dllm.app.runs.places import fresh_folder, writing
+from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.compose.parts import choices, composed
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP

@@ -27,7 +27,7 @@ from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_name
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
-from dllm.app.runs.places import resumed
+from dllm.app.runs.destinations import resumed
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices

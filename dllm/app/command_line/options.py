@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.compose.parts import choices
 from dllm.errors import UserError, nearest
 

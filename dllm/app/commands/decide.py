@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dllm.app.engines.base import refuse_engine
-from dllm.app.runs.places import fresh_folder, writing
+from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.app.runs.plan import RunPlan
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.common.terminal import say
 from dllm.decisions.calibration import Labelled, fitted, quality, read_calibration, write_calibration
 from dllm.decisions.canvases import DecisionState
-from dllm.decisions.decide import DecisionOptions
-from dllm.decisions.files import questions_of_file
+from dllm.decisions.protocol import DecisionOptions
+from dllm.decisions.question_files import questions_of_file
 from dllm.decisions.questions import Question, text_of
 from dllm.decisions.results import Decisions
 from dllm.errors import UserError

@@ -29,7 +29,7 @@ from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import CanvasRenderer
 from dllm.view.live import LiveView
 from dllm.view.race import DecodeFilm, Race, RaceLane
-from dllm.view.table import answer_text, sample_label, summary_table, text_table
+from dllm.view.summary import answer_text, sample_label, summary_table, text_table
 
 COMPARE_RESULTS = "compare.jsonl"
 ONE_BY_ONE = "one token per step"

@@ -14,7 +14,7 @@ from dllm.app.command_line.options import checked_settings
 from dllm.app.runs.code_hash import targets
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.contract.canvas import Request

@@ -19,7 +19,8 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from dllm.analysis.likelihood import Estimate, Estimator, Likelihood
-from dllm.app.lm_eval.requests import (
+from dllm.app.lm_eval.configuration import composed_settings
+from dllm.app.lm_eval.instances import (
     MAX_GEN_TOKS,
     RequestGroup,
     RequestKey,
@@ -28,8 +29,7 @@ from dllm.app.lm_eval.requests import (
     request_seed,
     whole_batch_size,
 )
-from dllm.app.lm_eval.settings import composed_settings
-from dllm.app.runs.places import writing
+from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.decoder import Decoder
 from dllm.errors import UserError

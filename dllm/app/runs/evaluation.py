@@ -27,10 +27,10 @@ from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result, ResultRow
+from dllm.tasks.answer_formats import is_word, lacking_library
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import likeliest_choice
-from dllm.tasks.shapes import is_word, lacking_library
 
 
 class AnswerShape(NamedTuple):

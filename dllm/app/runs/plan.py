@@ -11,9 +11,9 @@ from typing import Any
 
 from dllm.app.command_line.options import Options, checked_sampling
 from dllm.app.runs.code_hash import code_hash, targets
+from dllm.app.runs.destinations import fresh_folder
 from dllm.app.runs.environment import spare_threads
 from dllm.app.runs.folder import RunFolder, refuse_other
-from dllm.app.runs.places import fresh_folder
 from dllm.app.runs.samples import (
     PlannedSample,
     PromptEntry,
@@ -21,7 +21,7 @@ from dllm.app.runs.samples import (
     planned_samples,
     prompt_entries,
 )
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
 from dllm.constrained.requests import Constraints
@@ -30,7 +30,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.decoder import Decoder, refuse_stop
 from dllm.errors import UserError
-from dllm.kernels.choose import check_invariant
+from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
 from dllm.models.quantize import check_runtime
 from dllm.prompts import Prompts

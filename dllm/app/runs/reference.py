@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dllm.analysis.limits import GuessRecorder, lossless_minimum
+from dllm.analysis.bounds import GuessRecorder, lossless_minimum
 from dllm.contract.canvas import Request
 from dllm.decoder import Decoder
 from dllm.samplers.base import Sampler

@@ -37,7 +37,7 @@ def plan_of(config: dict[str, Any]) -> RunPlan:
 def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
     """The model and everything around it but the process."""
     from dllm.serve.app import Service
-    from dllm.serve.choose import Defaults
+    from dllm.serve.request_parts import Defaults
     from dllm.serve.scheduler import Scheduler
 
     os.environ.setdefault(*PRIMITIVES)  # read once, when the first weights are packed

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.regex import REFUSED_PARTS, End, regex_tree, shown_pattern
+from dllm.constraints.languages.terminals import WORD_BEGINS, WORD_ENDS
 from dllm.constraints.languages.trees import Alt, Automaton, Cat, Language, Rep, RuleCall, Tree
-from dllm.constraints.languages.words import WORD_BEGINS, WORD_ENDS
 from dllm.errors import UserError, nearest
 
 ENTRY = " start"  # no name of Lark's: the start rule with what may be ignored in front of it

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dllm.tasks.mini import styles, words
+from dllm.tasks.mini import lexicon, styles
 
 TEST_SHARE = 8  # one item in eight is held back
 # Items of known names, of spelt ones, of both. Where a spelt word stands in an answer of many masks is uncertain, so
@@ -61,11 +61,11 @@ class Draw:
         if kind == "mixed":
             kind = self.rng.choices(("known", "spelt", "both"), MIXED)[0]
         if kind in ("known", "new"):
-            return self.rng.sample(words.NAMES if kind == "known" else words.NEW_NAMES, count)
+            return self.rng.sample(lexicon.NAMES if kind == "known" else lexicon.NEW_NAMES, count)
         found: dict[str, None] = {}
         while len(found) < count:
             known = kind == "both" and self.rng.random() < 0.7
-            found[self.rng.choice(words.NAMES) if known else words.invented(self.rng, kind != "unseen")] = None
+            found[self.rng.choice(lexicon.NAMES) if known else lexicon.invented(self.rng, kind != "unseen")] = None
         return list(found)
 
     @property

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dllm.tasks.mini import wordings, words
+from dllm.tasks.mini import lexicon, wordings
 
 KNOWN_SHARE = 0.5
 SHOWN = 3  # words that the sentence names
@@ -43,20 +43,20 @@ def asking() -> frozenset[str]:
 @cache
 def known() -> frozenset[str]:
     """These, and the words that are one token each, in lower case."""
-    return asking() | {word.lower() for word in (*words.whole(), *words.NEW_NAMES, *words.THINGS)}
+    return asking() | {word.lower() for word in (*lexicon.whole(), *lexicon.NEW_NAMES, *lexicon.THINGS)}
 
 
 @cache
 def names_known() -> frozenset[str]:
     """The names that training had, which are data wherever they stand: "put Kai, Emma, Hugo in reverse order"."""
-    return frozenset((*(word for word in words.whole() if word[0].isupper()), *words.NEW_NAMES))
+    return frozenset((*(word for word in lexicon.whole() if word[0].isupper()), *lexicon.NEW_NAMES))
 
 
 @cache
 def single_tokens() -> frozenset[str]:
     """The words of data that are one token each, as they are written."""
-    nouns_and_verbs = {word + "s" for word in words.whole() if word.islower()}
-    return words.whole() | nouns_and_verbs | {*words.NEW_NAMES, *words.THINGS}
+    nouns_and_verbs = {word + "s" for word in lexicon.whole() if word.islower()}
+    return lexicon.whole() | nouns_and_verbs | {*lexicon.NEW_NAMES, *lexicon.THINGS}
 
 
 def request_and_data(prompt: str) -> tuple[list[str], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import spoken
 from dllm.tasks.parallelbench import sentences
-from dllm.tasks.parallelbench.vocabulary import NOUNS, PLACES, VERBS
+from dllm.tasks.parallelbench.word_lists import NOUNS, PLACES, VERBS
 
 
 def _words_to_sentence(draw: Draw) -> Sample:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dllm.prompts import Message
+from dllm.tasks.answer_formats import shape_of
 from dllm.tasks.base import AnswerScores, Item
-from dllm.tasks.mini import lists, puzzles, tables, tasks
+from dllm.tasks.mini import lists, puzzles, records, tasks
 from dllm.tasks.parallelbench.classic import Questions
-from dllm.tasks.shapes import shape_of
 
 COUNT = 100
 _GROUPS = {
     **dict.fromkeys(lists.TASKS, "waiting_line"),
     **dict.fromkeys(puzzles.TASKS, "puzzle"),
-    **dict.fromkeys(tables.TASKS, "writing"),
+    **dict.fromkeys(records.TASKS, "writing"),
 }
 # words_to_sentence is a group of its own, as in ParallelBench.
 SUITE_NAMES = {f"{_GROUPS[task]}/{task}" if task in _GROUPS else task: task for task in tasks.TASKS}

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from dllm.tasks.mini import lists, prose, puzzles, tables
+from dllm.tasks.mini import lists, prose, puzzles, records
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench import scoring, sentences
 
-TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, **prose.TASKS, **tables.TASKS}
+TASKS: dict[str, Make] = {**lists.TASKS, **puzzles.TASKS, **prose.TASKS, **records.TASKS}
 LONG_ANSWERS = ("records", "assign")  # answers of 64 to 98 tokens where they are longest
 SHORT_ANSWERS = tuple(task for task in TASKS if task not in LONG_ANSWERS)  # of at most 31 tokens from known names
 # Tasks with many right answers, whose tokens depend on each other; the others have one.
 FREE = (
     "shuffle", "insert_random", "remove_random", "replace_random", "latin_square", "words_to_sentence", "assign",
 )  # fmt: skip
-OF_NAMES = (*lists.TASKS, *tables.TASKS)
+OF_NAMES = (*lists.TASKS, *records.TASKS)
 
 
 def longest(task: str) -> int:
@@ -68,7 +68,7 @@ def judge(task: str, truth: Mapping[str, Any], prediction: str) -> dict[str, flo
         case "words_to_sentence":
             return sentences.sentence_scores(prediction, truth["words"])
         case "records":
-            return tables.judge_records(prediction, truth["records"])
+            return records.judge_records(prediction, truth["records"])
         case "assign":
-            return tables.judge_assign(prediction, truth["names"], truth["towns"])
+            return records.judge_assign(prediction, truth["names"], truth["towns"])
     return scoring.list_match(prediction, truth["output"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 
 from dllm.tasks.parallelbench.scoring import inclusion
-from dllm.tasks.parallelbench.vocabulary import ADJECTIVES, NOUNS, PLACES, PLURAL, PREPOSITIONS, SINGULAR, VERBS
+from dllm.tasks.parallelbench.word_lists import ADJECTIVES, NOUNS, PLACES, PLURAL, PREPOSITIONS, SINGULAR, VERBS
 
 
 def article(word: str) -> str:

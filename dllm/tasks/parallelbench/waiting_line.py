@@ -8,7 +8,7 @@ from typing import Any
 
 from dllm.tasks.parallelbench.record import Answer, Record
 from dllm.tasks.parallelbench.scoring import write_list
-from dllm.tasks.parallelbench.vocabulary import FULL_NAMES
+from dllm.tasks.parallelbench.word_lists import FULL_NAMES
 
 MakeRecord = Callable[[Random], Record]
 OPERATIONS = (

@@ -14,7 +14,7 @@ from dllm.errors import UserError, in_choices
 from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness
-from dllm.tasks.standard.rows import Doc
+from dllm.tasks.standard.json_lines import Doc
 from dllm.tasks.standard.sanitize import fenced, sanitized
 
 STYLES = ("base", "instruct")

@@ -16,7 +16,7 @@ from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line
 from dllm.prompts import PrefilledPrompt
 from dllm.tasks.base import AnswerScores, Item, Task
-from dllm.tasks.standard.rows import Doc, read_docs
+from dllm.tasks.standard.json_lines import Doc, read_docs
 from dllm.tasks.standard.stock import config_of, example_split, imported, localised, task_file, template_of
 
 DEFAULT_BUDGET = 256  # tokens of an answer where the harness names none; its own default

@@ -12,7 +12,7 @@ from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.errors import UserError, nearest
 from dllm.tasks.base import AnswerScores, Item, Task
-from dllm.tasks.standard.rows import Doc, read_docs
+from dllm.tasks.standard.json_lines import Doc, read_docs
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 

@@ -9,7 +9,7 @@ from dllm.analysis.likelihood import Estimator
 from dllm.errors import UserError
 from dllm.tasks.build import known_among
 from dllm.tasks.standard.harness import Harness
-from dllm.tasks.standard.rows import read_docs
+from dllm.tasks.standard.json_lines import read_docs
 from dllm.tasks.standard.stock import stock_folder
 
 PREFIX = "mmlu_"

@@ -8,7 +8,7 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from dllm.models.order import CausalByRank
+from dllm.models.visibility import CausalByRank
 from experiments.mini.objectives.streams import Copies, FromStreams, Streams, drawn, grouped, noise
 from experiments.mini.recipe import Recipe
 

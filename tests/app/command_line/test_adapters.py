@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, load
-from dllm.app.lm_eval.settings import composed_settings
+from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.runs.evaluation import loaded_model
 from dllm.app.runs.plan import weights_of
 from dllm.blocks.fixed import Fixed

@@ -193,7 +193,7 @@ def test_token_ids_need_no_tokenizer(run: Run, tmp_path: Path) -> None:
 
 
 def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
-    from dllm.app.runs.places import fresh_folder
+    from dllm.app.runs.destinations import fresh_folder
 
     assert [fresh_folder(tmp_path / "runs", "now").name for _ in range(3)] == ["now", "now-2", "now-3"]
 

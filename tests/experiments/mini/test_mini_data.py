@@ -11,7 +11,7 @@ import torch
 from transformers import AutoTokenizer
 
 from dllm.models.bundle import locate
-from dllm.tasks.mini import tasks, words
+from dllm.tasks.mini import lexicon, tasks
 from dllm.tasks.mini.items import Draw
 from experiments.mini import data, tokenizer
 from experiments.mini.masks import BLOCK
@@ -28,13 +28,13 @@ def test_any_text_round_trips(text: str) -> None:
 
 def test_names_are_one_token_wherever_they_stand_and_spelt_ones_are_pieces() -> None:
     built = tokenizer.build("mini-llada")
-    for word in (*words.NAMES, *words.NEW_NAMES, *words.TOWNS, "Shuffle", "37"):
+    for word in (*lexicon.NAMES, *lexicon.NEW_NAMES, *lexicon.TOWNS, "Shuffle", "37"):
         alone = built.encode(word).ids
         assert len(alone) == 1 and built.encode(f" {word}").ids[1:] == alone, word
     assert [len(built.encode(text).ids) for text in ("shuffle", " shuffle", "Shuffle", "SHUFFLE")] == [1, 1, 1, 1]
     rng = Random(0)
     for seen in (True, False):
-        lengths = [len(built.encode(words.invented(rng, seen)).ids) for _ in range(300)]
+        lengths = [len(built.encode(lexicon.invented(rng, seen)).ids) for _ in range(300)]
         assert min(lengths) >= 1 and 2 < sum(lengths) / 300 < 4.5
 
 

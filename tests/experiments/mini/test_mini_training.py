@@ -19,7 +19,7 @@ from dllm.models.fused import apart
 from dllm.models.memory import NoCacheMemory
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.tasks.mini import wordings, words
+from dllm.tasks.mini import lexicon, wordings
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.muon import Muon
@@ -230,7 +230,7 @@ def test_a_step_redraws_known_names_alone_and_puts_their_rows_back() -> None:
     vocab = tokenizer.build("mini-llada")
     model = build_model(Recipe(), tokenizer.texts(vocab))
     before = [matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight)]
-    names = {vocab.encode(name).ids[0] for name in words.NAMES if name not in words.TOWNS}
+    names = {vocab.encode(name).ids[0] for name in lexicon.NAMES if name not in lexicon.TOWNS}
     drawn = redraw_of(vocab, model.embed.weight.detach())
     with drawn.drawn(model, 0.5, "0/1"):
         embed, head = (matrix.detach().clone() for matrix in (model.embed.weight, model.lm_head.weight))

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from dllm.tasks.mini import tables, tasks, words
+from dllm.tasks.mini import lexicon, records, tasks
 from dllm.tasks.mini.items import Draw
 from dllm.tasks.parallelbench import sentences
 from dllm.tasks.parallelbench.scoring import write_list
@@ -48,10 +48,10 @@ def test_towns_may_be_dealt_in_any_order_but_each_once() -> None:
     truth = {"names": ["Ada", "Ben"], "towns": ["Oslo", "Rome"]}
     for dealt, right in ((("Oslo", "Rome"), 1), (("Rome", "Oslo"), 1), (("Oslo", "Oslo"), 0), (("Rome", "Lima"), 0)):
         text = json.dumps([{"name": n, "town": t} for n, t in zip(truth["names"], dealt, strict=True)])
-        assert tables.judge_assign(text, **truth)["score"] == right
+        assert records.judge_assign(text, **truth)["score"] == right
     swapped = '[{"name": "Ben", "town": "Oslo"}, {"name": "Ada", "town": "Rome"}]'
-    assert tables.judge_assign(swapped, **truth)["score"] == 0
-    assert tables.judge_assign('[{"name": "Ada"}, {"town": ["Oslo"]}]', **truth)["score"] == 0
+    assert records.judge_assign(swapped, **truth)["score"] == 0
+    assert records.judge_assign('[{"name": "Ada"}, {"town": ["Oslo"]}]', **truth)["score"] == 0
 
 
 @pytest.mark.parametrize("task", ["latin_square"])
@@ -64,9 +64,9 @@ def test_latin_squares_have_every_letter_once_in_rows_and_columns(task: str) -> 
 
 def test_training_never_sees_unseen_words() -> None:
     rng = Random(3)
-    seen = {word for _ in range(300) for word in Draw(rng, names="mixed").some(6)} | words.whole()
-    held_out = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)} | set(words.NEW_NAMES)
-    assert len(held_out) > 500 and len(words.NEW_NAMES) > 100
+    seen = {word for _ in range(300) for word in Draw(rng, names="mixed").some(6)} | lexicon.whole()
+    held_out = {word for _ in range(300) for word in Draw(rng, names="unseen").some(6)} | set(lexicon.NEW_NAMES)
+    assert len(held_out) > 500 and len(lexicon.NEW_NAMES) > 100
     assert not {word.lower() for word in seen} & {word.lower() for word in held_out}
 
 

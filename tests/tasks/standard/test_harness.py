@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.app.lm_eval.settings import composed_settings
+from dllm.app.lm_eval.configuration import composed_settings
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import load

@@ -80,7 +80,7 @@ def test_unreadable_files_and_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_configuration_builds_it(tmp_path: Path) -> None:
-    from dllm.app.lm_eval.settings import composed_settings
+    from dllm.app.lm_eval.configuration import composed_settings
 
     path = written(tmp_path, {"prompt": "a", "answer": "b"})
     config = composed_settings({"task": "jsonl", "task.path": path, "task.match": "number", "task.stop": ["x"]})

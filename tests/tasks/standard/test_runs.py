@@ -12,7 +12,7 @@ import pytest
 
 from dllm import Decoder, load
 from dllm.analysis.likelihood import METHODS, Estimator
-from dllm.app.lm_eval.settings import composed_settings
+from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.runs.evaluation import Evaluation
 from dllm.record.results import ResultRow
 from dllm.tasks.base import Item

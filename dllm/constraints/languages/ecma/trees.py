@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.ecma.boundaries import ASSERTION_MARKS, where_they_hold
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.ecma.parser import Parser
-from dllm.constraints.languages.ecma.places import ASSERTION_MARKS, where_they_hold
 from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 from dllm.errors import UserError

@@ -8,7 +8,7 @@ from dllm.constraints.languages.json import JSON_NUMBER as ANY_NUMBER
 from dllm.constraints.languages.json import any_value, around
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.products import difference
-from dllm.constraints.languages.schema.arrays import Few, arrays
+from dllm.constraints.languages.schema.array_trees import Few, arrays
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.facts import Facts
 from dllm.constraints.languages.schema.keywords import NUMBER_KINDS

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.json import DIGIT
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.products import intersection

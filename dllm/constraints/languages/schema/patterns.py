@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.ecma import searched_tree
 from dllm.constraints.languages.regex import shown_pattern
 from dllm.constraints.languages.trees import ByteAutomaton, Language, Tree

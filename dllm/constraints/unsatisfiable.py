@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dllm.constraints.edges import NEVER
-from dllm.constraints.rows import RowSets
+from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.errors import UserError
 

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import Any
 
 from dllm.tasks.mini.items import Draw, Make, Sample
+from dllm.tasks.mini.lexicon import TOWNS
 from dllm.tasks.mini.styles import write_rows
-from dllm.tasks.mini.words import TOWNS
 
 RECORDS, PEOPLE = (3, 8), (4, 8)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dllm.common.kinds import coerce
+from dllm.common.coerce import coerce
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
 from dllm.decoder import refuse_stop
 from dllm.errors import nearest

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dllm.analysis.reading import Reading, ReadQuery
-from dllm.common.kinds import is_whole
+from dllm.common.coerce import is_whole
 from dllm.decisions.canvases import (
     SLOT_MODES,
     DecisionState,
@@ -21,7 +21,7 @@ from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions, SlotDecision
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.ids import Ids as SpecialIds
-from dllm.models.order import AttentionKind
+from dllm.models.visibility import AttentionKind
 from dllm.prompts import Prompts
 
 # Groups of queries, one for each question that is read by itself: a server in exact mode reads each apart.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.marks import unmarked
 from dllm.constraints.languages.products import difference, intersection

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dllm.constraints.languages.compiled import compiled
+from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.counting import counted_kinds
 from dllm.constraints.languages.json import around, behind
 from dllm.constraints.languages.limits import budget

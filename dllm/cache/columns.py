@@ -9,7 +9,7 @@ from dllm.common.rowwise import each_tensor, join
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
 from dllm.models.memory import DeviceCopies
-from dllm.models.order import AttentionOrder
+from dllm.models.visibility import AttentionOrder
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:

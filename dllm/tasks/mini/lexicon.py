@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import chain
 from random import Random
 
-from dllm.tasks.parallelbench import vocabulary
+from dllm.tasks.parallelbench import word_lists
 
 TOWNS = (
     "Oslo", "Rome", "Paris", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Berlin", "Dublin", "Havana", "Lisbon",
@@ -42,10 +42,10 @@ def _common(word: str) -> bool:
     return word in _ALWAYS or zlib.crc32(word.lower().encode()) // UNSEEN_SHARE % 3 == 0
 
 
-_TOLD = (vocabulary.NOUNS, vocabulary.PLACES, vocabulary.VERBS, vocabulary.ADJECTIVES, vocabulary.PREPOSITIONS)
-_ALWAYS = frozenset((*vocabulary.FIRST_NAMES, *TOWNS, *chain(*_TOLD)))
-_FULL = tuple(part for name in vocabulary.FULL_NAMES for part in name.split())
-_FIRST = tuple(dict.fromkeys((*vocabulary.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # and last names
+_TOLD = (word_lists.NOUNS, word_lists.PLACES, word_lists.VERBS, word_lists.ADJECTIVES, word_lists.PREPOSITIONS)
+_ALWAYS = frozenset((*word_lists.FIRST_NAMES, *TOWNS, *chain(*_TOLD)))
+_FULL = tuple(part for name in word_lists.FULL_NAMES for part in name.split())
+_FIRST = tuple(dict.fromkeys((*word_lists.FIRST_NAMES, *_listed("names.txt"), *_FULL)))  # and last names
 _ALL = tuple(dict.fromkeys((*_FIRST, *_listed("more_names.txt"))))
 _HELD_BACK = frozenset(word for word in _ALL if unseen(word) and len(word) > 4 and word not in _ALWAYS)
 NAMES = tuple(word for word in _FIRST if word not in _HELD_BACK and _common(word))
