@@ -18,8 +18,8 @@ from torch import Tensor
 # long as multiplying 200 to 300 rows with them on a GPU (H100: 989 TFLOP/s to 3.35 TB/s), and 10 to 20 rows on a CPU.
 ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
 # In a stream (``dllm.models.packed_calls``) it costs an attention of its own in every layer. On a CPU no padding is
-# cheaper (measured: 3 M and 29 M parameters, 8 rows). On a GPU by arithmetic: four launches in each of 32 layers take 0.5 ms
-# when recorded and 2 ms when not, and a row of an 8B model 27 us.
+# cheaper (measured: 3 M and 29 M parameters, 8 rows). On a GPU by arithmetic: four launches in each of 32 layers take
+# 0.5 ms when recorded and 2 ms when not, and a row of an 8B model 27 us.
 ROWS_PER_STREAMED = {"cpu": 0, "cuda": 64}
 
 

@@ -11,7 +11,7 @@ from dllm.errors import UserError, first_line, nearest
 
 MOVED = {  # modules of earlier states of this project, which parts in somebody's own files may still import
     **{f"dllm.{old}": f"dllm.contract.{new}" for old, new in (
-        ("canvas", "canvas"), ("shapes", "shapes"), ("attending", "attention"), ("beside", "beside"),
+        ("canvas", "canvas"), ("shapes", "shapes"), ("attending", "attention_weights"), ("beside", "beside"),
         ("logits", "logits"), ("setting", "setting"), ("traits", "traits"), ("kept", "checks"),
     )},
     **{f"dllm.{old}": f"dllm.loop.{new}" for old, new in (

@@ -19,8 +19,9 @@ from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
+from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
-from dllm.models.quantize import check_quantize, quantize_weights
+from dllm.models.quantize import check_quantize
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -111,11 +112,10 @@ def load(
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
     invariant = kernels == INVARIANT
-    transformer = load_model(folder, place, kind, config, lora, fuse=not invariant)
+    with load_progress(name) as watch:
+        transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, watch)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
-    if quantize is not None:
-        quantize_weights(transformer, quantize)
-    elif pack and not triton and can_pack(transformer.device, transformer.dtype):
+    if quantize is None and pack and not triton and can_pack(transformer.device, transformer.dtype):
         pack_weights(transformer)
     if invariant:
         transformer.become_invariant()

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ class Stored:
     file: Path  # that holds it
     shape: tuple[int, ...]  # of the tensor
     dtype: str  # as safetensors calls it
+
+    @property
+    def bytes(self) -> int:
+        """Of the tensor's numbers. Kinds of float8 have names with several digits."""
+        bits = re.search(r"\d+", self.dtype)
+        return prod(self.shape) * (int(bits[0]) if bits else 8) // 8
 
 
 @dataclass(frozen=True)

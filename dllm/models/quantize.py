@@ -27,7 +27,7 @@ from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import GROUP
 from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
+from dllm.models.transformer import Layer, Transformer
 
 BITS = {"int8": 8, "int4": 4}
 QUANTIZATIONS = (*BITS, "float8")
@@ -97,19 +97,32 @@ def quantize_weights(model: Transformer, kind: str) -> None:
     """Quantise the products of all layers in place. The model can no longer train or be saved. Raises UserError for a
     model on several devices."""
     if model.places is not None:
-        raise UserError(
-            f"model.quantize={kind} needs the model on one device, and this one is spread over several. Use "
-            "model.device=cuda:0 if it fits there, or set model.quantize to null."
-        )
+        raise on_several_devices(kind)
+    for layer in model.layers:
+        quantize_part(layer, kind, model.triton)
+
+
+def on_several_devices(kind: str) -> UserError:
+    """The error for a model that is spread over devices."""
+    return UserError(
+        f"model.quantize={kind} needs the model on one device, and this one is spread over several. Use "
+        "model.device=cuda:0 if it fits there, or set model.quantize to null."
+    )
+
+
+def quantize_part(part: nn.Module, kind: str, triton: bool) -> None:
+    """Quantise the products of a layer in place, each when the one before is done; the other parts of a model stay.
+    triton: our kernel multiplies."""
+    if not isinstance(part, Layer):
+        return
     if kind == "float8":
         from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
 
         # torchao's settings of inductor would choose kernels by a stopwatch, in the whole process.
         scaled = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
-        quantize_(model.layers, scaled, lambda module, name: type(module) is nn.Linear)
+        quantize_(part, scaled, lambda module, name: type(module) is nn.Linear)
         return
-    for layer in model.layers:  # one by one, so that the plain weights of only one layer stay meanwhile
-        for module in list(layer.modules()):
-            for name, child in list(module.named_children()):
-                if type(child) is nn.Linear:
-                    setattr(module, name, NarrowLinear(child, BITS[kind], model.triton))
+    for module in list(part.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, NarrowLinear(child, BITS[kind], triton))

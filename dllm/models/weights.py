@@ -1,17 +1,18 @@
 """Published safetensors to our transformer and back, by tensor name. No code of a checkpoint is ever executed.
 
-``load_model`` builds on the meta device and assigns, so an 8B model never needs twice its memory.
+``load_model`` builds on the meta device, and then finishes the model part by part: read, cast, fuse, quantise, place.
+Beside the finished weights it needs the memory of one layer, as read and as fused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -24,7 +25,10 @@ from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, read_contents, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.fused import apart, fuse_products
-from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
+from dllm.models.load_progress import Loaded, Watch, unwatched
+from dllm.models.names import parameter_source, parameter_sources, published_shapes
+from dllm.models.quantize import on_several_devices, quantize_part
+from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
 
 
@@ -40,13 +44,15 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
 
 def load_model(
     folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
-    adapter: Adapter | None = None, fuse: bool = True,
+    adapter: Adapter | None = None, fuse: bool = True, quantize: str | None = None, triton: bool = False,
+    watch: Watch = unwatched,
 ) -> Transformer:  # fmt: skip
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
-    into the weights. Raises UserError that names the tensor when the files do not fit the config, and for an adapter of
-    another base.
+    into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``.
+    watch: is told how far it is. Raises UserError that names the tensor when the files do not fit the config, and for
+    an adapter of another base.
     """
     path = Path(folder)
     config = config or read_model_config(path)
@@ -63,12 +69,9 @@ def load_model(
     for sentence in fit.left_out:
         warn_once(f"{path}: {sentence}")
     placement = device_map(model, dtype) if device == "auto" else {"": device}
-    tensors = dict(_read(model, fit.tensors, placement, dtype, adapter))
-    model.load_state_dict(tensors, assign=True, strict=not model.config.tied)
-    if model.config.tied:
-        model.lm_head.weight = model.embed.weight
-    if fuse:
-        fuse_products(model)
+    if quantize is not None and len({*placement.values()}) > 1:
+        raise on_several_devices(quantize)
+    _fill(model, fit.tensors, partial(device_of, placement=placement), dtype, adapter, fuse, quantize, triton, watch)
     spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
 
@@ -94,22 +97,44 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
     model.places = Places(layers, norm, head, offloaded)
 
 
-def _read(
-    model: Transformer, stored: Mapping[str, Stored], placement: Mapping[str, Any], dtype: torch.dtype,
-    adapter: Adapter | None,
-) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
-    places: dict[tuple[Path, str], list[tuple[str, Source]]] = {}  # each file is opened once per device
-    for ours, source in parameter_sources(model).items():
-        places.setdefault((stored[source.name].file, device_of(ours, placement)), []).append((ours, source))
-    for (file, device), wanted in places.items():
-        with safe_open(file, framework="pt", device=device) as shard:
-            for ours, source in wanted:
-                part = shard.get_slice(stored[source.name].name)
-                tensor = part[:] if source.rows is None else part[slice(*source.rows)]
-                if adapter is not None:
-                    tensor = adapter.merged(source.name, tensor, source.rows, dtype)
-                # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
-                yield ours, tensor.to(torch.float32 if ours.endswith("expert_bias") else dtype).contiguous()
+@torch.inference_mode(False)
+def _fill(
+    model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
+    adapter: Adapter | None, fuse: bool, quantize: str | None, triton: bool, watch: Watch,
+) -> None:  # fmt: skip
+    """Read and finish one part after the other. place: the device of a parameter, by its name."""
+    sources = parameter_sources(model)
+    total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
+    done, reader = 0, TensorReader(stored)
+    watch(Loaded(0, total, "beginning"))
+    for prefix, words in parts_of(model):
+        for ours in [name for name in sources if name.startswith(prefix + ".")]:
+            tensor = reader.read(sources[ours])
+            done += tensor.nbytes
+            if adapter is not None:
+                tensor = adapter.merged(sources[ours].name, tensor, sources[ours].rows, dtype)
+            # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
+            kind = torch.float32 if ours.endswith("expert_bias") else dtype
+            owner, _, leaf = ours.rpartition(".")
+            moved = torch.empty(tensor.shape, dtype=kind, device=place(ours)).copy_(tensor)
+            setattr(model.get_submodule(owner), leaf, nn.Parameter(moved, requires_grad=False))
+            watch(Loaded(done, total, words))
+        part = model.get_submodule(prefix)
+        if fuse:
+            fuse_products(part)
+        if quantize is not None:
+            quantize_part(part, quantize, triton)
+    if model.config.tied:
+        model.lm_head.weight = model.embed.weight
+
+
+def parts_of(model: Transformer) -> Iterator[tuple[str, str]]:
+    """The parts of a model in the order in which rows pass them: the module's name, and what it is called."""
+    yield "embed", "the embedding"
+    count = len(model.layers)
+    yield from ((f"layers.{number}", f"layer {number + 1} of {count}") for number in range(count))
+    yield "norm", "the last norm"
+    yield "lm_head", "the head"
 
 
 def device_of(parameter: str, placement: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ PARTS_WITHOUT = ("sampler=oracle", "cache=finished")  # needs the answer; is for
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one setting. words: of the command line. right, nfe: by item. doubt: what the setting warns of. refused: why
+    """Of one setting. words: of the command line. right, nfe: by item. warning: what the setting warns of. refused: why
     it was not decoded."""
 
     model: str

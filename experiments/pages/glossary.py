@@ -30,7 +30,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What a part asks for and gets": {
         "contract/types.py": ("Need", "Scores", "View"),
         "contract/step.py": ("CandidateStep", "RowStep", "Step"),
-        "contract/attention.py": ("AttentionNeed", "AttentionWeights"),
+        "contract/attention_weights.py": ("AttentionNeed", "AttentionWeights"),
         "contract/logits.py": ("Logits", "Lookup"),
     },
     "What a part says of itself": {

@@ -89,7 +89,7 @@ def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypat
             assert words in found.err and "Traceback" not in found.err, (given, found.err)
 
 
-@pytest.mark.parametrize("place", ["dllm.models.files.safe_open", "dllm.models.weights.safe_open"])
+@pytest.mark.parametrize("place", ["dllm.models.files.safe_open", "dllm.models.tensor_reader.safe_open"])
 def test_a_model_that_does_not_fit_is_a_sentence(run: Run, monkeypatch: pytest.MonkeyPatch, place: str) -> None:  # noqa: F811
     """As the system says it where a file, or a tensor of it, is larger than what there is (``ulimit -v`` shows it)."""
 
