@@ -156,10 +156,11 @@ class Cache:
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."
                 )
-        if sampler.traits.verifies and not self.traits.verifies:
-            raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
         if self.traits.verifies and not sampler.traits.verifies:
-            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none (sampler=flash_verify does).")
+            drafts = name.replace("cache", "sampler")
+            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none ({drafts} does).")
+        if sampler.traits.verifies != self.traits.verifies:
+            raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
         if sampler.traits.branches and not self.traits.branches:
             raise IncompatibleParts(f"{name} cannot share its rows among the several candidates of this sampler.")
         kinds = self.traits.kinds

@@ -33,7 +33,7 @@ class VerifiedFlashDLLM(FlashDLLM):
     are computed anew at once, and what the first forward of a step commits, as published, only if it is important.
     """
 
-    traits = FlashDLLM.traits.but(verifies=True, exposes_attention=False)
+    traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))
@@ -86,7 +86,7 @@ class Verifying(FlashSession):
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         forward = super().begin(plan, candidates, owner)
-        if plan.beside is None:
+        if not isinstance(plan.beside, Beside):
             return forward
         calls = [call for call in forward.calls if call.columns is None or call.columns.shape[1]]
         beside = self._beside(plan.beside, forward.keys)

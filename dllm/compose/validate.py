@@ -108,7 +108,7 @@ def _kind(folder: Path) -> str:
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
 # come early.
-BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap", "flash_verify", "none")
+BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap", "flash_verify", "linear_spec", "none")
 
 
 def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str | None:

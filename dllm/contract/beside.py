@@ -1,6 +1,6 @@
-"""Rows that a forward computes beside what a cache keeps: decided columns, drafts, and masks of the same positions.
+"""Where drafts lie in a forward: beside what a cache keeps, or in their own columns.
 
-None of them is kept, so a draft that is refused leaves no trace.
+Neither is on the canvas, so a draft that is refused leaves no trace there.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class Beside(Rowwise):
         return Beside(lying[:, :width], number[:, :width], masks[:, :width], drafts)
 
     @property
+    def sources(self) -> None:
+        """Each draft is predicted by a row of its own."""
+
+    @property
     def sees(self) -> Tensor:
         """Which rows see which [B, n, n]. Each sees every position once: of drafts up to its own number the draft, of
         later ones the mask. A mask sees itself instead of its draft, and decided rows see no drafts."""
@@ -55,3 +59,19 @@ class Beside(Rowwise):
     def on(self, canvas: Canvas, tokens: Tensor) -> Canvas:
         """The canvas with the drafts, which are ``tokens`` [B, L], where they lie."""
         return replace(canvas, tokens=torch.where(self.drafts > 0, tokens, canvas.tokens))
+
+
+@dataclass(frozen=True)
+class InPlace(Rowwise):
+    """Drafts in their own columns, as if they were decided."""
+
+    drafts: Tensor  # [B, L] their numbers, from 1 (0: none); papers: draft tokens
+    judged: Tensor  # [B] rows whose forward is causal, and judges them
+    sources: Tensor  # [B, L] the column whose row predicts each column
+
+    def on(self, canvas: Canvas, tokens: Tensor) -> Canvas:
+        """The canvas with the drafts, which are ``tokens`` [B, L]. Where they are judged they count as decided, so that
+        nothing of the forward takes them for masks."""
+        laid = self.drafts > 0
+        masked = canvas.masked & ~(laid & self.judged[:, None])
+        return replace(canvas, tokens=torch.where(laid, tokens, canvas.tokens), masked=masked)

@@ -43,8 +43,9 @@ class SamplerTraits(Traits):
     # it may offer several candidates, the first of which has every mask of the others, because caches plan by it
     branches: bool = False
     plans_ahead: bool = False  # its step says what it will commit in its next turn
-    # what it says so are drafts, to be verified by a forward in which they lie beside their masks
-    verifies: bool = False
+    # what it says so are drafts, to be verified by a forward in which they lie ``beside`` their masks, or ``in_place``:
+    # in their own columns, as if they were decided (empty: it makes none)
+    verifies: str = ""
     tempered: bool = False  # confidences come from the tempered distribution (Dream's convention)
     # its step asks the device, such as how many steps there are, so a turn with it cannot be recorded
     syncs: bool = False
@@ -77,7 +78,7 @@ class CacheTraits(Traits):
     committed: bool = False  # forwards compute the open blocks' committed positions too
     branches: bool = False  # several candidates of a row
     shadows: bool = False  # extra queries that stand in for committed tokens
-    verifies: bool = False  # it verifies what a sampler drafts, and serves no other sampler
+    verifies: str = ""  # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
     # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
     exposes_attention: bool = False
     kinds: frozenset[str] = frozenset(

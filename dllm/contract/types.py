@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
-from dllm.contract.beside import Beside
+from dllm.contract.beside import Beside, InPlace
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits, Lookup
@@ -93,7 +93,7 @@ class Scores:
     lookup: Lookup | None = None  # None: no part asked for it
     repropose: Reproposer | None = None  # proposals anew among fewer tokens (None: no row is under a constraint)
     attention: AttentionWeights | None = None  # None: no part asked for it; papers: attention map
-    # [N, L] numbers of the drafts that lay beside a mask, from 1, 0 elsewhere (None: there were none); papers: draft
+    # [N, L] numbers of the drafts that lay in the forward, from 1, 0 elsewhere (None: there were none); papers: draft
     # tokens
     drafts: Tensor | None = None
 
@@ -280,8 +280,8 @@ class ForwardPlan(Rowwise):
     keys: Tensor
     shapes: Shapes  # how wide the forward may be
     state: State  # changed entries of what the policy remembers [B, ...]
-    # query tokens that are computed and not kept (None: there are none)
-    beside: Beside | None = field(default=None, kw_only=True)
+    # where drafts lie: in query tokens that are computed and not kept, or in their own columns (None: there are none)
+    beside: Beside | InPlace | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

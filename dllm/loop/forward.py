@@ -164,7 +164,7 @@ class Forward:
         wanted: Tensor,
         constrained: bool,
     ) -> Scores:
-        scored, columns, at = self._columns(canvas, blocks, hidden, wanted)
+        scored, columns, at = self._columns(canvas, blocks, plan, hidden, wanted)
         read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
         again = None
         if constrained:
@@ -178,13 +178,14 @@ class Forward:
         return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
 
     def _columns(
-        self, canvas: Canvas, blocks: BlockState, hidden: HiddenStates, wanted: Tensor
+        self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: HiddenStates, wanted: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Which of the ``wanted`` [N, L] are scored [N, L] (those that were computed), their columns [N, r], and the
         hidden rows that predict them [N or 2N, r]."""
+        sources = None if plan.beside is None else plan.beside.sources
         place, halves = hidden.place, len(hidden.first) // len(canvas.row_id)
         places = [None] * halves if place is None else place.split(len(canvas.row_id))
-        slots, scored = [self._slot(canvas, place) for place in places], wanted
+        slots, scored = [self._slot(canvas, place, sources) for place in places], wanted
         for slot, place in zip(slots, places, strict=True):
             scored = scored if place is None or slot is None else scored & (slot >= 0)
         in_blocks = all(need.region == "block" for need in self.needs)
@@ -212,15 +213,17 @@ class Forward:
             lookup = self.proposer.lookup(columns, rows, weight, self.model.config.logit_scale)
         return HeadOutput(found, rows, self.model.logits, None, lookup)
 
-    def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
+    def _slot(self, canvas: Canvas, place: Tensor | None, source: Tensor | None) -> Tensor | None:
         """Index of the hidden row that predicts each column [N, L]; -1: not computed; None: in order.
 
         With a prediction shift it is the one of the column before; the first position of a canvas row predicts itself.
+        source: where the plan says which row that is (``InPlace``).
         """
         config = self.model.config
-        if config.prediction_shift == 0 and config.seed_shift is None:
-            return place
-        source = config.sources(canvas.masked & canvas.valid, canvas.start)
+        if source is None:
+            if config.prediction_shift == 0 and config.seed_shift is None:
+                return place
+            source = config.sources(canvas.masked & canvas.valid, canvas.start)
         return source if place is None else place.gather(1, source)
 
     def _hidden(

@@ -37,7 +37,7 @@ class Wrapper(Sampler):
                 f"{name_of(inner)} takes two for each of its steps. Use sampler/inner=confidence."
             )
         self.inner = inner
-        self.traits = inner.traits.but(stateless=False, verifies=False, **own_traits(type(self)))
+        self.traits = inner.traits.but(stateless=False, verifies="", **own_traits(type(self)))
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -83,7 +83,7 @@ def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[
     for name, cache in track(caches.items(), f"{model.name}, {sampler}", len(caches), console=Console(stderr=True)):
         schedule = schedule_of(cache)
         if (name == "dkv_greedy") != (sampler == "order"):
-            continue  # ``flash_verify``, which serves its own sampler alone, is refused below
+            continue  # caches that serve their own sampler alone are refused below
         try:
             one = column(model, cache, sampler, block, items, schedule)
         except UserError:

@@ -102,7 +102,7 @@ def beside(part: str) -> str:
     group, _, name = part.partition("=")
     if group != "cache":
         return ""
-    rules = {"dkv_greedy": "order", "flash_verify": "flash_verify"}
+    rules = {"dkv_greedy": "order", "flash_verify": "flash_verify", "linear_spec": "linear_spec"}
     rule = [f"sampler={rules[name]}"] if name in rules else []
     return " ".join([*rule, *["blocks.block_length=8"] * ("block_length" in configurations(group, name)["blocks"])])
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.analysis.measures import quantile
 from dllm.analysis.parallelism import Points, accuracy_under_parallelism, fast_enough
+from dllm.errors import name_of
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle
@@ -86,6 +87,7 @@ KNOBS: dict[str, Knob] = {
     "joint_threshold": Knob("threshold", SURE),
     "klass": Knob("threshold", SURE),
     "learn2pd": Knob("threshold", (0.99, 0.96, 0.9, 0.7)),
+    "linear_spec": Knob("threshold", (0.3, 0.6, 0.9)),
     "localleap": Knob("relaxed_threshold", (0.85, 0.75, 0.6, 0.4)),
     "lopa": Knob("threshold", SURE),
     "order": Knob("per_step", OFTEN, {"positions": "left_to_right"}),
@@ -154,7 +156,7 @@ class Sweep:
                 self.refused.append(f"{name}: {error}")
 
     def _decoded(self, sampler: Sampler) -> tuple[list[Result], Setting]:
-        cache = "flash_verify" if sampler.traits.verifies else "none"
+        cache = name_of(sampler) if sampler.traits.verifies else "none"
         decoder = Decoder(self.model, sampler, cache=cache, eos="none", gen_length=ANSWER, batch_size=BATCH)
         prompts: list[Prompt] = [item.messages for item in self.items]
         rows = decoder(prompts)

@@ -36,12 +36,14 @@ from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff")
 # Tried in turn, until the part in question works with them.
 OTHERS = [
     {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "none"}
     for sampler in ("confidence", "order") for blocks in ("fixed", "whole")
-] + [{"sampler": "flash_verify", "blocks": "whole", "cache": "flash_verify", "eos": "none"}]  # fmt: skip
+] + [
+    {"sampler": name, "blocks": "whole", "cache": name, "eos": "none"} for name in ("flash_verify", "linear_spec")
+]  # fmt: skip
 
 
 def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]:

@@ -168,7 +168,8 @@ def test_what_is_infilled_is_a_text_with_what_was_given(combination: Combination
 def plain() -> Iterator[Combination]:
     """Combinations that take nothing back and cut no text at a number of tokens, and whose sampler judges a position by
     what this forward says of it."""
-    others = {*TAKE_BACK, *READS_LOGITS, "freedave", "scout", "flash_verify"}  # drafts are others, or fewer
+    others = {*TAKE_BACK, *READS_LOGITS}
+    others |= {"freedave", "scout", "flash_verify", "linear_spec"}  # drafts are others, or fewer
     others |= {"oracle"}  # which writes its own tokens
     others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
     others |= {"groups"}  # which ranks positions forwards before it commits them

@@ -135,9 +135,10 @@ def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
 FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 
 
-@pytest.mark.parametrize(
-    "cache", [name for name in choices("cache") if name not in ("dkv_greedy", "finished", "flash_verify")]
-)
+OF_THEIR_OWN = ("dkv_greedy", "finished", "flash_verify", "linear_spec")  # caches of certain samplers or models
+
+
+@pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in OF_THEIR_OWN])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:
     blocks = {"elastic": "whole", "flash_dllm": "whole", "window": "whole", "sliding": "sliding"}.get(cache, "fixed")

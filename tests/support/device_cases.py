@@ -35,6 +35,7 @@ from dllm.record.results import Result
 from dllm.samplers.confidence import Confidence
 
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4")
+VERIFIERS = ("flash_verify", "linear_spec")  # samplers whose drafts the cache of the same name verifies
 PARTS = ("sampler", "blocks", "cache", "eos")
 PROMPTS, LENGTHS = ([62, 51, 25, 55], [62, 50]), (7, 4)
 HOT = Sampling(temperature=[0.8, 0.0])  # both ways of proposing in one batch
@@ -158,7 +159,7 @@ def frequencies() -> str:
 def samplers() -> Iterator[Case]:
     """Every sampler, at temperature 0 in one row and above it in the other."""
     for name in choices("sampler"):
-        case = Case(f"sampler={name}", name, cache=name if name == "flash_verify" else "none", sampling=HOT)
+        case = Case(f"sampler={name}", name, cache=name if name in VERIFIERS else "none", sampling=HOT)
         yield case if taken(case) else replace(case, sampling=Sampling())  # some are for the argmax alone
     variants: dict[str, list[dict[str, Any]]] = {
         "static": [{"score": score} for score in ("random", "margin", "entropy")] + [{"steps": 6}],
@@ -203,7 +204,7 @@ def schedules() -> Iterator[Case]:
 def caches() -> Iterator[Case]:
     """Every cache on both kinds of model, with the samplers that ask most of one: branches, shadows, an order."""
     rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino",
-             "flash_verify": "flash_verify"}  # fmt: skip
+             **{name: name for name in VERIFIERS}}  # fmt: skip
     for name, kind in product(choices("cache"), MODELS):
         rule, schedule = rules.get(name, "confidence"), "sliding" if name == "sliding" else "fixed"
         if allowed(Combination(rule, schedule, name, model=kind)):

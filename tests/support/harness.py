@@ -83,6 +83,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "entropy"): {"recent": 3},
     ("cache", "flash_dllm"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
     ("cache", "flash_verify"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    ("cache", "linear_spec"): {"window_length": 5},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
     ("cache", "sliding"): {"prefix_window": 2},

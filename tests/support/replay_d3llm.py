@@ -42,8 +42,8 @@ def d3llm(params: Case) -> CaseParts:
 class OwnRow(Forward):
     """A shifted model shifts within the columns that a forward computes: the first of them predicts itself."""
 
-    def _slot(self, canvas: Canvas, place: Tensor | None) -> Tensor | None:
-        slot = super()._slot(canvas, place)
+    def _slot(self, canvas: Canvas, place: Tensor | None, source: Tensor | None) -> Tensor | None:
+        slot = super()._slot(canvas, place, source)
         return slot if slot is None or place is None else torch.where(slot < 0, place, slot)
 
 

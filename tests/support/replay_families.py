@@ -7,6 +7,7 @@ Here these rows ride along with a forward that decides. Where a field counts suc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import replay_causal
@@ -16,7 +17,9 @@ from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
+from dllm.cache.linear_spec import DraftWindow
 from dllm.cache.none import NoCache
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
@@ -27,10 +30,10 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
 from dllm.models.visibility import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.linear_spec import LinearSpec
 from dllm.samplers.prophet import given
 from dllm.samplers.static import Static
 
@@ -243,47 +246,41 @@ def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     return [fields | ({} if way[0] is NoCache else {"forward_tokens": [*found.computed, block]})]
 
 
+class DraftsSeen(LinearSpec):
+    """Remembers what each causal forward judged: the token that a draft begins with, and the drafts."""
+
+    traits = LinearSpec.traits
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self.seen: list[list[int]] = []
+
+    def step(self, view: View, state: State) -> Step:
+        step, laid = super().step(view, state), view.scores.drafts
+        if laid is not None and bool(step.commit.any()):
+            first = int((laid > 0).long().argmax())
+            self.seen.append([int(view.canvas.tokens[0, first - 1]), *state["draft"][laid > 0].tolist()])
+        return step
+
+
 def linear_speculation(row: Case, folder: Path, way: Way) -> Fields:
-    """Drafts that see one another, judged by one causal forward, over whole canvases. The answer may overrun its
-    length."""
-    params, prompt = row["params"], list(row["prompt"])
-    length, block, threshold = params["max_new_tokens"], params["block_length"], params["threshold"]
-    model = model_of(folder, way[1], block, ContextCausal)
-    fields: Fields = {"kinds": ["prefill"], "forward_tokens": [len(prompt)], "drafts": [], "accepted": []}
-    tokens, follows = prompt, int(whole_logits(model, prompt, 0)[-1].argmax())
-    while EOS not in tokens[len(prompt) :] and len(tokens) < len(prompt) + length:
-        draft = drafted(model, tokens, [follows, *[MASK] * (block - 1)], threshold, fields)
-        judged = whole_logits(model, tokens + draft, 0)[len(tokens) :].argmax(-1).tolist()
-        same = [said == token for said, token in zip(judged, draft[1:], strict=False)]
-        accepted = (same.index(False) if False in same else len(same)) + 1
-        fields["kinds"].append("causal")
-        fields["drafts"].append(draft)
-        fields["accepted"].append(accepted)
-        tokens, follows = tokens + draft[:accepted], judged[accepted - 1]
-        tokens = tokens + [EOS] * (follows == EOS)
-    if EOS in tokens[len(prompt) :]:
-        tokens = tokens[: tokens.index(EOS, len(prompt)) + 1]
-    count = len(fields["kinds"])
-    widths = [len(prompt)] + [block] * (count - 1)
-    return fields | {"tokens": tokens, "nfe": count, "forward_tokens": widths}
-
-
-def drafted(model: Transformer, tokens: list[int], block: list[int], threshold: float, fields: Fields) -> list[int]:
-    """The block without masks: all at once at threshold 0, else what reaches it, and the best, until none is left."""
-    while MASK in block:
-        fields["kinds"].append("two-way")
-        p, said = whole_logits(model, tokens + block, len(tokens))[len(tokens) :].double().softmax(-1).max(-1)
-        open_ = torch.tensor([token == MASK for token in block])
-        best = argmax_mask(p[None], open_[None])[0]
-        block = torch.where(open_ & ((p >= threshold) | best), said, torch.tensor(block)).tolist()
-    return block
-
-
-def whole_logits(model: Transformer, tokens: list[int], start: int) -> Tensor:
-    """Logits [L, V]: causal, but for the block that begins at ``start`` and holds masks."""
-    ids = torch.tensor([tokens])
-    with torch.inference_mode():
-        return model.head(model.encode(ids, None, ids == MASK if start else None, start))[0]
+    """The published answer may overrun its length, and lacks the token that follows the last draft."""
+    params, start = row["params"], len(row["prompt"])
+    length, block = params["max_new_tokens"], params["block_length"]
+    rule = DraftsSeen(params["threshold"])
+    parts = CaseParts(rule, Sliding(block), DraftWindow(block), StopFront(), PLAIN)
+    model = model_of(folder, way[1], 32, ContextCausal)
+    (found,) = decoded(model, [row], [length + 2 * block], parts, IDS)
+    decided = list(accumulate(map(len, found.committed)))
+    turns = next((turn for turn, count in enumerate(decided, 1) if count > length), len(decided))
+    tokens = found.tokens[: start + decided[turns - 1]]
+    tokens = tokens[: tokens.index(EOS, start) + 1] if EOS in tokens[start:] else tokens[:-1]
+    kinds = ["prefill" if forced else "causal" if commit else "two-way"
+             for forced, commit in zip(found.forced[:turns], found.committed, strict=False)]  # fmt: skip
+    judged = kinds.count("causal")
+    accepted = [len(commit) for kind, commit in zip(kinds, found.committed, strict=False) if kind == "causal"]
+    return {"tokens": tokens, "nfe": turns, "kinds": kinds, "forward_tokens": found.computed[:turns],
+            "drafts": rule.seen[:judged], "accepted": accepted}  # fmt: skip
 
 
 METHODS = {"a2d_mdlm": a2d_mdlm, "a2d_bd3lm": a2d_bd3lm, "rnd1": rnd1, "fastdllm_v2": fastdllm_v2,

@@ -1,0 +1,102 @@
+"""The exact cache of causal text, with a window of masks behind it that sees itself both ways (linear speculation).
+
+What each forward computes is told by Nemotron-Labs-Diffusion's modeling_nemotron_labs_diffusion.py:
+linear_spec_generate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.passes import ForwardPass
+from dllm.common.rowwise import Owner
+from dllm.contract import ForwardPlan, Need, State
+from dllm.contract.beside import InPlace
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import Rule
+from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.models.config import ModelConfig
+from dllm.models.visibility import AttentionKind, AttentionOrder, ContextCausal, columns_of
+
+
+@dataclass(frozen=True)
+class CausalThenWindow(AttentionKind):
+    """Causal up to the last column before the first mask, which sees all that is computed behind it, as the masks do.
+    Without masks among what is computed, all of it is causal."""
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, length = columns_of(masked), masked.shape[1]
+        first = torch.where(masked, columns, length).amin(1, keepdim=True)
+        return AttentionOrder(columns, torch.where(columns >= first - 1, length, columns))
+
+
+class DraftWindow(Buffered):
+    """A forward drafts or judges, each row as its drafts stand. A window is the last decided column and the masks
+    behind it, ``window_length`` columns in all. A forward that drafts computes the window alone, and keeps nothing.
+    When each of its masks has a draft, a causal forward computes the window with the drafts: the row before a column
+    judges it, and that of the last draft decides one more. The rows of drafts that are right are final. A forward of
+    what is new and decided without drafts (the prompt) decides the first position behind it.
+    """
+
+    traits = Buffered.traits.but(
+        kinds=frozenset({ContextCausal.name}), verifies="in_place", shadows=False, exposes_attention=False
+    )
+
+    def __init__(self, window_length: int = 32) -> None:
+        in_range("cache.window_length", window_length, 2, advice="The last decided column counts.")
+        self.window_length = window_length
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        kind = setting.model.attention
+        if kind.name not in self.traits.kinds:
+            raise IncompatibleParts(
+                f"cache={name_of(self)} needs decided rows that are causal and predict the next token, as those of "
+                f"Nemotron-Labs-Diffusion and NBDiff; the attention of {setting.model.architecture} is "
+                f"{kind.is_called}. Use sampler=confidence."
+            )
+        super().check(setting, sampler, needs)
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return DraftSession(self, canvas, replace(config, attention=CausalThenWindow()), False)
+
+    def state(self, canvas: Canvas) -> State:
+        """exact [B, L]: columns computed causally. tokens [B, L]: what they held, drafts included."""
+        return {"exact": canvas.no_positions, "tokens": canvas.tokens}
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        canvas, columns = view.canvas, view.canvas.columns
+        masked = canvas.masked & canvas.valid
+        first = torch.where(masked, columns, len(columns)).amin(1, keepdim=True)
+        known, last = canvas.valid & (columns < first), columns == first - 1
+        exact = view.state["exact"] & known & (canvas.tokens == view.state["tokens"])
+        run = canvas.undecided & (columns >= first) & ((~masked & (columns >= first)).cumsum(1) == 0)
+        window = run & view.blocks.in_open & (columns < first + self.window_length - 1)
+        fresh = ((known & ~exact & ~last).any(1) | ~exact.any(1))[:, None]  # decided text that no row stands for
+        laid = window & (view.next_positions > 0) & ~fresh
+        judges = fresh | ~(window & ~laid).any(1, keepdim=True)
+        drafts, behind = laid * laid.cumsum(1), first + laid.sum(1, keepdim=True)
+        blank = (columns == 0) & (first == 0)  # without a prompt, a mask predicts itself
+        live = torch.where(judges, (known & ~exact) | laid | blank, last | window)
+        committable = torch.where(judges, laid | (run & (columns == behind)), window & ~laid)
+        plan = view.plan(
+            live, committable=committable, forced=fresh & run & (columns == first), keys=canvas.valid & (exact | live),
+            state={"exact": torch.where(judges, exact | (live & ~blank), exact & ~last), "tokens": canvas.tokens},
+        )  # fmt: skip
+        shift = torch.where(judges, 1, view.config.prediction_shift)
+        sources = (columns_of(masked) - shift).clamp(min=0)
+        return replace(plan, beside=InPlace(drafts, judges[:, 0], sources))
+
+
+class DraftSession(BufferSession):
+    """Remembers what the columns of a forward held, drafts included."""
+
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+        forward = super().begin(plan, candidates, owner)
+        return replace(forward, noted={**forward.noted, "tokens": candidates.tokens})
