@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
+from dllm.models.own_class import FAMILY
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
@@ -91,8 +93,11 @@ def inspect_checkpoint(
         return Report(folder, (str(error),))
     problems, left_out, found, model = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
-    total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
     stored = found.tensors.values()
+    if config.family == FAMILY:
+        total = sum(prod(tensor.shape) for tensor in stored)
+    else:
+        total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
     dtypes, files = Counter(tensor.dtype for tensor in stored), {tensor.file for tensor in stored}
     return Report(
         folder, (*problems, *more), (*config.warnings, *left_out, *_notes(config, tokenizer)), config, tokenizer, ids,
@@ -107,6 +112,11 @@ def _weights(
     """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
     many to count)."""
     found, model = Contents({}), None
+    if config.family == FAMILY:  # its class alone knows its tensors
+        try:
+            return [], (), read_contents(folder), None
+        except UserError as error:
+            return [str(error)], (), found, None
     try:
         found = read_contents(folder)
         check_sizes(config, found.tensors)

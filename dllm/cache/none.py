@@ -19,6 +19,7 @@ from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, NoCacheMemory
+from dllm.models.own_class import OWN_CLASS
 from dllm.models.visibility import CAUSAL
 
 
@@ -27,7 +28,7 @@ class NoCache(Pruning):
 
     traits = Pruning.traits.but(
         regions=frozenset({"block", "suffix", "ahead", "answer"}),
-        kinds=CAUSAL | {"full"},
+        kinds=CAUSAL | {"full", OWN_CLASS.name},
         committed=True,
         branches=True,
         shadows=True,

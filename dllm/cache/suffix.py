@@ -71,6 +71,11 @@ class Pruning(Cache):
                 f"{name_of(setting.blocks)} has a single block, whose window would come to columns that stay left out."
             )
         super().check(setting, sampler, needs)
+        if self.prunes and setting.model.attention.sealed:
+            raise IncompatibleParts(
+                f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "
+                f"{setting.model.attention.is_called}, and the class counts positions without gaps."
+            )
         if self.prunes and setting.model.attention.name != "full":
             raise IncompatibleParts(
                 f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "

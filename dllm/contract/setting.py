@@ -74,6 +74,9 @@ class Setting:
             raise UserError(
                 f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence."
             )
+        if kind.sealed and any(need.attention or "shadow" in need.statistics for need in needs):
+            raise UserError(f"{name} reads attention, or computes extra rows beside the canvas, but this model is "
+                            f"{kind.is_called}. Use sampler=confidence.")  # fmt: skip
         if not kind.judges and any(need.committed for need in needs):
             raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
                             "sampler=confidence.")  # fmt: skip

@@ -109,7 +109,7 @@ class Forward:
     def streams(self) -> bool:
         """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
-        return self.network is self.model
+        return self.network is self.model and self.model.streams
 
     @property
     def ids(self) -> Ids:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Never
 
 import torch
+from torch import nn
 
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
@@ -21,7 +22,9 @@ from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
+from dllm.models.own_class import FAMILY
 from dllm.models.quantize import check_quantize
+from dllm.models.shared import config_of, sharing, tokenizer_of
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -80,7 +83,8 @@ def locate(path: str | Path, weights: bool = True) -> Path:
 
 
 def load(
-    path: str | Path,
+    path: str | Path | nn.Module,
+    tokenizer: Any = None,
     device: str = "cpu",
     dtype: str | torch.dtype = "float32",
     mask_id: int | None = None,
@@ -91,26 +95,39 @@ def load(
     attention_block: int | None = None,
     **unknown: Never,
 ) -> Model:
-    """Load a shipped model, a local folder or a hub id for decoding.
+    """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
 
-    device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is none). dtype: of
-    weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch``, ``auto`` (Triton on
-    GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize: ``int8``, ``int4``
-    or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU in oneDNN's layout, which
-    is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights.
+    path: a name, a folder, a hub id, or the object, whose weights are shared (``dllm.models.shared``): of what follows
+    only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as transformers
+    has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is
+    none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch``,
+    ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize:
+    ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU in oneDNN's
+    layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the
+    weights.
     attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
     Raises UserError when something does not fit, where possible before weights are read.
     """
     for name in unknown:
         known = [entry for entry in signature(load).parameters if entry != "unknown"]
         raise unknown_argument("load", name, unknown[name], known)
+    if isinstance(path, nn.Module):
+        return _of_object(path, tokenizer, mask_id, attention_block)
+    tokenizer_of(tokenizer)  # refuses a device in its place
+    if tokenizer is not None:
+        raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, tokenizer, ids, name = describe(path, mask_id, attention_block)
+    _, config, words, ids, name = describe(path, mask_id, attention_block)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora = read_adapter(adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
+    if config.family == FAMILY:
+        from dllm.models.masked_lm import load_masked_lm
+
+        network = load_masked_lm(folder, config, resolve_device(place), kind)
+        return Model(network, config, words, ids, name, folder)
     invariant = kernels == INVARIANT
     with load_progress(name) as watch:
         transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, watch)
@@ -120,7 +137,18 @@ def load(
     if invariant:
         transformer.become_invariant()
     lora_folder = None if lora is None else lora.folder
-    return Model(transformer, config, tokenizer, ids, name, folder, quantize, lora_folder, kernels)
+    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels)
+
+
+def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None) -> Model:
+    """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
+    came from, or this one."""
+    words = tokenizer_of(tokenizer)
+    config, ids = resolve_ids(config_of(model, attention_block), words, mask_id)
+    for sentence in config.warnings:
+        warn_once(f"{type(model).__name__}: {sentence}")
+    came_from = Path(getattr(model.config, "name_or_path", "") or ".")
+    return Model(sharing(model, config), config, words, ids, came_from.resolve().name, came_from)
 
 
 def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:
@@ -128,6 +156,11 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
     it adapts what the model lacks, or has in another shape."""
     if adapter is None:
         return None
+    if config.family == FAMILY:
+        raise UserError(
+            f"model.adapter={adapter}: a {config.architecture} is run through its own class, which has other names. "
+            "Merge the adapter by peft's merge_and_unload, and save the model."
+        )
     found = Adapter.read(adapter)
     with torch.device("meta"):
         shapes = published_shapes(Transformer(config))
@@ -182,6 +215,14 @@ def check_numbers(
                 "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
                 f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
             )
+    if config.family == FAMILY:
+        if quantize is not None:
+            raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "
+                            "products are not ours. Set model.quantize=null.")  # fmt: skip
+        if kernels not in ("auto", "torch"):
+            raise UserError(f"kernels={kernels}: a {config.architecture} is run through its own class, which has none "
+                            "of our kernels. Use kernels=auto.")  # fmt: skip
+        return False
     triton = use_triton(kernels, device)
     check_invariant(kernels, quantize, "eager")
     check_quantize(quantize, config, dtype, device, triton)

@@ -20,6 +20,7 @@ from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
 from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
+from dllm.models.own_class import FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
@@ -81,6 +82,9 @@ class ModelConfig:
         another or asks for something no published checkpoint uses.
         """
         name = architecture_of(published)
+        if is_masked_lm(name):
+            refuse_quantised(published, FILE)
+            return ModelConfig(**masked_lm_fields(name, published), published=dict(published))
         if name not in FAMILIES:
             refuse_other_architecture(published, FILE)
             raise UserError(
@@ -159,6 +163,8 @@ class ModelConfig:
     @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
+        if self.family == FAMILY:
+            return ()  # its class reads them
         table = FAMILIES.get(self.architecture, ({},))[0]
         return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)
 
@@ -198,7 +204,7 @@ def architecture_of(published: Mapping[str, Any]) -> str:
     string where the file names no architecture that we know."""
     values = read_keys(tables.ARCHITECTURE, published, FILE)
     names = values["architectures"]
-    if names and names[0] in FAMILIES:
+    if names and (names[0] in FAMILIES or is_masked_lm(names[0])):
         return str(names[0])
     if names and names[0] == "LlamaForCausalLM" and "SeedDiffcoderForCausalLM" in str(published.get("auto_map")):
         return "StableDiffcoderForCausalLM"  # as its older files say

@@ -62,9 +62,10 @@ class Tokenizer:
         mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
         ends = tuple(dict.fromkeys([known[text] for text in STOP_TOKENS if text in known] + _generation_eos(folder)))
         special_ids = _special_ids(backend, known, special_tokens, settings)
+        named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
         return Tokenizer(
             backend=backend, special_tokens=special_tokens, template=_template(folder, settings), mask_id=mask,
-            eos_id=known.get(special_tokens.get("eos_token", "")), stop_ids=tuple(end for end in ends if end != mask),
+            eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
             size=max(known.values(), default=-1) + 1,
         )  # fmt: skip

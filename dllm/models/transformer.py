@@ -183,6 +183,7 @@ class Transformer(nn.Module):
     """
 
     triton = False
+    streams = True  # several calls may run as one stream, layer by layer
     places: Places | None = None
 
     def __init__(self, config: ModelConfig) -> None:

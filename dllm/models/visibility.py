@@ -46,7 +46,7 @@ class AttentionKind:
     count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
     that rows which stand in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
     that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
-    column.
+    column. sealed: another class computes it, of which only logits are seen.
     """
 
     name: ClassVar[str] = "full"
@@ -56,6 +56,7 @@ class AttentionKind:
     causal: ClassVar[bool] = False
     judges: ClassVar[bool] = True
     everywhere: ClassVar[bool] = True
+    sealed: ClassVar[bool] = False
 
     @property
     def block(self) -> int | None:

@@ -79,6 +79,11 @@ class Runtime:
         cache, sampler, blocks = parts.cache, parts.sampler, parts.blocks
         if self.name == "auto":
             return
+        if config.attention.sealed and self.name != "eager":
+            raise UserError(
+                f"runtime={self.name} runs the layers of the model one by one, and this model is "
+                f"{config.attention.is_called}. Use runtime=eager."
+            )
         if self.lag and sampler.traits.branches:
             raise UserError(
                 f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "

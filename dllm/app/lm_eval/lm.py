@@ -69,7 +69,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if tokenizer is None:
             raise UserError(f"model {model['path']} has no tokenizer, and lm-eval speaks text. Choose another.")
         self.backbone = tokenizer
-        self.bundle = load(*weights_of(config))
+        self.bundle = load(**weights_of(config))
         self.likelihood = Likelihood(self.bundle, estimator)
         self.decoders: dict[RequestGroup, Decoder] = {}
         self.records: dict[RequestKey, dict[str, Any]] = {}

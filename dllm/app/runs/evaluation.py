@@ -109,7 +109,7 @@ class Evaluation:
     @property
     def model(self) -> bundle.Model:
         """With its weights, which the first call loads."""
-        return loaded_model(*weights_of(self.config, self.device))
+        return loaded_model(**weights_of(self.config, self.device))
 
     def environment(self) -> dict[str, Any]:
         """Where the samples are decoded. Loads the weights."""
@@ -249,11 +249,9 @@ def _stamped(task: Task) -> dict[str, str]:
 
 
 @lru_cache(maxsize=1)
-def loaded_model(
-    path: str, device: str, dtype: str, mask_id: int | None, kernels: str, quantize: str | None, pack: bool,
-    adapter: str | None, attention_block: int | None,
-) -> bundle.Model:  # fmt: skip
-    """The weights. The last ones stay loaded for the next cell of a sweep; no others do, since two may not fit."""
-    model = bundle.load(path, device, dtype, mask_id, kernels, quantize, pack, adapter, attention_block)
+def loaded_model(**named: Any) -> bundle.Model:
+    """The weights that ``weights_of`` names. The last ones stay loaded for the next cell of a sweep; no others do,
+    since two may not fit."""
+    model = bundle.load(**named)
     spare_threads(model.transformer)
     return model

@@ -122,7 +122,7 @@ class RunPlan:
 
     def load(self) -> bundle.Model:
         """Read the weights."""
-        loaded = bundle.load(*weights_of(self.config))
+        loaded = bundle.load(**weights_of(self.config))
         spare_threads(loaded.transformer)
         return loaded
 
@@ -164,18 +164,16 @@ class RunPlan:
         return fresh_folder(Path(self.options.output), datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
 
 
-def weights_of(
-    config: Mapping[str, Any], device: str | None = None
-) -> tuple[str, str, str, int | None, str, str | None, bool, str | None, int | None]:
+def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str, Any]:
     """The arguments of ``bundle.load``. device: an engine's choice; None: the configuration's.
 
     Weights are packed unless ``runtime=compile``, whose compiler cannot look into packed ones.
     """
     model = config["model"]
-    path, place, dtype = str(model["path"]), device or str(model["device"]), str(model["dtype"])
-    pack = config["runtime"] not in COMPILED
-    more = model["quantize"], pack, model["adapter"], model["attention_block"]
-    return path, place, dtype, model["mask_id"], str(config["kernels"]), *more
+    named = {name: str(model[name]) for name in ("path", "device", "dtype")}
+    more = {name: model[name] for name in ("mask_id", "quantize", "adapter", "attention_block")}
+    own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED}
+    return {**named, **more, **own, **({} if device is None else {"device": device})}
 
 
 def constraint_of(config: Mapping[str, Any]) -> Constraint | None:

@@ -25,7 +25,7 @@ def test_a_run_decodes_with_its_adapter_and_goes_on_with_no_other(run: Run, tiny
     assert plain.tokens != changed.tokens
     outcome = run("prompt=w1 w2", f"model.adapter={folder}", "name=one")
     config = composed_settings({"model.path": str(tiny), "model.adapter": str(folder)})
-    assert loaded_model(*weights_of(config)).adapter == folder  # as evaluations load it
+    assert loaded_model(**weights_of(config)).adapter == folder  # as evaluations load it
     assert outcome.code == 0 and [row["tokens"] for row in outcome.rows()] == [changed.tokens]
     adapted(tiny, folder, lora_alpha=50)  # its content counts, not its name
     again = run("prompt=w1 w2", f"model.adapter={folder}", "name=one")

@@ -1,0 +1,98 @@
+"""A model object of the user's, decoded with as it stands: ``load(model, tokenizer)``.
+
+Its weights are shared, not copied: a training loop evaluates what it holds, and every step of its optimiser shows at
+once. An object of a known family lends its tensors to our transformer; one of transformers' own masked language models
+is called itself (``dllm.models.masked_lm``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dllm.errors import UserError
+from dllm.models.config import FAMILIES, ModelConfig
+from dllm.models.masked_lm import MaskedLM, checked
+from dllm.models.names import Source, parameter_sources
+from dllm.models.own_class import FAMILY, is_masked_lm
+from dllm.models.tokenizer import Tokenizer
+from dllm.models.transformer import Transformer
+
+
+def config_of(model: nn.Module, attention_block: int | None) -> ModelConfig:
+    """The description of a model object. Raises UserError for one of no known family."""
+    own = getattr(model, "config", None)
+    if own is None or not hasattr(own, "to_json_string"):
+        raise UserError(
+            f"{type(model).__name__} is no model object of transformers: it has no config. Give load the model itself, "
+            "not what wraps it (DDP: .module; peft: .merge_and_unload()), or a folder."
+        )
+    published = {**json.loads(own.to_json_string()), "architectures": [architecture_of_object(model, own)]}
+    return ModelConfig.from_published(published).with_attention_block(attention_block)
+
+
+def architecture_of_object(model: nn.Module, own: Any) -> str:
+    """Of its config where that names a known family, else its class's name."""
+    named, called = list(getattr(own, "architectures", None) or []), type(model).__name__
+    if called in FAMILIES or is_masked_lm(called) or not named:
+        return called
+    return str(named[0])
+
+
+def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
+    """Our transformer on the weights of ``model``. Raises UserError where the object's tensors are others than those of
+    its family, or of several dtypes or devices."""
+    if config.family == FAMILY:
+        return checked(MaskedLM(model, config))
+    held: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
+    with torch.device("meta"):
+        ours = Transformer(config)
+    shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
+    for name, source in parameter_sources(ours).items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(ours.get_submodule(owner), leaf, shared(held, source, shapes[name], type(model).__name__))
+    if config.tied:
+        ours.lm_head.weight = ours.embed.weight
+    kinds = {(one.dtype, one.device) for name, one in ours.named_parameters() if not name.endswith("expert_bias")}
+    if len(kinds) > 1:
+        what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
+    return ours.eval()
+
+
+def shared(held: Mapping[str, Tensor], source: Source, shape: torch.Size, called: str) -> nn.Parameter:
+    """The object's own parameter, or rows of it as a view."""
+    tensor = held.get(source.name)
+    if tensor is None or type(tensor.data) is not Tensor or tensor.is_meta:
+        why = "has no plain tensor" if tensor is None else "holds no plain numbers in"
+        raise UserError(
+            f"{called} {why} {source.name}, where its family has its weights, so they cannot be shared. Save it with "
+            "save_pretrained and load the folder."
+        )
+    part = tensor if source.rows is None else tensor[slice(*source.rows)]
+    if part.shape != shape:
+        raise UserError(f"{called}: {source.name} has the shape {list(part.shape)}, and its config implies "
+                        f"{list(shape)}. Give load a model whose config is its own.")  # fmt: skip
+    if isinstance(part, nn.Parameter):
+        return part
+    return nn.Parameter(part.detach(), requires_grad=False)
+
+
+def tokenizer_of(tokenizer: Any) -> Tokenizer | None:
+    """Ours, from transformers' object. Raises UserError for one without files of the ``tokenizers`` package."""
+    if tokenizer is None or isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if not hasattr(tokenizer, "save_pretrained"):
+        raise UserError(
+            f"tokenizer={tokenizer!r} must be a tokenizer of transformers; it goes with a model object. A device is "
+            "named: load(path, device='cuda')."
+        )
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return Tokenizer.from_folder(Path(folder))
