@@ -24,7 +24,7 @@ from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
-from dllm.models.own_class import FAMILY
+from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
@@ -94,7 +94,7 @@ def inspect_checkpoint(
     problems, left_out, found, model = _weights(folder, config)
     tokenizer, ids, config, more = _tokens(folder, config, mask_id)
     stored = found.tensors.values()
-    if config.family == FAMILY:
+    if config.family == MASKED_LM_FAMILY:
         total = sum(prod(tensor.shape) for tensor in stored)
     else:
         total = 0 if model is None else sum(parameter.numel() for parameter in model.parameters())
@@ -112,7 +112,7 @@ def _weights(
     """Problems of the weight files, what is left out, their tensors, and the model without weights (None: it has too
     many to count)."""
     found, model = Contents({}), None
-    if config.family == FAMILY:  # its class alone knows its tensors
+    if config.family == MASKED_LM_FAMILY:  # its class alone knows its tensors
         try:
             return [], (), read_contents(folder), None
         except UserError as error:

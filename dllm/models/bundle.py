@@ -22,9 +22,9 @@ from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
-from dllm.models.own_class import FAMILY
+from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
-from dllm.models.shared import config_of, sharing, tokenizer_of
+from dllm.models.shared import object_config, sharing, tokenizer_of
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -123,7 +123,7 @@ def load(
     folder = locate(path)
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
-    if config.family == FAMILY:
+    if config.family == MASKED_LM_FAMILY:
         from dllm.models.masked_lm import load_masked_lm
 
         network = load_masked_lm(folder, config, resolve_device(place), kind)
@@ -144,7 +144,7 @@ def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
     words = tokenizer_of(tokenizer)
-    config, ids = resolve_ids(config_of(model, attention_block), words, mask_id)
+    config, ids = resolve_ids(object_config(model, attention_block), words, mask_id)
     for sentence in config.warnings:
         warn_once(f"{type(model).__name__}: {sentence}")
     came_from = Path(getattr(model.config, "name_or_path", "") or ".")
@@ -156,7 +156,7 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
     it adapts what the model lacks, or has in another shape."""
     if adapter is None:
         return None
-    if config.family == FAMILY:
+    if config.family == MASKED_LM_FAMILY:
         raise UserError(
             f"model.adapter={adapter}: a {config.architecture} is run through its own class, which has other names. "
             "Merge the adapter by peft's merge_and_unload, and save the model."
@@ -215,7 +215,7 @@ def check_numbers(
                 "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
                 f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
             )
-    if config.family == FAMILY:
+    if config.family == MASKED_LM_FAMILY:
         if quantize is not None:
             raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "
                             "products are not ours. Set model.quantize=null.")  # fmt: skip

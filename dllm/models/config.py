@@ -20,7 +20,7 @@ from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
 from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
-from dllm.models.own_class import FAMILY, is_masked_lm, masked_lm_fields
+from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
@@ -163,7 +163,7 @@ class ModelConfig:
     @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
-        if self.family == FAMILY:
+        if self.family == MASKED_LM_FAMILY:
             return ()  # its class reads them
         table = FAMILIES.get(self.architecture, ({},))[0]
         return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)

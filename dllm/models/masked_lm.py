@@ -22,8 +22,8 @@ from dllm.models.memory import Memory
 from dllm.models.own_class import own_class_of
 from dllm.models.transformer import RunLayer, Transformer, run_layer
 
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of logits; half precision: a tenth
-PROBE = 5  # tokens of the canvas on which padding is tried
+PADDING_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of logits; half precision: a tenth
+PROBED_TOKENS = 5  # tokens of the canvas on which padding is tried
 
 
 class MaskedLM(Transformer):
@@ -120,22 +120,24 @@ def load_masked_lm(folder: Path, config: Any, device: torch.device, dtype: torch
         if names:
             raise UserError(f"{folder}: tensor {sorted(map(str, names))[0]} {what}, so transformers would draw it at "
                             "random. Copy the checkpoint again.")  # fmt: skip
-    return checked(MaskedLM(lm.eval().requires_grad_(False).to(device), config))
+    return checked_padding(MaskedLM(lm.eval().requires_grad_(False).to(device), config))
 
 
-def checked(model: MaskedLM) -> MaskedLM:
+def checked_padding(model: MaskedLM) -> MaskedLM:
     """The model, if rows compute the same beside padding as alone. Raises UserError else: rows of a batch would depend
     on one another."""
-    tokens = torch.arange(2 * PROBE, device=model.device)[None] % model.config.vocab
-    seen = (torch.arange(2 * PROBE, device=model.device) < PROBE)[None]
+    tokens = torch.arange(2 * PROBED_TOKENS, device=model.device)[None] % model.config.vocab
+    seen = (torch.arange(2 * PROBED_TOKENS, device=model.device) < PROBED_TOKENS)[None]
     with torch.no_grad():
-        alone, padded = model.encode(tokens[:, :PROBE]), model.encode(tokens, seen)
+        alone, padded = model.encode(tokens[:, :PROBED_TOKENS]), model.encode(tokens, seen)
     called = type(model.lm).__name__
-    if alone.shape != (1, PROBE, model.config.vocab):
-        raise UserError(f"{called} gives logits of the shape {list(alone.shape)} for {PROBE} tokens, and must give one "
-                        f"row of {model.config.vocab} a token. Use another model.")  # fmt: skip
-    apart = float((alone - padded[:, :PROBE]).abs().max())
-    if not apart <= TOLERANCE.get(model.dtype, 0.1) * float(alone.abs().max().clamp(min=1)):
+    if alone.shape != (1, PROBED_TOKENS, model.config.vocab):
+        raise UserError(
+            f"{called} gives logits of the shape {list(alone.shape)} for {PROBED_TOKENS} tokens, and must give a row of "
+            f"{model.config.vocab} for each. Use another model."
+        )
+    apart = float((alone - padded[:, :PROBED_TOKENS]).abs().max())
+    if not apart <= PADDING_TOLERANCE.get(model.dtype, 0.1) * float(alone.abs().max().clamp(min=1)):
         raise UserError(
             f"{called} computes other logits beside padding than alone (by {apart:.1g}), so rows of a batch would "
             "depend on one another. Use a model that attends by its mask alone."

@@ -14,8 +14,8 @@ from dllm.errors import UserError, first_line, not_installed
 from dllm.models.agreement import FILE
 from dllm.models.visibility import AttentionKind
 
-FAMILY, SUFFIX = "masked_lm", "ForMaskedLM"
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+MASKED_LM_FAMILY, SUFFIX = "masked_lm", "ForMaskedLM"
+NEEDED_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 # Model types that count positions from behind the id of padding, as RoBERTa does.
 BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "esm", "ibert")
 
@@ -55,7 +55,7 @@ def masked_lm_fields(architecture: str, published: Mapping[str, Any]) -> dict[st
 
 def _fields(config: Any) -> dict[str, Any]:
     """FLOPs count three products in an MLP, as a gated one has; BERT's has two."""
-    sizes = {name: getattr(config, name, None) for name in SIZES}
+    sizes = {name: getattr(config, name, None) for name in NEEDED_SIZES}
     missing = [name for name, value in sizes.items() if not isinstance(value, int)]
     if missing or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
         why = f"has no {missing[0]}" if missing else "is no plain encoder"
@@ -63,8 +63,9 @@ def _fields(config: Any) -> dict[str, Any]:
                         "language model such as BertForMaskedLM or ModernBertForMaskedLM.")  # fmt: skip
     width, heads = config.hidden_size, config.num_attention_heads
     return {
-        "family": FAMILY, "width": width, "layers": config.num_hidden_layers, "heads": heads, "kv_heads": heads,
-        "head_dim": width // heads, "mlp_width": getattr(config, "intermediate_size", None) or 4 * width,
+        "family": MASKED_LM_FAMILY, "width": width, "layers": config.num_hidden_layers,
+        "heads": heads, "kv_heads": heads, "head_dim": width // heads,
+        "mlp_width": getattr(config, "intermediate_size", None) or 4 * width,
         "vocab": config.vocab_size, "max_length": config.max_position_embeddings - _offset(config),
         "eps": 1e-12, "theta": 0.0, "mask_id": getattr(config, "mask_token_id", None),
         "eos_id": getattr(config, "eos_token_id", None), "pad_id": config.pad_token_id, "attention": OWN_CLASS,

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
-from dllm.models.masked_lm import MaskedLM, checked
+from dllm.models.masked_lm import MaskedLM, checked_padding
 from dllm.models.names import Source, parameter_sources
-from dllm.models.own_class import FAMILY, is_masked_lm
+from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 
 
-def config_of(model: nn.Module, attention_block: int | None) -> ModelConfig:
+def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
     """The description of a model object. Raises UserError for one of no known family."""
     own = getattr(model, "config", None)
     if own is None or not hasattr(own, "to_json_string"):
@@ -48,8 +48,8 @@ def architecture_of_object(model: nn.Module, own: Any) -> str:
 def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     """Our transformer on the weights of ``model``. Raises UserError where the object's tensors are others than those of
     its family, or of several dtypes or devices."""
-    if config.family == FAMILY:
-        return checked(MaskedLM(model, config))
+    if config.family == MASKED_LM_FAMILY:
+        return checked_padding(MaskedLM(model, config))
     held: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     with torch.device("meta"):
         ours = Transformer(config)

@@ -16,7 +16,7 @@ from dllm.analysis.checkpoint import inspect_checkpoint
 from dllm.compose.parts import choices
 from dllm.constraints.kinds import Regex
 from dllm.models import own_class
-from dllm.models.masked_lm import MaskedLM, checked
+from dllm.models.masked_lm import MaskedLM, checked_padding
 from tests.support.harness import OPTIONS, build
 from tests.support.masked_lms import MASKED_LMS, make_masked_lm, masked_lm
 
@@ -151,7 +151,7 @@ def test_a_network_whose_rows_see_padding_is_refused() -> None:
     lm.forward = lambda input_ids, attention_mask: forward(input_ids=input_ids)
     config = type("Config", (), {"vocab": 64})
     with pytest.raises(UserError, match="computes other logits beside padding than alone"):
-        checked(MaskedLM(lm, config))
+        checked_padding(MaskedLM(lm, config))
 
 
 def test_without_transformers_it_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyte
 def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading weights is an error."""
 
-    def load(*arguments: Any) -> None:
+    def load(*arguments: Any, **options: Any) -> None:
         raise AssertionError("weights were read")
 
     monkeypatch.setattr(bundle, "load", load)
