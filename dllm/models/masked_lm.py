@@ -133,8 +133,8 @@ def checked_padding(model: MaskedLM) -> MaskedLM:
     called = type(model.lm).__name__
     if alone.shape != (1, PROBED_TOKENS, model.config.vocab):
         raise UserError(
-            f"{called} gives logits of the shape {list(alone.shape)} for {PROBED_TOKENS} tokens, and must give a row of "
-            f"{model.config.vocab} for each. Use another model."
+            f"{called} gives logits of the shape {list(alone.shape)} for {PROBED_TOKENS} tokens, and must give "
+            f"a row of {model.config.vocab} for each. Use another model."
         )
     apart = float((alone - padded[:, :PROBED_TOKENS]).abs().max())
     if not apart <= PADDING_TOLERANCE.get(model.dtype, 0.1) * float(alone.abs().max().clamp(min=1)):
