@@ -68,13 +68,16 @@ class Decoder:
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
-        runtime: Runtime | str = "auto", constraint: Constraint | None = None, **options: Any,
+        runtime: Runtime | str = "auto", constraint: Constraint | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None, **options: Any,
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
         if batch_size < 1:
             raise UserError(f"batch_size={batch_size} must be at least 1.")
-        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, gen_length, chat)
+        self.prompts = Prompts(
+            model.config, model.tokenizer, model.ids, model.name, gen_length, chat, chat_template_kwargs or {}
+        )
         named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
         names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
         built: dict[str, Any] = {group: part(group, one) for group, one in named.items()}

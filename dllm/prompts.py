@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest
+from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.models.ids import Ids
+from dllm.models.token_tables import SPECIAL_TOKEN_KEYS
 
 if TYPE_CHECKING:
     from dllm.models.config import ModelConfig
@@ -52,7 +54,21 @@ class Prompts:
     name: str
     gen_length: int  # masks behind a prompt
     chat: bool | None = None  # apply the chat template to text (None: if there is one)
+    # what else the chat template reads of every conversation, such as ``enable_thinking``
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict, repr=False, compare=False)  # text of each token seen so far
+
+    def __post_init__(self) -> None:
+        """Refuse, with UserError, switches that the model's chat template does not read."""
+        names = frozenset() if self.tokenizer is None else self.tokenizer.template_names
+        for name in self.chat_template_kwargs:
+            if name in TEMPLATES_OWN or name not in names:
+                others = sorted(names.difference(TEMPLATES_OWN, SPECIAL_TOKEN_KEYS))
+                why = f"which reads {', '.join(others) or 'nothing but the messages'}" if names else "which has none"
+                raise UserError(
+                    f"chat_template_kwargs.{name} is no switch of the chat template of {self.name}, {why}. Drop it: "
+                    f"model.chat_template_kwargs=null.{nearest(name, others)}"
+                )
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
@@ -86,7 +102,7 @@ class Prompts:
     def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt) -> list[int]:
         """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
         if isinstance(prompt, ChatPrompt):
-            return self._tokenizer().encode_chat(prompt.messages, "", prompt.beside)
+            return self._tokenizer().encode_chat(prompt.messages, "", {**self.chat_template_kwargs, **prompt.beside})
         begin = prompt.begin if isinstance(prompt, PrefilledPrompt) else ""
         asked = prompt.prompt if isinstance(prompt, PrefilledPrompt) else prompt
         if isinstance(asked, list):
@@ -105,7 +121,7 @@ class Prompts:
         return tokens
 
     def _chat(self, messages: list[Message], begin: str) -> list[int]:
-        return self._tokenizer().encode_chat(messages, begin)
+        return self._tokenizer().encode_chat(messages, begin, self.chat_template_kwargs)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

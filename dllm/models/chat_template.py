@@ -20,6 +20,8 @@ from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+# What every conversation sets, so that no switch of a user's may.
+TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing, as transformers prefers them
 
 

@@ -43,6 +43,8 @@ class Defaults:
     max_choices: int = 8  # answers to a prompt that one request may ask for
     max_answers: int = 64  # answers to all of its prompts that one request may ask for
     aliases: tuple[str, ...] = ()  # the model's other names
+    # switches of the model's chat template that hold where a request gives none
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     fits: bool = False  # an answer has fewer masks where the prompt leaves fewer
 
     @property
@@ -58,7 +60,8 @@ class Defaults:
     def prompts(self) -> Prompts:
         """Makes requests. Plain prompts stay plain: only messages are put into the chat template."""
         model = self.model
-        return Prompts(model.config, model.tokenizer, model.ids, model.name, self.gen_length, chat=False)
+        switches = self.chat_template_kwargs
+        return Prompts(model.config, model.tokenizer, model.ids, model.name, self.gen_length, False, switches)
 
     @cached_property
     def parts(self) -> PartsBuilder:

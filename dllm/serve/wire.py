@@ -12,6 +12,7 @@ from dllm.common.coerce import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.models.bundle import shipped_models
+from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import check_values
@@ -32,7 +33,6 @@ from dllm.tasks.mini import outside
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
-TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
 DRAWN = 2**31  # seeds that are drawn lie below
 MAX_TEMPERATURE = 100
 MAX_PIECES = 1024  # texts and holes of a canvas

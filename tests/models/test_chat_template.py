@@ -43,9 +43,52 @@ BLOCKS = """\
 {% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}
 
 """
-PUBLISHED = [HEADERS, IMSTYLE, TEMPLATE, BLOCKS] + [
-    (CHECKPOINTS / name / "chat_template.jinja").read_text() for name in shipped_models()
-]
+# The manner of the families of 2026, in words of ours. Qwen3's (Tiny-A2D, SDAR, DreamReasoner, RND1): thoughts of turns
+# before the last question are left out, and enable_thinking=false writes an empty thought before the answer.
+THINKING = """\
+{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}{%- endif %}
+{%- set found = namespace(searching=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set at = (messages|length - 1) - loop.index0 %}
+    {%- if found.searching and message.role == 'user' and message.content is string %}
+        {%- set found.searching = false %}
+        {%- set found.last = at %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- elif message.role == 'assistant' %}
+        {%- set text, thought = message.content, '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set thought = message.reasoning_content %}
+        {%- elif '</think>' in text %}
+            {%- set thought = text.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set text = text.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\\n' }}
+        {%- if loop.index0 > found.last %}{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' }}{%- endif %}
+        {{- text + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}"""
+# Qwen2.5's (Fast-dLLM v2): a system turn of its own where the conversation has none.
+WITH_SYSTEM = (
+    "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nOurs.<|im_end|>\n{% endif %}"
+    "{% for m in messages %}{% if (m.role == 'user') or (m.role == 'system' and loop.first) %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>' + '\n' }}{% elif m.role == 'assistant' %}"
+    "{{ '<|im_start|>' + m.role + '\n' + m.content }}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+FAMILIES_OF_2026 = [THINKING, WITH_SYSTEM]
+PUBLISHED = (
+    FAMILIES_OF_2026
+    + [HEADERS, IMSTYLE, TEMPLATE, BLOCKS]
+    + [(CHECKPOINTS / name / "chat_template.jinja").read_text() for name in shipped_models()]
+)
 AWKWARD = [
     # whitespace
     "  {% if true %}\n  a\n  {% endif %}\n{# a note #}\n b\n\n", "{{ 'a' }}\n", "\r\n{%- if 1 %} x{% endif -%}  \r\n y",
@@ -124,6 +167,19 @@ def test_texts_and_refusals_are_those_of_transformers(template: str, tmp_path: P
         here = outcome(partial(ours.render, messages))
         there = outcome(partial(theirs.apply_chat_template, messages, tokenize=False, add_generation_prompt=True))
         assert here == there or (template in OWN_WORDS and here[0] == there[0] != "text")
+
+
+@pytest.mark.parametrize("switches", [{}, {"enable_thinking": False}, {"enable_thinking": True}])
+@pytest.mark.parametrize("template", FAMILIES_OF_2026 + [BLOCKS])
+def test_switches_do_as_in_transformers(template: str, switches: dict[str, Any], tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, byte_tokenizer({}), chat_template=template, **SPECIAL)
+    ours = Tokenizer.from_folder(tmp_path)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=Backend(models.BPE()), chat_template=template, **SPECIAL)
+    told = partial(theirs.apply_chat_template, tokenize=False, add_generation_prompt=True, **switches)
+    for messages in CONVERSATIONS:
+        assert outcome(partial(ours.render, messages, switches)) == outcome(partial(told, messages))
+    empty = ours.render([USER], {"enable_thinking": False}).endswith("<think>\n\n</think>\n\n")
+    assert empty == (template == THINKING)
 
 
 def test_the_cases_are_rendered_and_refused_in_many_ways(tmp_path: Path) -> None:

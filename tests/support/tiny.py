@@ -14,7 +14,11 @@ SOURCE = MODELS / "tiny-llada"
 MASK, EOS, USER, ASSISTANT = 60, 61, 62, 63
 SPECIAL = {MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", USER: "<user>", ASSISTANT: "<assistant>"}
 SIGNS = 'abcdefghijklmnopqrstuvwxyz0123456789{}[]":,.-_Ġ\\ABCDEFTNUV+/'  # Ġ: a space
-TEMPLATE = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
+# Its switch changes nothing; that the template reads it lets presets of families that have one be tried.
+TEMPLATE = (
+    "{% set quiet = enable_thinking is defined %}"
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }} {% endfor %}<assistant>"
+)
 
 
 def make_tiny(folder: Path, source: Path = SOURCE) -> Path:

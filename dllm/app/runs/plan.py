@@ -59,7 +59,10 @@ class RunPlan:
         found = bundle.describe(model["path"], model["mask_id"], model["attention_block"])
         architecture, tokenizer = found.config, found.tokenizer
         bundle.warn_of_another(model, architecture)
-        prompts = Prompts(architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat)
+        prompts = Prompts(
+            architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat,
+            model["chat_template_kwargs"] or {},
+        )  # fmt: skip
         dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
@@ -118,6 +121,7 @@ class RunPlan:
             model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
             gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
             chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint,
+            chat_template_kwargs=self.prompts.chat_template_kwargs,
         )  # fmt: skip
 
     def load(self) -> bundle.Model:

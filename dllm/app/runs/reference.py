@@ -33,7 +33,7 @@ def one_per_step(decoder: Decoder) -> Decoder:
     return Decoder(
         decoder.model, Static(), parts.blocks, parts.cache, parts.eos, gen_length=decoder.gen_length,
         batch_size=decoder.batch_size, sampling=replace(parts.sampling, tempered=False), stop=decoder.stop,
-        chat=decoder.prompts.chat,
+        chat=decoder.prompts.chat, chat_template_kwargs=decoder.prompts.chat_template_kwargs,
     )  # fmt: skip
 
 

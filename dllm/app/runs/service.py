@@ -59,6 +59,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         max_answers=limits.max_waiting,
         fits=config["gen_length"] is None,
         aliases=settings.names[1:],
+        chat_template_kwargs=plan.prompts.chat_template_kwargs,
     )
     defaults.check()
     threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
