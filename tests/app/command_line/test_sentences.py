@@ -15,6 +15,7 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.app.command_line.help import help_text
 from dllm.app.command_line.too_little import memory_advice
+from dllm.app.runs.evaluation import loaded_model
 from dllm.common import hub
 from dllm.errors import in_words
 from dllm.models import bundle
@@ -87,6 +88,7 @@ def test_what_fails_while_loading_leaves_no_folder(
     line: list[str], load: Any, run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, "load", load)
+    loaded_model.cache_clear()  # another test of this process may have loaded it
     before = set(tmp_path.rglob("*"))
     given = line if "task" not in line[0] else [f"model.path={tiny}", "output=runs", "task.suite=r1", *line]
     outcome = run(*given)
