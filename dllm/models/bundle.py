@@ -15,7 +15,7 @@ from torch import nn
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
-from dllm.kernels.packed import can_pack, pack_weights
+from dllm.kernels.packed import can_pack
 from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
@@ -129,11 +129,10 @@ def load(
         network = load_masked_lm(folder, config, resolve_device(place), kind)
         return Model(network, config, words, ids, name, folder)
     invariant = kernels == INVARIANT
+    packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
     with load_progress(name) as watch:
-        transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, watch)
+        transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
-    if quantize is None and pack and not triton and can_pack(transformer.device, transformer.dtype):
-        pack_weights(transformer)
     if invariant:
         transformer.become_invariant()
     lora_folder = None if lora is None else lora.folder

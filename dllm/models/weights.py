@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dllm.errors import UserError, warn_once
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.packed import PackedLinear
+from dllm.kernels.packed import PackedLinear, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.files import SINGLE, Stored, read_contents, read_json
@@ -45,14 +45,15 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
 def load_model(
     folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
     adapter: Adapter | None = None, fuse: bool = True, quantize: str | None = None, triton: bool = False,
+    pack: bool = False,
     watch: Watch = unwatched,
 ) -> Transformer:  # fmt: skip
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
-    into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``.
-    watch: is told how far it is. Raises UserError that names the tensor when the files do not fit the config, and for
-    an adapter of another base.
+    into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``. pack:
+    products in oneDNN's layout (``dllm.kernels.packed``). watch: is told how far it is. Raises UserError that names the
+    tensor when the files do not fit the config, and for an adapter of another base.
     """
     path = Path(folder)
     config = config or read_model_config(path)
@@ -71,7 +72,9 @@ def load_model(
     placement = device_map(model, dtype) if device == "auto" else {"": device}
     if quantize is not None and len({*placement.values()}) > 1:
         raise on_several_devices(quantize)
-    _fill(model, fit.tensors, partial(device_of, placement=placement), dtype, adapter, fuse, quantize, triton, watch)
+    _fill(
+        model, fit.tensors, partial(device_of, placement=placement), dtype, adapter, fuse, quantize, triton, pack, watch
+    )
     spread_over_devices(model.eval().requires_grad_(False), placement)
     return model
 
@@ -100,7 +103,7 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 @torch.inference_mode(False)
 def _fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
-    adapter: Adapter | None, fuse: bool, quantize: str | None, triton: bool, watch: Watch,
+    adapter: Adapter | None, fuse: bool, quantize: str | None, triton: bool, pack: bool, watch: Watch,
 ) -> None:  # fmt: skip
     """Read and finish one part after the other. place: the device of a parameter, by its name."""
     sources = parameter_sources(model)
@@ -124,8 +127,12 @@ def _fill(
             fuse_products(part)
         if quantize is not None:
             quantize_part(part, quantize, triton)
+        elif pack:
+            pack_weights(part)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
+    if pack and quantize is None:
+        pack_weights(model)  # the head
 
 
 def parts_of(model: Transformer) -> Iterator[tuple[str, str]]:

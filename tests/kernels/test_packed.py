@@ -44,8 +44,10 @@ def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
     assert [name for name, _ in model.named_parameters()] == ["special.weight", "special.bias"]
 
 
-def test_only_float32_on_the_cpu_is_packed() -> None:
+def test_two_dtypes_on_the_cpu_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 where the processor multiplies it; others would be widened in every call."""
     assert not can_pack(torch.device("cpu"), torch.float64)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     assert not can_pack(torch.device("cpu"), torch.bfloat16)
     assert not can_pack(torch.device("meta"), torch.float32)
 

@@ -1,0 +1,38 @@
+"""Products of a CPU with weights in eight or four bits: few rows and many give the product of the rounded weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dllm.kernels.narrow_linear import WIDENED_FROM, NarrowLinear, packs_by_64
+from dllm.kernels.narrow_product import narrowed, widened
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("outputs", "width"), [(640, 512), (1088, 384), (96, 256)])  # whole tiles, a rest, none of 64
+def test_many_rows_are_multiplied_as_few(bits: int, outputs: int, width: int) -> None:
+    noise = torch.Generator().manual_seed(outputs)
+    linear = nn.Linear(width, outputs, dtype=torch.bfloat16)
+    with torch.no_grad():
+        linear.weight.copy_(torch.randn(outputs, width, generator=noise) / 16)
+    product = NarrowLinear(linear, bits, triton=False)
+    x = torch.randn(WIDENED_FROM[bits] + 3, width, generator=noise).to(torch.bfloat16)
+    rounded = widened(*narrowed(linear.weight.detach(), bits), torch.float64)
+    with torch.inference_mode():
+        many, few = product(x), torch.cat([product(row[None]) for row in x])
+        expected = F.linear(x.double(), rounded, linear.bias.detach().double())
+    for found in (many, few):
+        torch.testing.assert_close(found.double(), expected, rtol=2**-6, atol=2**-6)
+
+
+def test_a_layout_that_is_not_known_is_left_to_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout of four bits is the processor's."""
+    packs_by_64.cache_clear()
+    operator = torch.ops.aten._convert_weight_to_int4pack_for_cpu
+    flipped = lambda steps, tiles: operator(steps, tiles).flip(-1)  # noqa: E731
+    monkeypatch.setattr(torch.ops.aten, "_convert_weight_to_int4pack_for_cpu", flipped)
+    assert not packs_by_64()
+    packs_by_64.cache_clear()
