@@ -11,26 +11,32 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dllm.analysis.forward_time import ESTIMATED_ROWS, forward_seconds
 from dllm.common.terminal import as_text
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
+from dllm.models.footprint import NARROW, Footprint
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
 from dllm.models.own_class import MASKED_LM_FAMILY
+from dllm.models.quantize import check_quantize
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
+TIMED = 300_000_000  # weights from which a forward is worth an estimate
+ROW_WORDS = " / ".join(map(str, ESTIMATED_ROWS))
 MAX_PROBLEMS = 10  # printed ones of tensors; the rest is counted
 
 
@@ -190,15 +196,38 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
-    for dtype in BYTES if report.parameters else ():
-        yield (
-            f"memory {dtype}",
-            (
-                f"{_size(report.weight_bytes(dtype))} of weights; "
-                f"a cache keeps {_size(report.kv_bytes(dtype))} per token"
-            ),
-        )
+    if report.parameters:
+        yield from _memory_rows(report, config)
     yield "max length", f"{config.max_length} tokens, prompt and answer together"
+
+
+def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
+    """What the model takes by the kind of its weights, and whether this machine has it."""
+    free = psutil.virtual_memory().available
+    for kind in ("bfloat16", "float32", *NARROW):
+        if kind in NARROW and not _narrows(config, kind):
+            continue
+        taken = Footprint.of(config, kind)
+        fits = "fits" if taken.loading <= free else "does not fit"
+        yield f"memory {kind}", f"{_size(taken.weights)} loaded, {_size(taken.loading)} meanwhile; {fits} here"
+    yield "free memory", f"{_size(free)} on this machine's CPU"
+    for dtype in BYTES:
+        yield f"cache {dtype}", f"keys and values of a token: {_size(report.kv_bytes(dtype))}"
+    yield "logits", f"of a block of 32, in float32: {_size(32 * 4 * config.vocab)}"
+    if report.parameters >= TIMED:
+        for kind in ("bfloat16", *(one for one in NARROW if _narrows(config, one))):
+            times = " / ".join(f"{one:.2g}" for one in forward_seconds(config, report.active, kind))
+            threads = torch.get_num_threads()
+            yield f"forward {kind}", f"about {times} s of products for {ROW_WORDS} rows, {threads} threads of this CPU"
+
+
+def _narrows(config: ModelConfig, kind: str) -> bool:
+    """Whether ``model.quantize=kind`` takes this model on a CPU."""
+    try:
+        check_quantize(kind, config, torch.bfloat16, torch.device("cpu"), False)
+    except UserError:
+        return False
+    return True
 
 
 def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_product import GROUP, TILE, narrow_product, narrowed, stepped
+from dllm.kernels.narrow_product import GROUP, OUTPUTS_AT_ONCE, narrow_product, narrowed, stepped
 
 WIDENED_FROM = {8: 13, 4: 72}  # rows, by the weights' bits; see the table above
 OUTPUTS = {8: 512, 4: 512}  # widened at a time: 4 MB of bfloat16 for rows of 4,096 numbers
@@ -104,8 +104,8 @@ def packs_by_64() -> bool:
 def laid_out(weight: Tensor, scale: Tensor) -> Tensor:
     """Weights in four bits as a CPU's operator reads them."""
     packed = torch.empty_like(weight)
-    for begin in range(0, len(weight), TILE):
-        at = slice(begin, begin + TILE)
+    for begin in range(0, len(weight), OUTPUTS_AT_ONCE):
+        at = slice(begin, begin + OUTPUTS_AT_ONCE)
         steps = stepped(weight[at], scale[at]).flatten(1).int() + 8
         packed[at] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)
     return packed

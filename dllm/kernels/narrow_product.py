@@ -19,7 +19,7 @@ from torch import Tensor
 from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
 
 GROUP = 128  # columns with one scale, in four bits
-TILE = 64  # outputs that are rounded together
+OUTPUTS_AT_ONCE = 64  # outputs that are rounded together
 MOST_ROWS = 128  # the kernel's; as many as the fused head takes
 # By rows. 32 outputs a program, so that 4,096 of them keep 128 processors reading; with five stages each has 16 KB of
 # eight-bit weights under way, about what an H100's memory wants of one (3.35 TB/s, 0.7 us, 132 processors: 18 KB).
@@ -34,8 +34,10 @@ def narrowed(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     count, width = weight.shape
     steps = weight.new_empty(count, width if bits == 8 else width // 2, dtype=torch.int8 if bits == 8 else torch.uint8)
     scale = weight.new_empty(count, 1 if bits == 8 else width // GROUP)
-    for begin in range(0, count, TILE):  # what they take meanwhile stays in a CPU's cache: four times as fast
-        at = slice(begin, begin + TILE)
+    for begin in range(
+        0, count, OUTPUTS_AT_ONCE
+    ):  # what they take meanwhile stays in a CPU's cache: four times as fast
+        at = slice(begin, begin + OUTPUTS_AT_ONCE)
         steps[at], scale[at] = _narrowed(weight[at], bits)
     return steps, scale
 

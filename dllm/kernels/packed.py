@@ -18,7 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # of a try; numbers are below 2, their halves of a step 2^-8
+PACKED_TOLERANCE = {
+    torch.float32: 1e-5,
+    torch.bfloat16: 2e-2,
+}  # of a try; numbers are below 2, their halves of a step 2^-8
 LAYOUT_ROWS = 32  # oneDNN chooses the layout for so many rows, the queries of a block; others work as well
 
 
@@ -49,7 +52,7 @@ def padded_rows(rows: int) -> int:
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether weights can be packed: float32 on a CPU, or bfloat16 on one that multiplies it, and oneDNN operators in
     this PyTorch that compute correctly."""
-    if device.type != "cpu" or dtype not in TOLERANCE or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or dtype not in PACKED_TOLERANCE or not torch.backends.mkldnn.is_available():
         return False
     linear, x = nn.Linear(24, 40, dtype=dtype), torch.linspace(-1, 1, 3 * 24).view(3, 24).to(dtype)
     try:
@@ -58,7 +61,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
         packed = PackedLinear(linear)(x)
     except (RuntimeError, AttributeError):  # a PyTorch without these operators, or with others
         return False
-    return torch.allclose(packed, F.linear(x, linear.weight, linear.bias), atol=TOLERANCE[dtype])
+    return torch.allclose(packed, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
 
 
 @torch.inference_mode(False)

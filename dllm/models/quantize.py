@@ -24,9 +24,11 @@ from torch import nn
 
 from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
+from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import GROUP
 from dllm.models.config import ModelConfig
+from dllm.models.experts import StackedExperts
 from dllm.models.transformer import Layer, Transformer
 
 BITS = {"int8": 8, "int4": 4}
@@ -45,11 +47,14 @@ def check_quantize(
     name, plain = f"model.quantize={kind}", "or set model.quantize to null"
     if kind not in QUANTIZATIONS:
         raise UserError(f"model.quantize={kind!r} must be null, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}")
-    if config.moe is not None:
-        raise UserError(f"{name} leaves out routed experts, which are most of this model. Set model.quantize to null.")
+    if config.moe is not None and (kind == "float8" or device.type != "cpu"):
+        where = "leaves out routed experts, which are most of this model" if kind == "float8" else (
+            "has no kernel for routed experts on a GPU, only on a CPU")  # fmt: skip
+        raise UserError(f"{name} {where}. Set model.quantize to null.")
     if dtype != torch.bfloat16:
         raise UserError(f"{name} multiplies rows of bfloat16. Set model.dtype=bfloat16, {plain}.")
-    sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width), MULTIPLES[kind]
+    experts = () if config.moe is None else (config.moe.width, config.moe.shared_width or config.moe.width)
+    sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width, *experts), MULTIPLES[kind]
     if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
         raise UserError(
             f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "
@@ -126,3 +131,5 @@ def quantize_part(part: nn.Module, kind: str, triton: bool) -> None:
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, NarrowLinear(child, BITS[kind], triton))
+            elif isinstance(child, StackedExperts):
+                setattr(module, name, NarrowExperts(child.gate_up.detach(), child.down.detach(), BITS[kind]))

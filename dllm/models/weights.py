@@ -22,11 +22,12 @@ from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
+from dllm.models.experts import at_least_float32
 from dllm.models.files import SINGLE, Stored, read_contents, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.fused import apart, fuse_products
 from dllm.models.load_progress import Loaded, Watch, unwatched
-from dllm.models.names import parameter_source, parameter_sources, published_shapes
+from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.quantize import on_several_devices, quantize_part
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
@@ -108,31 +109,37 @@ def _fill(
     """Read and finish one part after the other. place: the device of a parameter, by its name."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
-    done, reader = 0, TensorReader(stored)
+    done = 0
     watch(Loaded(0, total, "beginning"))
-    for prefix, words in parts_of(model):
-        for ours in [name for name in sources if name.startswith(prefix + ".")]:
-            tensor = reader.read(sources[ours])
-            done += tensor.nbytes
-            if adapter is not None:
-                tensor = adapter.merged(sources[ours].name, tensor, sources[ours].rows, dtype)
-            # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
-            kind = torch.float32 if ours.endswith("expert_bias") else dtype
-            owner, _, leaf = ours.rpartition(".")
-            moved = torch.empty(tensor.shape, dtype=kind, device=place(ours)).copy_(tensor)
-            setattr(model.get_submodule(owner), leaf, nn.Parameter(moved, requires_grad=False))
-            watch(Loaded(done, total, words))
-        part = model.get_submodule(prefix)
-        if fuse:
-            fuse_products(part)
-        if quantize is not None:
-            quantize_part(part, quantize, triton)
-        elif pack:
-            pack_weights(part)
+    with TensorReader(stored) as reader:
+        for prefix, words in parts_of(model):
+            part = model.get_submodule(prefix)
+            for ours in [name for name in sources if name.startswith(prefix + ".")]:
+                # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
+                kind = torch.float32 if ours.endswith("expert_bias") else dtype
+                tensor = _read(reader, sources[ours], kind, place(ours), adapter)
+                owner, _, leaf = ours.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                done += stored[sources[ours].name].bytes * len(tensor) // stored[sources[ours].name].shape[0]
+                watch(Loaded(done, total, words))
+            if fuse:
+                fuse_products(part)
+            if quantize is not None:
+                quantize_part(part, quantize, triton)
+            elif pack:
+                pack_weights(part)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
     if pack and quantize is None:
         pack_weights(model)  # the head
+
+
+def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:
+    """A parameter, with what an adapter adds to it: the sum is rounded once."""
+    if adapter is None or source.name not in adapter.pairs:
+        return reader.read(source, dtype, device)
+    weight = reader.read(source, at_least_float32(dtype), device)
+    return adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
 
 
 def parts_of(model: Transformer) -> Iterator[tuple[str, str]]:

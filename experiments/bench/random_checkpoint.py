@@ -78,8 +78,10 @@ def tensors(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> Iterator[tuple
             continue
         count = prod(shape)
         begin = (begin + 7919) % POOL  # no two tensors are cut alike
-        turned = torch.cat([pool[begin:], pool[:begin]])
-        yield name, turned.repeat(-(-count // POOL))[:count].view(shape).clone()
+        if begin + count <= POOL:
+            yield name, pool[begin : begin + count].view(shape).clone()
+        else:
+            yield name, pool.roll(-begin).repeat(-(-count // POOL))[:count].view(shape).clone()
 
 
 def write(name: str, folder: Path, layers: int | None) -> int:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import WIDENED_FROM, NarrowLinear, packs_by_64
 from dllm.kernels.narrow_product import narrowed, widened
 
@@ -26,6 +27,22 @@ def test_many_rows_are_multiplied_as_few(bits: int, outputs: int, width: int) ->
         expected = F.linear(x.double(), rounded, linear.bias.detach().double())
     for found in (many, few):
         torch.testing.assert_close(found.double(), expected, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_experts_are_products_of_their_own_rows(bits: int) -> None:
+    """Against each expert's rounded weights in float64; an expert without rows, one with few and one with many."""
+    noise = torch.Generator().manual_seed(bits)
+    gate_up, down = torch.randn(3, 256, 256, generator=noise) / 16, torch.randn(3, 256, 128, generator=noise) / 11
+    gate_up, down = gate_up.to(torch.bfloat16), down.to(torch.bfloat16)
+    rows = torch.randn(83, 256, generator=noise).to(torch.bfloat16)
+    with torch.inference_mode():
+        found = NarrowExperts(gate_up, down, bits)(rows, torch.tensor([3, 3, 83]))
+    for expert, part in ((0, slice(0, 3)), (2, slice(3, 83))):
+        up, below = (widened(*narrowed(one[expert], bits), torch.float64) for one in (gate_up, down))
+        gate, wide = F.linear(rows[part].double(), up).chunk(2, -1)
+        expected = F.linear(F.silu(gate) * wide, below)
+        torch.testing.assert_close(found[part].double(), expected, rtol=2**-5, atol=2**-5)
 
 
 def test_a_layout_that_is_not_known_is_left_to_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:

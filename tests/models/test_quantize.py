@@ -193,12 +193,15 @@ def test_a_device_that_lacks_float8_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
-    routed, wide = of(moe=MoEConfig(4, 2, 8, "softmax", (0,))), of(192)
+    routed, wide = of(moe=MoEConfig(4, 2, 8, "softmax", sparse_layers=(0,))), of(192)
     for dtype in (torch.float32, torch.float16, torch.float64):
         with pytest.raises(UserError, match=r"int8 multiplies rows of bfloat16\. Set model\.dtype=bfloat16, or set"):
             check_quantize("int8", of(), dtype, CPU, False)
-    with pytest.raises(UserError, match=r"int4 leaves out routed experts, which .* Set model\.quantize to null"):
+    with pytest.raises(UserError, match=r"int4 has no kernel for routed experts on a GPU.* to null"):
+        check_quantize("int4", routed, BF16, GPU, True)
+    with pytest.raises(UserError, match=r"int4 takes products whose sizes are multiples of 128, .* 8, 8\."):
         check_quantize("int4", routed, BF16, CPU, False)
+    check_quantize("int8", routed, BF16, CPU, False)
     with pytest.raises(UserError, match=r"multiples of 128, .* are 192, 192, 192\. Use model\.quantize=int8"):
         check_quantize("int4", wide, BF16, CPU, False)
     check_quantize("int8", wide, BF16, CPU, False)

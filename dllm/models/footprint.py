@@ -1,0 +1,75 @@
+"""What a model takes of memory, by the kind of its weights: known from its config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+import torch
+from torch import nn
+
+from dllm.errors import UserError
+from dllm.models.config import ModelConfig
+from dllm.models.experts import Router
+from dllm.models.transformer import Layer, Transformer
+
+# Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 128 of them.
+PER_WEIGHT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float64": 8.0, "int8": 1.0, "float8": 1.0,
+              "int4": 0.5 + 4 / 128}  # fmt: skip
+PROCESS = 0.4 * 2**30  # bytes of Python, PyTorch and what allocators keep: measured beside 5 to 15 GiB of weights
+NARROW = ("int8", "int4")
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a model in memory."""
+
+    weights: int  # when it is loaded
+    loading: int  # at most while it is loaded: beside the weights one layer as read, and as fused
+
+    @staticmethod
+    def of(config: ModelConfig, kind: str) -> Footprint:
+        """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16."""
+        with torch.device("meta"):
+            model = Transformer(config)
+        plain = PER_WEIGHT[kind if kind.startswith(("float1", "float3", "float6", "bfloat")) else "bfloat16"]
+        layers = [narrowed_numbers(layer) for layer in model.layers]
+        total = sum(parameter.numel() for parameter in model.parameters())
+        narrow = sum(layers) if kind not in PER_WEIGHT or PER_WEIGHT[kind] < plain else 0
+        weights = (total - narrow) * plain + narrow * PER_WEIGHT[kind]
+        return Footprint(int(weights + PROCESS), int(weights + 2 * max(layers, default=0) * plain + PROCESS))
+
+
+def narrowed_numbers(layer: nn.Module) -> int:
+    """How many numbers of a layer ``model.quantize`` narrows: all but norms, biases and the router's."""
+    assert isinstance(layer, Layer)
+    linears = (one for one in layer.modules() if isinstance(one, nn.Linear) and not isinstance(one, Router))
+    return sum(one.weight.numel() for one in linears)
+
+
+def refuse_too_large(config: ModelConfig, kind: str) -> None:
+    """Raise UserError where a CPU's memory cannot hold the model while it is loaded; the sentence names a kind that it
+    does hold. kind: as in ``Footprint.of``."""
+    free, taken = psutil.virtual_memory().available, Footprint.of(config, kind).loading
+    if taken <= free:
+        return
+    fitting = next(iter(_fitting(config, kind, free)), None)
+    way_out = "Take a machine with more" if fitting is None else (
+        f"Use model.quantize={fitting} with model.dtype=bfloat16, which takes "
+        f"{gib(Footprint.of(config, fitting).loading)}"
+    )  # fmt: skip
+    raise UserError(
+        f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free. {way_out}."
+    )
+
+
+def _fitting(config: ModelConfig, kind: str, free: int) -> Iterator[str]:
+    for other in NARROW:
+        if PER_WEIGHT[other] < PER_WEIGHT[kind] and Footprint.of(config, other).loading <= free:
+            yield other
+
+
+def gib(count: float) -> str:
+    """Bytes in words: ``5.4 GiB``."""
+    return f"{count / 2**30:.1f} GiB"
