@@ -204,7 +204,10 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
 def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     """What the model takes by the kind of its weights, and whether this machine has it."""
     free = psutil.virtual_memory().available
-    for kind in ("bfloat16", "float32", *NARROW):
+    own_class = config.family == MASKED_LM_FAMILY
+    for dtype in BYTES if own_class else ():
+        yield f"memory {dtype}", f"{_size(report.weight_bytes(dtype))} of weights"
+    for kind in () if own_class else ("bfloat16", "float32", *NARROW):
         if kind in NARROW and not _narrows(config, kind):
             continue
         taken = Footprint.of(config, kind)
@@ -214,7 +217,7 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     for dtype in BYTES:
         yield f"cache {dtype}", f"keys and values of a token: {_size(report.kv_bytes(dtype))}"
     yield "logits", f"of a block of 32, in float32: {_size(32 * 4 * config.vocab)}"
-    if report.parameters >= TIMED:
+    if report.parameters >= TIMED and not own_class:
         for kind in ("bfloat16", *(one for one in NARROW if _narrows(config, one))):
             times = " / ".join(f"{one:.2g}" for one in forward_seconds(config, report.active, kind))
             threads = torch.get_num_threads()

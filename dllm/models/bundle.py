@@ -19,7 +19,6 @@ from dllm.kernels.packed import can_pack
 from dllm.models.adapter import Adapter
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
-from dllm.models.footprint import refuse_too_large
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
@@ -131,8 +130,6 @@ def load(
         return Model(network, config, words, ids, name, folder)
     invariant = kernels == INVARIANT
     place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
-    if place == "cpu":
-        refuse_too_large(config, quantize or str(kind).removeprefix("torch."))
     packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
     with load_progress(name) as watch:
         transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psutil
@@ -32,7 +31,11 @@ class Footprint:
     def of(config: ModelConfig, kind: str) -> Footprint:
         """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16."""
         with torch.device("meta"):
-            model = Transformer(config)
+            return Footprint.of_model(Transformer(config), kind)
+
+    @staticmethod
+    def of_model(model: Transformer, kind: str) -> Footprint:
+        """As ``of``, of a model that may be on the meta device."""
         plain = PER_WEIGHT[kind if kind.startswith(("float1", "float3", "float6", "bfloat")) else "bfloat16"]
         layers = [narrowed_numbers(layer) for layer in model.layers]
         total = sum(parameter.numel() for parameter in model.parameters())
@@ -48,26 +51,21 @@ def narrowed_numbers(layer: nn.Module) -> int:
     return sum(one.weight.numel() for one in linears)
 
 
-def refuse_too_large(config: ModelConfig, kind: str) -> None:
+def refuse_too_large(model: Transformer, kind: str) -> None:
     """Raise UserError where a CPU's memory cannot hold the model while it is loaded; the sentence names a kind that it
     does hold. kind: as in ``Footprint.of``."""
-    free, taken = psutil.virtual_memory().available, Footprint.of(config, kind).loading
+    free, taken = psutil.virtual_memory().available, Footprint.of_model(model, kind).loading
     if taken <= free:
         return
-    fitting = next(iter(_fitting(config, kind, free)), None)
-    way_out = "Take a machine with more" if fitting is None else (
-        f"Use model.quantize={fitting} with model.dtype=bfloat16, which takes "
-        f"{gib(Footprint.of(config, fitting).loading)}"
-    )  # fmt: skip
+    way_out = "Take a machine with more"
+    for other in NARROW:
+        smaller = Footprint.of_model(model, other).loading
+        if PER_WEIGHT[other] < PER_WEIGHT[kind] and smaller <= free:
+            way_out = f"Use model.quantize={other} with model.dtype=bfloat16, which takes {gib(smaller)}"
+            break
     raise UserError(
         f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free. {way_out}."
     )
-
-
-def _fitting(config: ModelConfig, kind: str, free: int) -> Iterator[str]:
-    for other in NARROW:
-        if PER_WEIGHT[other] < PER_WEIGHT[kind] and Footprint.of(config, other).loading <= free:
-            yield other
 
 
 def gib(count: float) -> str:

@@ -25,6 +25,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
 from dllm.models.files import SINGLE, Stored, read_contents, read_json
 from dllm.models.fit import Fit, check_sizes
+from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
@@ -65,6 +66,8 @@ def load_model(
     fit = Fit.of(model, found)
     if fit.problems:
         raise UserError(f"{path}: {'; '.join(fit.problems[:5])}{' ...' if len(fit.problems) > 5 else ''}.")
+    if device == "cpu":
+        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."))
     if adapter is not None:
         adapter.check_fits(published_shapes(model), path)
         adapter.check_base(fit.tensors, path)

@@ -23,7 +23,7 @@ from dllm.models.load_progress import Loaded
 from dllm.models.names import Source
 from dllm.models.quantize import quantize_part
 from dllm.models.tensor_reader import TensorReader
-from dllm.models.transformer import Layer
+from dllm.models.transformer import Layer, Transformer
 from dllm.models.weights import load_model, read_model_config
 
 MINI = locate("mini-llada")
@@ -112,10 +112,12 @@ def test_a_model_too_large_for_the_memory_is_told_the_kind_that_fits(monkeypatch
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=room))
     with pytest.raises(UserError, match=r"takes 0\.4 GiB of memory in bfloat16 .* Use model\.quantize=int8 with"):
         load("mini-llada", dtype="bfloat16")
-    refuse_too_large(config, "int8")
+    with torch.device("meta"):
+        model = Transformer(config)
+    refuse_too_large(model, "int8")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(UserError, match=r"in int4 .* Take a machine with more\."):
-        refuse_too_large(config, "int4")
+        refuse_too_large(model, "int4")
 
 
 def test_a_folder_that_is_read_in_pieces_decodes_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
