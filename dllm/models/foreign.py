@@ -63,6 +63,14 @@ OTHER_ARCHITECTURES = {
     "MMadaModelLM": ("MMaDA, which reads and draws images", "LLaDA (GSAI-ML/LLaDA-8B-Instruct)"),
 }
 
+# Stock classes that predict the next token, by what was made of their bodies for masked diffusion.
+AUTOREGRESSIVE = {
+    "Qwen3ForCausalLM": ("Tiny-A2D", "A2DQwen3LMHeadModel"), "Qwen2ForCausalLM": ("Tiny-A2D", "A2DQwen2LMHeadModel"),
+    "LlamaForCausalLM": ("Tiny-A2D", "A2DLlamaLMHeadModel"), "Qwen3MoeForCausalLM": ("RND1", "RND1LM"),
+    "Ministral3ForCausalLM": ("Nemotron-Labs-Diffusion", "NemotronLabsDiffusionModel"),
+}  # fmt: skip
+TOWERS = ("vision_config", "audio_config")
+
 
 def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
     """Raise UserError, with the model's own name, for an architecture that is known not to work here."""
@@ -72,13 +80,25 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
         what, instead = OTHER_ARCHITECTURES[name]
         raise UserError(f"{file} names architectures={shown(names)}: that is {what}, which is not supported. "
                         f"Take {instead}.")  # fmt: skip
-    if any(published.get(key) is not None for key in ("vision_config", "audio_config", "text_config")):
+    if name in AUTOREGRESSIVE:
+        model, kin = AUTOREGRESSIVE[name]
+        raise UserError(
+            f"{file} names architectures={shown(names)}: that class predicts the next token, and a mask means nothing "
+            f'to it. Take {model}, which has its body; a model of your own that was trained so names "{kin}" there.'
+        )
+    if any(published.get(key) is not None for key in (*TOWERS, "text_config")):
         raise UserError(f"{file} names architectures={shown(names)} and describes towers beside the text model, which "
                         "are not supported. Take the family's text model.")  # fmt: skip
 
 
 def refuse_foreign(architecture: str, published: Mapping[str, Any], file: str) -> None:
     """Raise UserError, with the model's own name, for a file that a model of another kind publishes."""
+    towers = [f"{key}={shown(published[key])}" for key in TOWERS if published.get(key) is not None]
+    if towers:
+        raise UserError(
+            f"{file} has {', '.join(towers)} under {architecture}: that is a model with towers for images or sound, "
+            "which are not supported. Take the family's text model."
+        )
     for one in FOREIGN.get(architecture, ()):
         given = [f"{key}={shown(published[key])}" for key, tells in one.signs.items() if tells(published.get(key))]
         if given:

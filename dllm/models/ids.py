@@ -74,6 +74,14 @@ def _first(known: Mapping[str, int | None], missing: str) -> SourcedId:
 def _mask(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> SourcedId:
     if mask_id is not None and not is_whole(mask_id):
         raise UserError(f"mask_id={mask_id!r} must be an integer, the id of the mask token.")
+    usual = config.usual_mask_id
+    if mask_id is None and config.mask_id is None and usual is not None and tokenizer is not None:
+        text = tokenizer.token(usual)
+        if tokenizer.mask_id is None and text is not None and usual not in tokenizer.special_ids:
+            raise UserError(
+                f"mask_id=None: the mask of {config.architecture} is usually id {usual}, but the tokenizer has no mask "
+                f"token, and {usual} is its {text!r}. Pass mask_id=ID (model.mask_id=ID on the command line)."
+            )
     return _first(
         {"mask_id": mask_id, "config.json: mask_token_id": config.mask_id,
          "the tokenizer's mask token": tokenizer.mask_id if tokenizer else None,

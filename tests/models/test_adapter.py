@@ -20,7 +20,7 @@ from dllm.models.files import read_contents
 from dllm.models.fused import apart
 from dllm.models.names import parameter_source
 from dllm.models.weights import load_model
-from tests.support.adapters import DATA, adapted
+from tests.support.adapters import DATA, adapted, stored
 
 
 def loaded(source: Path, adapter: Path) -> dict[str, tuple[Tensor, tuple[int, int] | None]]:
@@ -43,12 +43,20 @@ def loaded(source: Path, adapter: Path) -> dict[str, tuple[Tensor, tuple[int, in
         ("a2d_qwen3", {}),
         ("nemotron", {}),  # names begin with encoder.
         ("efficient_dlm", {}),
+        ("a2d_llama", {}),
+        ("diffcoder", {}),
+        ("dreamreasoner", {}),
+        ("fastdllm_v2", {}),
+        ("illada", {}),
+        ("rnd1", {}),
+        ("sdar_moe", {}),
+        ("llada_moe", {}),
         ("wedlm_qknorm", {}),
         ("nbdiff_gqa", {}),
     ],
 )
 def test_merged_weights_are_those_that_peft_merges(source: str, options: dict[str, Any], tmp_path: Path) -> None:
-    wanted, plain = adapted(DATA / source, tmp_path, **options), load_file(DATA / source / "model.safetensors")
+    wanted, plain = adapted(DATA / source, tmp_path, **options), stored(DATA / source)
     changed = 0
     for key, (tensor, rows) in loaded(DATA / source, tmp_path).items():
         name = key.split(" ")[0]

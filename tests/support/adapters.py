@@ -14,12 +14,19 @@ PRODUCTS = r".*(q_proj|k_proj|v_proj|o_proj|attn_out|ff_proj|ff_out|gate_proj|up
 EMBEDDINGS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight")
 
 
+def stored(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder's file or shards."""
+    return {
+        name: tensor for file in sorted(folder.glob("model*.safetensors")) for name, tensor in load_file(file).items()
+    }
+
+
 class Tree(nn.Module):
     """Modules of the published names with the published matrices: a base that peft wraps."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        for name, tensor in load_file(folder / "model.safetensors").items():
+        for name, tensor in stored(folder).items():
             if tensor.dim() == 2 and not name.endswith(EMBEDDINGS):
                 self.put(name.removesuffix(".weight"), tensor.float())
 
