@@ -40,6 +40,23 @@ def test_a_family_decodes_from_the_command_line(
     assert name in FULL or found["none"] == found["finished"]
 
 
+def test_linear_speculation_runs_in_a_batch_with_the_text_of_each_row_alone(
+    folders: dict[str, Path], run: Run, tmp_path: Path
+) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text("\n".join(f'{{"prompt": "w5 w{number} w9"}}' for number in range(5)))
+    found = {}
+    for size in (1, 3):
+        out = run(
+            f"model.path={folders['nemotron']}", f"prompts={lines}", "sampler=linear_spec", "cache=linear_spec",
+            "eos=stop_front", "gen_length=16", "cache.window_length=6", f"batch_size={size}", "output=runs",
+            f"name=b{size}", bare=True,
+        )  # fmt: skip
+        assert out.code == 0, out.err
+        found[size] = {row["id"]: row["canvas"] for row in rows_of(tmp_path / "runs" / f"b{size}")}
+    assert found[1] == found[3] and len(found[1]) == 5
+
+
 @pytest.mark.parametrize(("name", "words", "sentence"), [
     ("a2d", ["cache=finished"], "in this model every row depends on all others"),
     ("a2d-bd3lm", ["cache=dual"], "cache=dual is for models with full attention; this one is block-causal from the"),

@@ -28,3 +28,18 @@ def test_a_family_is_served(name: str, tmp_path: Path) -> None:
             assert name in FULL or answers[0] == answers[1]
     finally:
         place.close()
+
+
+def test_linear_speculation_is_served(tmp_path: Path) -> None:
+    """Asked for by a request, it gives one text whatever cuts its windows, and refuses chance."""
+    place = Place(load(make_family("nemotron", tmp_path / "nemotron")))
+    try:
+        chosen = {"sampler": "linear_spec", "cache": "linear_spec", "blocks": "sliding"}
+        reply = place.ask(diffusion=chosen, max_tokens=12)
+        assert reply.status_code == 200, reply.text
+        again = place.ask(diffusion={**chosen, "blocks": "fixed", "block_length": 4}, max_tokens=12)
+        assert again.json()["choices"][0]["message"] == reply.json()["choices"][0]["message"]
+        hot = place.ask(diffusion=chosen, max_tokens=12, temperature=0.7)
+        assert hot.status_code == 400 and "must not be random" in hot.text
+    finally:
+        place.close()
