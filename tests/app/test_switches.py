@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, UserError, load
+from dllm.compose.parts import choices, composed
 from dllm.prompts import ChatPrompt
 from tests.app.conftest import Run, rows_of
 from tests.serve.bodies import GROUPS
@@ -57,6 +58,12 @@ def test_a_switch_that_the_template_does_not_read_is_refused_by_name(
     fixed = folder_with(FIXED, tmp_path / "fixed")
     out = run(f"model.path={fixed}", f"model.chat_template_kwargs={value}", "prompt=w5", "gen_length=8", bare=True)
     assert out.code == 2 and sentence in out.err and out.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", choices("model"))
+def test_every_model_can_be_switched(name: str) -> None:
+    words = [f"model={name}", "model.chat_template_kwargs={enable_thinking: true}"]
+    assert composed(words)["model"]["chat_template_kwargs"] == {"enable_thinking": True}
 
 
 def test_python_has_the_same(switched: Path, tmp_path: Path) -> None:
