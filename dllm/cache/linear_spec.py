@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferSession, CacheView
-from dllm.cache.passes import ForwardPass
+from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.beside import InPlace
@@ -23,6 +24,8 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import Rule
 from dllm.errors import IncompatibleParts, in_range, name_of
 from dllm.models.config import ModelConfig
+from dllm.models.memory import AnyLayer, Memory
+from dllm.models.rope import Angles
 from dllm.models.visibility import AttentionKind, AttentionOrder, ContextCausal, columns_of
 
 
@@ -94,9 +97,36 @@ class DraftWindow(Buffered):
         return replace(plan, beside=InPlace(drafts, judges[:, 0], sources))
 
 
+@dataclass(frozen=True)
+class DraftCall(Call):
+    """A call of rows that draft."""
+
+
 class DraftSession(BufferSession):
-    """Remembers what the columns of a forward held, drafts included."""
+    """Rows that draft and rows that judge are calls of their own. It remembers what the columns of a forward held,
+    drafts included."""
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         forward = super().begin(plan, candidates, owner)
-        return replace(forward, noted={**forward.noted, "tokens": candidates.tokens})
+        assert isinstance(plan.beside, InPlace), "the plan of this cache says where drafts lie"
+        widths, calls, judged = plan.shapes.widths(forward.queries, owner), list[Call](), plan.beside.judged
+        for judges, kind in ((True, Call), (False, DraftCall)):
+            rows = (judged == judges).nonzero()[:, 0]
+            if len(rows):
+                width = max(widths[row] for row in rows.tolist())
+                some = None if len(rows) == len(judged) else rows
+                calls.append(kind(**vars(self._call(forward, some, width, plan.shapes, candidates))))
+        return replace(forward, calls=calls, noted={**forward.noted, "tokens": candidates.tokens})
+
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        return (DraftMemory if isinstance(call, DraftCall) else BufferMemory)(self, forward, call)
+
+
+class DraftMemory(BufferMemory):
+    """Of rows that draft, which a LoRA may adapt."""
+
+    def run(
+        self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
+        columns: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        return layer(x, residual, angles, columns, partial(self.attend, index), drafts=True)

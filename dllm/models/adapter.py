@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -23,6 +23,8 @@ from dllm.errors import UserError
 from dllm.models.experts import at_least_float32
 from dllm.models.files import Stored, broken, headers, read_json
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
+from dllm.models.names import parameter_source
+from dllm.models.transformer import LowRank, Transformer
 
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 MODULE_PREFIX = "base_model.model."  # peft's, before the published name of a module
@@ -126,6 +128,25 @@ class Adapter:
         with safe_open(pair.a.file, framework="pt", device=str(weight.device)) as file:
             a, b = (file.get_tensor(one.name).to(wide) for one in (pair.a, pair.b))
         return weight.to(wide) + (b if rows is None else b[slice(*rows)]) @ a * pair.scale
+
+
+def attach_drafts(model: Transformer, adapter: Adapter) -> None:
+    """Keep the adapter beside the weights, for rows that draft. Raises UserError where it adapts another product than
+    the output of attention (``o_proj``), which is the one that published drafts adapt."""
+    left = dict(adapter.pairs)
+    for index, layer in enumerate(model.layers):
+        pair = left.pop(parameter_source(f"layers.{index}.attn.o.weight", model.config).name, None)
+        if pair is not None:
+            with safe_open(pair.a.file, framework="pt", device=str(next(layer.parameters()).device)) as file:
+                a, b = (file.get_tensor(one.name) for one in (pair.a, pair.b))
+            attention = cast("Any", layer).attn
+            attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
+    if left:
+        raise UserError(
+            f"model.draft_adapter={str(adapter.folder)!r} adapts {shown(next(iter(left)))}, and drafts are adapted at "
+            "the output of attention (o_proj) alone. Take an adapter of that, or set model.draft_adapter=null."
+        )
+    model.streams = False  # a stream of rows that draft and rows that judge is one product
 
 
 def _read_config(place: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack
-from dllm.models.adapter import Adapter
+from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
@@ -48,6 +48,7 @@ class Model:
     quantize: str | None = None  # as given to ``load``
     adapter: Path | None = None  # as given to ``load``
     kernels: str = "auto"  # as given to ``load``
+    draft_adapter: Path | None = None  # as given to ``load``
 
 
 def shipped_models() -> list[str]:
@@ -93,6 +94,7 @@ def load(
     pack: bool = True,
     adapter: str | Path | None = None,
     attention_block: int | None = None,
+    draft_adapter: str | Path | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
@@ -106,6 +108,7 @@ def load(
     layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the
     weights.
     attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
+    draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
     Raises UserError when something does not fit, where possible before weights are read.
     """
     for name in unknown:
@@ -119,7 +122,7 @@ def load(
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
-    lora = read_adapter(adapter, config, path)
+    lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
@@ -134,10 +137,13 @@ def load(
     with load_progress(name) as watch:
         transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
+    if drafts is not None:
+        attach_drafts(transformer, drafts)
     if invariant:
         transformer.become_invariant()
     lora_folder = None if lora is None else lora.folder
-    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels)
+    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels,
+                 None if drafts is None else drafts.folder)  # fmt: skip
 
 
 def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None) -> Model:
@@ -166,6 +172,21 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
         shapes = published_shapes(Transformer(config))
     found.check_fits(shapes, path)
     return found
+
+
+def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:
+    """The same of an adapter for drafts. Raises UserError, too, for a model whose drafts no causal row judges."""
+    if adapter is None:
+        return None
+    if not (config.attention.causal and config.attention.judges):
+        raise UserError(
+            f"model.draft_adapter={adapter}: no causal row judges drafts where, as in {config.architecture}, attention "
+            f"is {config.attention.is_called}. Set model.draft_adapter=null."
+        )
+    try:
+        return read_adapter(adapter, config, path)
+    except UserError as error:
+        raise UserError(str(error).replace("model.adapter", "model.draft_adapter")) from error
 
 
 class Description(NamedTuple):

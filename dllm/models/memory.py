@@ -30,8 +30,9 @@ class AnyLayer(Protocol):
     """What a memory knows of a layer of the network: how it is called (see ``Layer``)."""
 
     def __call__(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend
-    ) -> tuple[Tensor, Tensor]: ...
+        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
+        drafts: bool = False,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.

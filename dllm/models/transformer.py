@@ -74,8 +74,20 @@ class Rotary:
         return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
 
 
+@dataclass(frozen=True)
+class LowRank:
+    """What a LoRA adds to a product that is not merged with it."""
+
+    a: Tensor  # A [r, in]
+    b: Tensor  # B [out, r], times the scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.a), self.b)
+
+
 class Attention(nn.Module):
     triton = varlen = tiled = False
+    draft: LowRank | None = None  # added to the output of rows that draft (``attach_drafts``)
     qkv: nn.Module | None  # q, k and v in one product, see ``fuse_products``
 
     def __init__(self, config: ModelConfig) -> None:
@@ -124,12 +136,17 @@ class Layer(nn.Module):
         self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
+        drafts: bool = False,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """What leaves the layer, from what enters it: rows [B, n, D] as a sum x + residual (None: x), which the norm
-        that reads it adds up. ``attend`` decides what the rows attend to."""
+        that reads it adds up. ``attend`` decides what the rows attend to. drafts: these rows draft."""
         x, normal = self.attn_norm(x, residual)
-        x, normal = self.mlp_norm(x, self.attn.o(attend(self.attn.project(normal, angles), columns)))
+        found = attend(self.attn.project(normal, angles), columns)
+        out = self.attn.o(found)
+        if drafts and self.attn.draft is not None:
+            out = out + self.attn.draft(found)
+        x, normal = self.mlp_norm(x, out)
         return x, self.mlp(normal)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import Run, rows_of
+from tests.support.adapters import adapted
 from tests.support.family_folders import FAMILIES, FULL, make_family
 from tests.support.harness import full
 
@@ -55,6 +56,22 @@ def test_linear_speculation_runs_in_a_batch_with_the_text_of_each_row_alone(
         assert out.code == 0, out.err
         found[size] = {row["id"]: row["canvas"] for row in rows_of(tmp_path / "runs" / f"b{size}")}
     assert found[1] == found[3] and len(found[1]) == 5
+
+
+def test_an_adapter_of_drafts_goes_with_linear_speculation_alone(
+    folders: dict[str, Path], run: Run, tmp_path: Path
+) -> None:
+    adapted(folders["nemotron"], tmp_path / "lora", target_modules=r".*o_proj")
+    words = [
+        f"model.path={folders['nemotron']}",
+        f"model.draft_adapter={tmp_path / 'lora'}",
+        "prompt=w5",
+        "gen_length=8",
+    ]
+    out = run(*words, bare=True)
+    assert out.code == 2 and "sampler=confidence makes none that causal rows judge" in out.err, out.err
+    out = run(*words, "sampler=linear_spec", "cache=linear_spec", bare=True)
+    assert out.code == 0, out.err
 
 
 @pytest.mark.parametrize(("name", "words", "sentence"), [

@@ -52,7 +52,7 @@ COMMANDS = {
     "check": Command(
         "FOLDER", "look into a checkpoint without loading it", ("task=check",),
         (("dllm check FOLDER", "what it holds, and whether it can be used"),),
-        ("model.adapter", "model.mask_id", "model.attention_block"),
+        ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block"),
     ),
     "sweep": Command(
         "NAME=VALUE,VALUE ... task=NAME", "score every combination of settings", ("-m",),

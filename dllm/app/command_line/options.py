@@ -22,7 +22,7 @@ SETTING_KINDS = {
     "runtime": "str", "lag": "int | None", "kernels": "str", "model.path": "str", "model.device": "str",
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
     "model.adapter": "str | None", "model.attention_block": "int | None", "model.architecture": "str | None",
-    "model.chat_template_kwargs": "Mapping[str, Any] | None",
+    "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
 }  # fmt: skip
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",

@@ -29,7 +29,7 @@ from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.decoder import Decoder, refuse_stop
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
 from dllm.models.quantize import check_runtime
@@ -65,6 +65,12 @@ class RunPlan:
         )  # fmt: skip
         dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
+        bundle.read_draft_adapter(model["draft_adapter"], architecture, model["path"])
+        if model["draft_adapter"] is not None and chosen.sampler.traits.verifies != "in_place":
+            raise UserError(
+                f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(chosen.sampler)} "
+                "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
+            )
         bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
         check_invariant(str(config["kernels"]), model["quantize"], str(config["runtime"]))
         check_runtime(model["quantize"], config["runtime"], device)
@@ -139,8 +145,9 @@ class RunPlan:
         """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
         named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
         codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
-        folder = self.config["model"]["adapter"]
-        adapter = "" if folder is None else f" + {fingerprint(Path(folder).expanduser())}"
+        given = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
+        prints = [fingerprint(Path(one).expanduser()) for one in given if one is not None]
+        adapter = "".join(f" + {one}" for one in prints)
         return {"checkpoint": fingerprint(self.path) + adapter, **codes}
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
@@ -175,7 +182,7 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     """
     model = config["model"]
     named = {name: str(model[name]) for name in ("path", "device", "dtype")}
-    more = {name: model[name] for name in ("mask_id", "quantize", "adapter", "attention_block")}
+    more = {name: model[name] for name in ("mask_id", "quantize", "adapter", "draft_adapter", "attention_block")}
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED}
     return {**named, **more, **own, **({} if device is None else {"device": device})}
 
