@@ -22,7 +22,8 @@ def test_every_sampler_has_its_line_and_freedave_loses_nothing(name: str, monkey
     comparison = Comparison(load(name), count=1, seed=5)
     comparison.run()
     lines = comparison.table().splitlines()
-    assert not comparison.refused and len(lines) == len(choices("sampler")) + 5
+    assert [words.partition(":")[0] for words in comparison.refused] == ["linear_spec"]  # for models with causal rows
+    assert len(lines) == len(choices("sampler")) + 4
     holds = dict(comparison.relations())
     assert holds["freedave decodes what static decodes"]
     assert holds["no item needs fewer forwards under freedave than its lossless minimum"]
