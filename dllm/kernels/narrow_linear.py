@@ -9,10 +9,10 @@ one more. Milliseconds of CPU of a weight of 24,576 x 4,096, one EPYC core:
 | rows | bfloat16 | 8 bits, operator | 8 bits, widened | 4 bits, operator | 4 bits, widened |
 |---|---|---|---|---|---|
 | 8 | 13.9 | 13.8 | 19.4 | 9.6 | - |
-| 16 | 15.7 | 26.2 | 22.9 | 19.5 | 56 |
-| 32 | 23.8 | 54.5 | 28.5 | 37.1 | 68 |
-| 64 | 35.0 | 107 | 40.8 | 74.4 | 78 |
-| 256 | 114 | 469 | 122 | 301 | 166 |
+| 16 | 15.7 | 26.2 | 22.9 | 19.5 | - |
+| 32 | 23.8 | 54.5 | 28.5 | 37.1 | 73 |
+| 124 | 60 | 235 | 68 | 150 | 109 |
+| 256 | 114 | 469 | 122 | 301 | 180 |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dllm.kernels.narrow_product import GROUP, OUTPUTS_AT_ONCE, narrow_product, narrowed, stepped
 
-WIDENED_FROM = {8: 13, 4: 72}  # rows, by the weights' bits; see the table above
+WIDENED_FROM = {8: 13, 4: 96}  # rows, by the weights' bits; see the table above
 OUTPUTS = {8: 512, 4: 512}  # widened at a time: 4 MB of bfloat16 for rows of 4,096 numbers
 PACK = 64  # outputs whose four-bit weights a CPU's operator keeps together
 
@@ -77,7 +77,7 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
     """[R, N] from the operator's own layout of an AVX-512 CPU: of 64 outputs, for each column 32 bytes, in which byte j
     holds output j (low) and 32 + j (high), each plus 8. scale [G, N, 2]."""
     blocks, width = narrow.view(-1, rows.shape[1] // GROUP, GROUP, PACK // 2), rows.shape[1]
-    scales = scale[..., 0].view(len(scale), len(blocks), 2, 1, PACK // 2).permute(1, 2, 0, 3, 4)
+    scales = scale[..., 0].view(len(scale), len(blocks), 2, 1, PACK // 2).permute(1, 2, 0, 3, 4).contiguous()
     out, many = rows.new_empty(len(rows), len(narrow)), OUTPUTS[4] // PACK
     steps = narrow.new_empty(many, *blocks.shape[1:], dtype=torch.int8)
     buffer = rows.new_empty(width, many, 2, PACK // 2)
