@@ -54,7 +54,7 @@ WIDTH, ROWS, BLOCK, PER_TURN = 64, 32, 32, 4
 class StandIn:
     """A network that has ``answers`` [B, L] in mind. Its head is a random matrix [V, 64]."""
 
-    triton = False
+    triton = streams = False
 
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)

@@ -105,7 +105,7 @@ class Phases:
     def loaded(self) -> Model:
         """The teacher."""
         if self.model is None:
-            self.model = load(self.plan.recipe.model, self.device, self.plan.recipe.dtype)
+            self.model = load(self.plan.recipe.model, device=self.device, dtype=self.plan.recipe.dtype)
         return self.model
 
     def released(self) -> None:
@@ -174,7 +174,7 @@ class Phases:
                  "processes": self.accelerator.num_processes}  # fmt: skip
         del run
         self.released()
-        self.model = load(path, self.device, plan.recipe.dtype, adapter=adapter)
+        self.model = load(path, device=self.device, dtype=plan.recipe.dtype, adapter=adapter)
         after = self.measured("after", held)
         if self.accelerator.is_main_process:
             self.report(before, after, facts)

@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options = Options.of(given)
     torch.set_num_threads(options.threads)
-    model = load(options.model, options.device)
+    model = load(options.model, device=options.device)
     fit(model, *record(model, options), options)
     return 0
 

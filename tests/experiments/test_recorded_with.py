@@ -13,7 +13,13 @@ from experiments.pages.golden_sources import CODE, GOLDENS, table
 
 ROOT = Path(__file__).parents[2]
 RECORDED = {code for file in GOLDENS.glob("*.json") for code in CODE.findall(json.loads(file.read_text())["source"])}
-NO_COMMIT = {"own", "paper", "reconstruction", "friedrichor/LocalLeap (a copy of it)"}  # such pages say why
+NO_COMMIT = {
+    "own",
+    "paper",
+    "reconstruction",
+    "friedrichor/LocalLeap (a copy of it)",
+    "Nemotron-Labs-Diffusion's linear_spec_generate",
+}  # such pages say why
 
 
 def test_the_page_has_the_headers_of_all_golden_files() -> None:
