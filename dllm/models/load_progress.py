@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from dllm.common.terminal import complain
+from dllm.common.terminal import complain, visible
 
 WORTH_A_LINE = 1 << 30  # bytes of weights from which loading is worth a line
 LINE_SECONDS = 10.0  # between two lines of a log
@@ -41,7 +41,7 @@ def load_progress(name: str) -> Iterator[Watch]:
     def on_terminal(loaded: Loaded) -> None:
         nonlocal bar
         if bar is None:
-            bar = tqdm(total=loaded.total, unit="B", unit_scale=True, desc=f"Loading {name}", leave=False)
+            bar = tqdm(total=loaded.total, unit="B", unit_scale=True, desc=visible(f"Loading {name}"), leave=False)
         bar.set_postfix_str(loaded.part, refresh=False)
         bar.update(loaded.done - bar.n)
 
