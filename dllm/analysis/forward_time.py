@@ -25,7 +25,7 @@ def forward_seconds(config: ModelConfig, numbers: int, kind: str) -> list[float]
     linear = nn.Linear(config.width, min(MOST_OUTPUTS, 2 * config.mlp_width), bias=False, dtype=torch.bfloat16)
     product: nn.Module = linear
     if kind in BITS:
-        product = NarrowLinear(linear, BITS[kind], False)
+        product = NarrowLinear.of(linear, BITS[kind], False)
     elif can_pack(torch.device("cpu"), torch.bfloat16):
         product = PackedLinear(linear)
     return [best * numbers / linear.weight.numel() for best in _timed(product, config.width, ESTIMATED_ROWS)]

@@ -6,29 +6,36 @@ time of reading their weights: a half or a quarter of bfloat16's bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_linear import cpu_product, laid_out, scale_of_cpu
-from dllm.kernels.narrow_product import narrowed
+from dllm.kernels.narrow_linear import cpu_product, placed, stored
 from dllm.kernels.silu_times import silu_times
 
 
 class NarrowExperts(nn.Module):
-    """``StackedExperts`` of gate_up [E, 2 I, D] and down [E, D, I], narrowed expert by expert to ``bits`` (8 or 4)."""
+    """``StackedExperts`` in ``bits`` (8 or 4) bits: gate_up [E, 2 I, D] and down [E, D, I], each as ``placed``."""
 
     gate_up: Tensor
     gate_up_scale: Tensor
     down: Tensor
     down_scale: Tensor
 
-    def __init__(self, gate_up: Tensor, down: Tensor, bits: int) -> None:
+    def __init__(
+        self, gate_up: Tensor, gate_up_scale: Tensor, down: Tensor, down_scale: Tensor, bits: int
+    ) -> None:  # fmt: skip
         super().__init__()
         self.bits = bits
-        for name, weights in (("gate_up", gate_up), ("down", down)):
-            narrow, scale = stacked_narrow(weights, bits)
-            self.register_buffer(name, narrow)
-            self.register_buffer(f"{name}_scale", scale)
+        named = {"gate_up": gate_up, "gate_up_scale": gate_up_scale, "down": down, "down_scale": down_scale}
+        for name, tensor in named.items():
+            self.register_buffer(name, tensor)
+
+    @staticmethod
+    def of(gate_up: Tensor, down: Tensor, bits: int) -> NarrowExperts:
+        """Narrowed expert by expert, as a CPU's operators read them."""
+        return NarrowExperts(*each(gate_up, narrow_here, bits), *each(down, narrow_here, bits), bits)
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
@@ -43,15 +50,14 @@ class NarrowExperts(nn.Module):
         return out
 
 
-def stacked_narrow(weights: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Weights [E, N, D] as a CPU's operators read them, with their scales, expert by expert."""
-    narrow: Tensor | None = None
+def narrow_here(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    return placed(*stored(weight, bits), False)
+
+
+def each(weights: Tensor, narrow: Callable[[Tensor, int], tuple[Tensor, Tensor]], bits: int) -> tuple[Tensor, Tensor]:
+    """Weights [E, N, D] narrowed expert by expert, with their scales."""
+    first, size = narrow(weights[0], bits)
+    steps, scales = first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     for number, weight in enumerate(weights):
-        steps, scale = narrowed(weight, bits)
-        steps = laid_out(steps, scale) if bits == 4 else steps
-        scale = scale_of_cpu(scale, bits)
-        if narrow is None:
-            narrow, scales = steps.new_empty(len(weights), *steps.shape), scale.new_empty(len(weights), *scale.shape)
-        narrow[number], scales[number] = steps, scale
-    assert narrow is not None, "a mixture has experts"
-    return narrow, scales
+        steps[number], scales[number] = narrow(weight, bits)
+    return steps, scales

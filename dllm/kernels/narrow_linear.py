@@ -22,7 +22,15 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_product import GROUP, OUTPUTS_AT_ONCE, narrow_product, narrowed, stepped
+from dllm.kernels.narrow_product import (
+    GROUP,
+    OUTPUTS_AT_ONCE,
+    by_outputs,
+    in_bytes,
+    narrow_product,
+    narrowed,
+    rounded_steps,
+)
 
 WIDENED_FROM = {8: 13, 4: 96}  # rows, by the weights' bits; see the table above
 OUTPUTS = {8: 512, 4: 512}  # widened at a time: 4 MB of bfloat16 for rows of 4,096 numbers
@@ -30,18 +38,25 @@ PACK = 64  # outputs whose four-bit weights a CPU's operator keeps together
 
 
 class NarrowLinear(nn.Module):
-    """x W^T + b [..., N] of x [..., D], with the weights of ``linear`` in ``bits`` (8 or 4) bits. triton: our kernel
+    """x W^T + b [..., N] of x [..., D], with W in ``bits`` (8 or 4) bits as ``placed`` gives it. triton: our kernel
     multiplies, else a CPU's operators do."""
 
     narrow: Tensor
     scale: Tensor
 
-    def __init__(self, linear: nn.Linear, bits: int, triton: bool) -> None:
+    def __init__(self, narrow: Tensor, scale: Tensor, bias: Tensor | None, bits: int, triton: bool) -> None:
         super().__init__()
-        weight, scale = narrowed(linear.weight.detach(), bits)
-        self.triton, self.bias, self.bits = triton, linear.bias, bits
-        self.register_buffer("narrow", weight if triton or bits == 8 else laid_out(weight, scale))
-        self.register_buffer("scale", scale if triton else scale_of_cpu(scale, bits))
+        self.triton, self.bits = triton, bits
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.register_buffer("narrow", narrow)
+        self.register_buffer("scale", scale)
+
+    @staticmethod
+    def of(linear: nn.Linear, bits: int, triton: bool) -> NarrowLinear:
+        """With the weights of ``linear``."""
+        if triton:
+            return NarrowLinear(*narrowed(linear.weight.detach(), bits), linear.bias, bits, True)
+        return NarrowLinear(*placed(*stored(linear.weight.detach(), bits), False), linear.bias, bits, False)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2).contiguous()
@@ -77,7 +92,7 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
     """[R, N] from the operator's own layout of an AVX-512 CPU: of 64 outputs, for each column 32 bytes, in which byte j
     holds output j (low) and 32 + j (high), each plus 8. scale [G, N, 2]."""
     blocks, width = narrow.view(-1, rows.shape[1] // GROUP, GROUP, PACK // 2), rows.shape[1]
-    scales = scale[..., 0].view(len(scale), len(blocks), 2, 1, PACK // 2).permute(1, 2, 0, 3, 4).contiguous()
+    sizes = scale.view(len(scale), len(blocks), 2, 1, PACK // 2, 2).permute(5, 1, 2, 0, 3, 4).contiguous()
     out, many = rows.new_empty(len(rows), len(narrow)), OUTPUTS[4] // PACK
     steps = narrow.new_empty(many, *blocks.shape[1:], dtype=torch.int8)
     buffer = rows.new_empty(width, many, 2, PACK // 2)
@@ -87,32 +102,69 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
         target = wide.view(*blocks.shape[1:3], len(tile), 2, -1).permute(2, 0, 1, 3, 4)
         for half, nibbles in enumerate((torch.bitwise_and, torch.bitwise_right_shift)):
             nibbles(tile, 4 if half else 15, out=signed.view(torch.uint8))
-            torch.mul(signed.sub_(8), scales[begin : begin + many, half], out=target[:, :, :, half])
+            size, zero = sizes[:, begin : begin + many, half]
+            torch.mul(signed.sub_(8), size, out=target[:, :, :, half]).add_(zero)
         out[:, begin * PACK : (begin + len(tile)) * PACK] = rows @ wide.view(width, -1)
     return out
 
 
+def stored(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Weights [N, D] in ``bits`` bits as files have them, and an AVX-512 CPU's operators: int8 [N, D] with scales [N],
+    or four bits by blocks of 64 outputs with scales [G, N, 2]."""
+    if bits == 8:
+        narrow, scale = narrowed(weight, bits)
+        return narrow, scale.flatten()
+    narrow, scale = by_outputs(_in_blocks, weight)
+    return narrow, scale.transpose(0, 1).contiguous()
+
+
+def _in_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
+    steps, scale = rounded_steps(weight, 4)
+    return in_blocks(steps), scale
+
+
+def placed(narrow: Tensor, scale: Tensor, triton: bool) -> tuple[Tensor, Tensor]:
+    """Weights of ``stored`` as our kernel (triton) or this CPU's operators read them; without a copy where the layout
+    is the same."""
+    if narrow.dtype == torch.int8:
+        return narrow, scale[:, None] if triton else scale
+    if triton:
+        return in_bytes(out_of_blocks(narrow)), scale.transpose(0, 1).contiguous()
+    return narrow if packs_by_64() else laid_out(out_of_blocks(narrow)), scale
+
+
+def in_blocks(steps: Tensor) -> Tensor:
+    """Bytes [N, D / 2] of steps [N, D]: of 64 outputs for each column 32 bytes, of which byte j holds output j (low)
+    and 32 + j (high), each plus 8. Of outputs behind the last 64, byte j holds outputs 2 j and 2 j + 1."""
+    whole, rest = (steps + 8).to(torch.uint8).split([len(steps) // PACK * PACK, len(steps) % PACK])
+    low, high = whole.view(-1, 2, PACK // 2, steps.shape[1]).transpose(2, 3).unbind(1)
+    pairs = rest.t()[:, ::2] | rest.t()[:, 1::2] << 4
+    return torch.cat([(low | high << 4).flatten(), pairs.flatten()]).view(len(steps), -1)
+
+
+def out_of_blocks(narrow: Tensor) -> Tensor:
+    """The steps [N, D], from -8 to 7, of ``in_blocks``."""
+    count, width = len(narrow), 2 * narrow.shape[1]
+    whole, rest = narrow.flatten().split([count // PACK * PACK * width // 2, count % PACK * width // 2])
+    blocks = whole.view(-1, 1, width, PACK // 2).transpose(2, 3)
+    pairs = rest.view(width, -1).t()
+    steps = [
+        torch.cat([blocks & 15, blocks >> 4], 1).flatten(0, 2),
+        torch.stack([pairs & 15, pairs >> 4], 1).flatten(0, 1),
+    ]
+    return torch.cat(steps).view(count, width).to(torch.int8) - 8
+
+
 @cache
 def packs_by_64() -> bool:
-    """Whether this processor's layout of four-bit weights is the one that ``widened_four`` reads."""
-    steps = (torch.arange(PACK)[:, None] * 5 + torch.arange(GROUP) * 3).remainder(16).int()
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)
-    low, high = steps.t().to(torch.uint8).chunk(2, 1)
-    return bool(torch.equal(packed.view(GROUP, PACK // 2), low | high << 4))
+    """Whether this processor's layout of four-bit weights is that of ``in_blocks``."""
+    steps = (torch.arange(PACK + 32)[:, None] * 5 + torch.arange(GROUP) * 3).remainder(16).to(torch.int8) - 8
+    return torch.equal(laid_out(steps), in_blocks(steps))
 
 
-def laid_out(weight: Tensor, scale: Tensor) -> Tensor:
-    """Weights in four bits as a CPU's operator reads them."""
-    packed = torch.empty_like(weight)
-    for begin in range(0, len(weight), OUTPUTS_AT_ONCE):
-        at = slice(begin, begin + OUTPUTS_AT_ONCE)
-        steps = stepped(weight[at], scale[at]).flatten(1).int() + 8
-        packed[at] = torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)
-    return packed
-
-
-def scale_of_cpu(scale: Tensor, bits: int) -> Tensor:
-    """Scales [N, G] as a CPU's operators read them: [N], or with the zero point 0 as [G, N, 2]."""
-    if bits == 8:
-        return scale.flatten()
-    return torch.stack([scale, torch.zeros_like(scale)], -1).transpose(0, 1).contiguous()
+def laid_out(steps: Tensor) -> Tensor:
+    """Steps [N, D] as this CPU's operator reads them."""
+    parts = [
+        torch.ops.aten._convert_weight_to_int4pack_for_cpu(part.int() + 8, 1) for part in steps.split(OUTPUTS_AT_ONCE)
+    ]
+    return torch.cat(parts)

@@ -13,9 +13,9 @@ from dllm.models.config import ModelConfig
 from dllm.models.experts import Router
 from dllm.models.transformer import Layer, Transformer
 
-# Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 128 of them.
+# Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 32 of them.
 PER_WEIGHT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float64": 8.0, "int8": 1.0, "float8": 1.0,
-              "int4": 0.5 + 4 / 128}  # fmt: skip
+              "int4": 0.5 + 4 / 32}  # fmt: skip
 PROCESS = 0.4 * 2**30  # bytes of Python, PyTorch and what allocators keep: measured beside 5 to 15 GiB of weights
 NARROW = ("int8", "int4")
 

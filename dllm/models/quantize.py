@@ -26,14 +26,14 @@ from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import GROUP
+from dllm.kernels.narrow_product import PAIRED
 from dllm.models.config import ModelConfig
 from dllm.models.experts import StackedExperts
 from dllm.models.transformer import Layer, Transformer
 
 BITS = {"int8": 8, "int4": 4}
 QUANTIZATIONS = (*BITS, "float8")
-MULTIPLES = {"int8": 1, "int4": GROUP, "float8": 16}  # of the sizes of products
+MULTIPLES = {"int8": 1, "int4": PAIRED, "float8": 16}  # of the sizes of products
 FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper
 
 
@@ -130,6 +130,6 @@ def quantize_part(part: nn.Module, kind: str, triton: bool) -> None:
     for module in list(part.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                setattr(module, name, NarrowLinear(child, BITS[kind], triton))
+                setattr(module, name, NarrowLinear.of(child, BITS[kind], triton))
             elif isinstance(child, StackedExperts):
-                setattr(module, name, NarrowExperts(child.gate_up.detach(), child.down.detach(), BITS[kind]))
+                setattr(module, name, NarrowExperts.of(child.gate_up.detach(), child.down.detach(), BITS[kind]))

@@ -19,7 +19,7 @@ def test_many_rows_are_multiplied_as_few(bits: int, outputs: int, width: int) ->
     linear = nn.Linear(width, outputs, dtype=torch.bfloat16)
     with torch.no_grad():
         linear.weight.copy_(torch.randn(outputs, width, generator=noise) / 16)
-    product = NarrowLinear(linear, bits, triton=False)
+    product = NarrowLinear.of(linear, bits, triton=False)
     x = torch.randn(WIDENED_FROM[bits] + 3, width, generator=noise).to(torch.bfloat16)
     rounded = widened(*narrowed(linear.weight.detach(), bits), torch.float64)
     with torch.inference_mode():
@@ -37,7 +37,7 @@ def test_experts_are_products_of_their_own_rows(bits: int) -> None:
     gate_up, down = gate_up.to(torch.bfloat16), down.to(torch.bfloat16)
     rows = torch.randn(83, 256, generator=noise).to(torch.bfloat16)
     with torch.inference_mode():
-        found = NarrowExperts(gate_up, down, bits)(rows, torch.tensor([3, 3, 83]))
+        found = NarrowExperts.of(gate_up, down, bits)(rows, torch.tensor([3, 3, 83]))
     for expert, part in ((0, slice(0, 3)), (2, slice(3, 83))):
         up, below = (widened(*narrowed(one[expert], bits), torch.float64) for one in (gate_up, down))
         gate, wide = F.linear(rows[part].double(), up).chunk(2, -1)

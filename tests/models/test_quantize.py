@@ -28,7 +28,7 @@ from dllm.models.weights import load_model, read_model_config, save_model
 
 PROMPT = 'Copy the list:\n["Emma", "Hugo", "Kai"]'
 CPU, GPU, BF16 = torch.device("cpu"), torch.device("cuda"), torch.bfloat16
-ERRORS = {"int8": 0.03, "int4": 0.35}  # of the logits, of the largest one: four bits round 15 times as coarsely
+ERRORS = {"int8": 0.03, "int4": 0.2}  # of the logits, of the largest one: four bits round 15 times as coarsely
 
 
 @cache
@@ -64,17 +64,24 @@ def test_a_cpu_compiles_them() -> None:
 
 
 @pytest.mark.parametrize("triton", [False, True], ids=["cpu", "kernel"])
-@pytest.mark.parametrize(("kind", "most"), [("int8", 127), ("int4", 7)])
-def test_a_product_is_that_of_the_rounded_weights(kind: str, most: int, triton: bool) -> None:
-    """Rounded here: a scale per output, or per 128 columns of it. Rows come in any shape, also none."""
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_product_is_that_of_the_rounded_weights(kind: str, triton: bool) -> None:
+    """Rounded here: a scale per output; 16 steps from the least to the largest of 32 columns. Rows come in any shape,
+    also none."""
     noise = torch.Generator().manual_seed(0)
     linear = nn.Linear(256, 48, dtype=BF16)
     with torch.no_grad():
         linear.weight.copy_(torch.randn(48, 256, generator=noise) / 16)
-    groups = linear.weight.detach().double().view(48, -1, 256 if kind == "int8" else 128)
-    scale = (groups.abs().amax(-1, keepdim=True) / most).to(BF16).double()
-    rounded = ((groups / scale).round().clamp(-most, most) * scale).view(48, 256)
-    narrow = NarrowLinear(linear, quantize.BITS[kind], triton)
+    groups = linear.weight.detach().double().view(48, -1, 256 if kind == "int8" else 32)
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    if kind == "int8":
+        scale = (torch.maximum(high, -low) / 127).to(BF16).double()
+        rounded = ((groups / scale).round() * scale).view(48, 256)
+    else:
+        scale = ((high - low) / 15).to(BF16).double()
+        zero = (low + 8 * scale).to(BF16).double()
+        rounded = (((groups - zero) / scale).round().clamp(-8, 7) * scale + zero).view(48, 256)
+    narrow = NarrowLinear.of(linear, quantize.BITS[kind], triton)
     for shape in ((2, 5, 256), (1, 256), (0, 256)):
         x = torch.randn(shape, generator=noise).to(BF16)
         with torch.inference_mode():
@@ -121,15 +128,15 @@ def test_fused_products_are_rounded_as_separate_ones(kind: str) -> None:
     for part in whole.weight.split([64, 16, 16]):
         linear = nn.Linear(128, len(part), bias=False, dtype=BF16)
         linear.weight = nn.Parameter(part.detach())
-        found.append(NarrowLinear(linear, quantize.BITS[kind], True)(x))
-    assert torch.equal(torch.cat(found, -1), NarrowLinear(whole, quantize.BITS[kind], True)(x))
+        found.append(NarrowLinear.of(linear, quantize.BITS[kind], True)(x))
+    assert torch.equal(torch.cat(found, -1), NarrowLinear.of(whole, quantize.BITS[kind], True)(x))
     layer = mini(kind).transformer.layers[0]
     assert isinstance(layer.attn.qkv, NarrowLinear) and isinstance(layer.mlp.gate_up, NarrowLinear)
 
 
 def test_a_product_by_our_kernel_is_recorded() -> None:
     pytest.importorskip("triton")
-    narrow, graph = NarrowLinear(nn.Linear(128, 40, dtype=BF16), 8, True), FakeGraph([])
+    narrow, graph = NarrowLinear.of(nn.Linear(128, 40, dtype=BF16), 8, True), FakeGraph([])
     rows = torch.randn(3, 128).to(BF16)
     with torch.inference_mode():
         expected, fixed, out = narrow(rows), torch.zeros(3, 128, dtype=BF16), torch.empty(3, 40, dtype=BF16)
