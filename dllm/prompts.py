@@ -75,7 +75,7 @@ class Prompts:
         if isinstance(prompt, Request):
             request = replace(prompt, seed=seed)
         else:
-            request = Request.answer(self.encode(prompt), self.gen_length, self.ids.mask, seed)
+            request = Request.answer(self.encode(prompt), self.gen_length, self.ids.placeholder, seed)
             if isinstance(prompt, PrefilledPrompt):
                 request = replace(request, answer_prefix=prompt.begin)
         limit, length = self.config.max_length, len(request.tokens)
@@ -139,7 +139,7 @@ class Prompts:
         tokens: list[int] = []
         masked: list[bool] = []
         for piece in parts:
-            ids = [self.ids.mask] * piece if isinstance(piece, int) else self._tokenizer().encode(piece)
+            ids = [self.ids.placeholder] * piece if isinstance(piece, int) else self._tokenizer().encode(piece)
             tokens += ids
             masked += [isinstance(piece, int)] * len(ids)
         if not any(masked):

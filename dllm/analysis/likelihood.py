@@ -131,7 +131,7 @@ class Likelihood:
         """What to read of a target, and the weight of every log-probability. Dream's estimator closes the target with
         an EOS that is neither masked nor counted."""
         tail = [self.model.ids.eos] if self.estimator.method == "mc_bernoulli" else []
-        mask, start, queries = self.model.ids.mask, len(prompt), list[tuple[ReadQuery, list[float]]]()
+        mask, start, queries = self.model.ids.placeholder, len(prompt), list[tuple[ReadQuery, list[float]]]()
         rows = (
             (hidden, weight) for pair in self.estimator.draws(len(target)) for hidden, weight in zip(*pair, strict=True)
         )
@@ -154,6 +154,11 @@ class Likelihood:
         if not prompt or not target:
             raise UserError("a likelihood needs a prompt and a target of at least one token each.")
         kind = self.model.config.attention
+        if self.model.ids.mask is None:
+            raise UserError(
+                f"a likelihood is estimated from masked texts, and undecided positions of {self.model.name} show "
+                "noise. Use decide, which reads one slot."
+            )
         if len(target) > 1 and self.estimator.method != "exact_ar" and not kind.everywhere:
             raise UserError(
                 f"likelihood={self.estimator.method} masks tokens anywhere, but this model's attention is "

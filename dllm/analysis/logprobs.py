@@ -28,8 +28,13 @@ MAX_CANVASES = 8  # canvases in a forward
 def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> LogProbs:
     """By position of the answer; each token takes a canvas. Ids that ``sampling`` bans have probability 0.
 
-    Raises UserError for sampling with guidance."""
+    Raises UserError for sampling with guidance, and for a model of noise, of which a part of a text means nothing."""
     sampling = sampling or Sampling()
+    if model.ids.mask is None:
+        raise UserError(
+            f"log-probabilities are re-scored on canvases of masks, and undecided positions of {model.name} show "
+            "noise. Use those of the commits: result.commit_logprobs()."
+        )
     if sampling.guidance:
         raise UserError("log-probabilities are re-scored with the model alone. Decode with sampling.guidance=0.")
     values: LogProbs = [None] * (trace.length - trace.start)
@@ -59,9 +64,10 @@ def token_logprobs(
     """Log-probability of each commit's token at its position on its canvas."""
     network = model.transformer
     tokens = torch.tensor(canvases, device=network.device)
-    hidden = network.encode(tokens, None, tokens == model.ids.mask, trace.start)
+    masked = tokens == model.ids.placeholder
+    hidden = network.encode(tokens, None, masked, trace.start)
     start = torch.full((len(tokens),), trace.start, device=tokens.device)
-    sources = model.config.sources(tokens == model.ids.mask, start).tolist()
+    sources = model.config.sources(masked, start).tolist()
     columns = [row[trace.start + commit.position] for row, commit in zip(sources, commits, strict=True)]
     logits = network.head(hidden[range(len(columns)), columns])
     logits = logits.to(at_least_float32(logits.dtype))

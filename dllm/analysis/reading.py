@@ -97,7 +97,7 @@ def _forward(
     model: Model, canvases: Sequence[ReadCanvas], wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
 ) -> list[tuple[tuple[float, ...], int]]:
     """Log-probabilities and the likeliest token of each of ``wanted``: row, column, tokens."""
-    network, mask = model.transformer, model.ids.mask
+    network, mask = model.transformer, model.ids.placeholder
     length = max(len(canvas.tokens) for canvas in canvases)
     rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
     masked = torch.tensor([[at in one.masked for at in range(length)] for one in canvases])

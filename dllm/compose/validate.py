@@ -21,7 +21,7 @@ from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
 
-ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow")  # see ``dllm.contract.Scores``
+ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow", "likeliest")  # see ``dllm.contract.Scores``
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
@@ -33,6 +33,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             f"gen_length={setting.gen_length} leaves no room for a prompt: the model's limit is "
             f"{setting.model.max_length} tokens."
         )
+    setting.check_process(sampler)
     name, blocks = name_of(sampler), setting.blocks
     sampler = sampler.resolved(setting)
     if not isinstance(sampler, Sampler):

@@ -37,8 +37,9 @@ class Constraints:
 
     def __init__(self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "") -> None:
         self.tokenizer, self.size, self.name = tokenizer, size, name
-        self.silent = (ids.mask, *ids.ends)
-        self.ends: Silent = () if forbid_eos else self.silent[1:]
+        self.silent = (*([] if ids.mask is None else [ids.mask]), *ids.ends)
+        self.ends: Silent = () if forbid_eos else ids.ends
+        self.masks = ids.mask is not None
         self._compiler: Compiler | None = None
 
     def compiled(self, constraint: Constraint) -> CompiledConstraint:
@@ -84,6 +85,11 @@ class Constraints:
         """The compiler of all that decodes with this tokenizer, made once, with what each id writes."""
         if self._compiler is not None:
             return self._compiler
+        if not self.masks:
+            raise UserError(
+                f"constraint={constraint.kind}: a position of model {self.name} is decided together with its whole "
+                "block, not by itself, and constraints choose position by position. Drop the constraint."
+            )
         if self.tokenizer is None:
             raise UserError(
                 f"constraint={constraint.kind}: model {self.name} has no tokenizer, so nothing says what its tokens "

@@ -67,7 +67,7 @@ class Canvas(Rowwise):
 
     shared: ClassVar[tuple[str, ...]] = ("columns",)
 
-    tokens: Tensor  # [B, L] ids; papers: x
+    tokens: Tensor  # [B, L] ids, as the next forward sees them; papers: x
     masked: Tensor  # [B, L] still to be decided; papers: mask index
     valid: Tensor  # [B, L] attended to (False: padding, or cut off); papers: attention mask
     given: Tensor  # [B, L] there at the start; never changes; papers: prompt index
@@ -148,6 +148,10 @@ class Canvas(Rowwise):
         """Fix the positions ``where`` [B, L] to ``tokens`` [B, L]."""
         masked = self.masked.masked_fill(where, False)
         return replace(self, tokens=torch.where(where, tokens, self.tokens), masked=masked)
+
+    def show(self, where: Tensor, tokens: Tensor) -> Canvas:
+        """Lay ``tokens`` [B, L] at ``where`` [B, L] as what undecided positions show; the others are left alone."""
+        return replace(self, tokens=torch.where(where & self.undecided, tokens, self.tokens))
 
     def remask(self, where: Tensor, mask_id: int) -> Canvas:
         """Undo commits at ``where`` [B, L]; given positions, and what lies behind ``end``, are left alone."""

@@ -104,6 +104,8 @@ def kept_step(rule: Rule, step: object, view: View, state: State) -> Step:
         is_laid(step.accepted, f"{what} accepted", shape, BOOL, like)
     if step.edit is not None:
         is_laid(step.edit, f"{what} edit", shape, BOOL, like)
+    if step.shown is not None:
+        is_laid(step.shown, f"{what} shown", shape, IDS, like)
     if step.state:
         _follow(f"{name}: step()", step.state, state, like)
     _as_declared(rule, name, step, view)
@@ -120,6 +122,8 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
         raise undeclared("remembers something from turn to turn", "stateless=False")
     if step.edit is not None and not rule.traits.edits:
         raise undeclared("replaces tokens (edit) or keeps a full block open (keep_open)", "edits=True")
+    if step.shown is not None and not rule.traits.renoises:
+        raise undeclared("says what undecided positions show (shown)", "renoises=True")
     if not step.owner.is_single and not rule.traits.branches:
         raise undeclared("offers several candidates", "branches=True")
     # fixed shapes do not look into tensors, and owner.each makes a new one of nothing
@@ -140,6 +144,8 @@ def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -
         if bool(wrong.any()):
             found = int(step.tokens[wrong][0])
             raise UserError(f"{name} commits token {found}, and the model's ids lie in [0, {vocab - 1}].")
+    if step.shown is not None and bool(((step.shown < 0) | (step.shown >= vocab)).any()):
+        raise UserError(f"{name} shows an id outside the model's, which lie in [0, {vocab - 1}].")
     if wraps and bool((step.commit & ~step.owner.per_candidate(view.canvas.undecided)).any()):
         raise UserError(
             f"{name} commits positions that are decided already, prompt included. A rule around another one commits "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dllm.contract import Need
@@ -40,14 +40,24 @@ class Sampling:
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
 
     def under(self, rule: Rule) -> Sampling:
-        """The same under a rule, whose own convention may be tempered confidences."""
-        return replace(self, tempered=self.tempered or rule.traits.tempered)
+        """The same under a rule, whose own convention may be tempered confidences, or temperatures of its own."""
+        kind = AtRulesTemperature if rule.traits.renoises else Sampling
+        return kind(**{**vars(self), "tempered": self.tempered or rule.traits.tempered})
 
     @property
     def plain(self) -> bool:
         """Whether the proposal is the argmax of the model's own logits."""
         cold = isinstance(self.temperature, int | float) and self.temperature == 0
         return cold and self.top_p is None and self.top_k is None
+
+
+@dataclass(frozen=True)
+class AtRulesTemperature(Sampling):
+    """Tokens are drawn in every forward: the rule sets the temperature before it."""
+
+    @property
+    def plain(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,25 @@ class Setting:
     sampling: Sampling = Sampling()  # how tokens are proposed
     name: str = ""  # the model's
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
+
+    def check_process(self, sampler: Rule) -> None:
+        """Raise UserError for a rule of masks under a model of noise, for one of noise under a model of masks, and for
+        a temperature beside the rule's own."""
+        name, temperature = f"sampler={name_of(sampler)}", self.sampling.temperature
+        if self.model.process == "uniform" and not sampler.traits.renoises:
+            raise UserError(
+                f"{name} decides masks for good, but {self.model.architecture} was trained to undo noise: it has no "
+                "mask, and what a position shows is decided anew in every forward. Use sampler=renoise."
+            )
+        if self.model.process != "uniform" and sampler.traits.renoises:
+            raise UserError(
+                f"{name} undoes noise, but {self.model.architecture} was trained to fill masks. Use sampler=confidence."
+            )
+        if sampler.traits.renoises and not (isinstance(temperature, int | float) and temperature == 0):
+            raise UserError(
+                f"sampling.temperature={temperature}: {name} sets the temperature of every forward itself. Set "
+                "sampling.temperature=0, and the options of the sampler."
+            )
 
     def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:
         """Raise UserError for parts that read what a model of this attention does not tell."""

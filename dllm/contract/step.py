@@ -23,12 +23,14 @@ class CandidateStep(Rowwise):
     tokens: Tensor  # [N, L] what to fix them to; papers: x0
     confidence: Tensor  # [N, L] of these tokens (nan: not known)
     # [N, L] commits that the rule itself accepted; the rest are forced (None: a schedule, which judges no single
-    # position)
+    # position). Of a rule that renoises: positions that show its draw, decided or not
     accepted: Tensor | None
     remask: Tensor  # [N, L] commits to undo first; papers: remask index
     # [N, L] decided positions to fix anew, to ``tokens``, without ever being masked (None: the rule never edits);
     # papers: token-to-token
     edit: Tensor | None
+    # [N, L] what undecided positions of the open blocks show from now on (None: what they showed); papers: renoising
+    shown: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class Step:
     @property
     def edit(self) -> Tensor | None:
         return self.candidates.edit
+
+    @property
+    def shown(self) -> Tensor | None:
+        return self.candidates.shown
 
     @property
     def state(self) -> State:

@@ -39,6 +39,9 @@ class SamplerTraits(Traits):
 
     stateless: bool  # it carries nothing but parameters from turn to turn
     revocable: bool = False  # it may remask
+    # it is for models of uniform noise: it draws every undecided position of the open blocks anew in every turn, at a
+    # temperature of its own, and says what they show next
+    renoises: bool = False
     edits: bool = False  # it may replace tokens of the current block, and keep the block open when it is full
     # it may offer several candidates, the first of which has every mask of the others, because caches plan by it
     branches: bool = False

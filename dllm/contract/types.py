@@ -87,7 +87,8 @@ class Scores:
     # those that some part asked for. first: probability of the likeliest token; second: of the runner-up; gap:
     # difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of the
     # token now on the canvas (where a draft lies beside a mask: the draft's); shadow: the same from an extra query
-    # that does not see it; papers: top-1, top-2 probability, margin, verification confidence
+    # that does not see it; likeliest: the likeliest token, where ``token`` is a draw; papers: top-1, top-2 probability,
+    # margin, verification confidence
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None  # None: no part asked for them; papers: logits
     lookup: Lookup | None = None  # None: no part asked for it
@@ -229,11 +230,11 @@ class View:
         self, commit: Tensor, *, tokens: Tensor | None = None, confidence: Tensor | None = None,
         accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
         state: State | None = None, next_positions: Tensor | None = None, stop: Tensor | None = None,
-        edit: Tensor | None = None, keep_open: Tensor | None = None,
+        edit: Tensor | None = None, keep_open: Tensor | None = None, shown: Tensor | None = None,
     ) -> Step:  # fmt: skip
         """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
         ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
-        edited, no block held."""
+        edited, no block held, and undecided positions show what they showed."""
         owner = owner or self.owner
         proposed, nothing, none = (
             owner.per_candidate(self.scores.token),
@@ -248,7 +249,7 @@ class View:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
         commits = CandidateStep(
             commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.per_candidate(nothing) if remask is None else remask, edit,
+            owner.per_candidate(nothing) if remask is None else remask, edit, shown,
         )  # fmt: skip
         rows = RowStep(
             state or {}, nothing if next_positions is None else next_positions, none if stop is None else stop,

@@ -127,7 +127,13 @@ class _Work:
     def _read(self, canvas: str, laid: Laid) -> Plan:
         options, limit = self.options, self.prompts.config.max_length
         plan = plan_of_slot(
-            laid, self.ids.mask, self.ids.eos, options.estimator, options.slot, options.free, self.kind.everywhere
+            laid,
+            self.ids.placeholder,
+            self.ids.eos,
+            options.estimator,
+            options.slot,
+            options.free,
+            self.kind.everywhere,
         )
         length = max(len(query.canvas.tokens) for query in plan.queries)
         if length > limit:

@@ -18,18 +18,20 @@ from dllm.errors import UserError
 from dllm.loop.forward import Forward
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
-from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
+from dllm.loop.stages import choose_candidates, close_turn, decide, heated, look, score_candidates, write_step
 
 TakeTurn = Callable[[Rows, Forward, Parts], tuple[Rows, Turn]]
 
 
 def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
-    scored = score_candidates(rows, forward)  # one forward of every candidate, and proposals that constraints allow
+    scored = score_candidates(
+        heated(rows, parts), forward
+    )  # one forward of every candidate, and proposals that constraints allow
     chosen = choose_candidates(rows, scored, parts)  # the candidate that each row goes on with
     view = look(rows, chosen, parts)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
-    canvas = write_step(chosen, step, parts, forward.ids)  # remask, commit, edit
+    canvas = write_step(chosen, step, view, parts, forward.ids)  # remask, commit, edit, and what is shown next
     return close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends of text, blocks, the ledger
 
 
@@ -60,6 +62,7 @@ def start_rows(
     """
     shapes = Shapes() if lag is None else Bounded(lag, lag * parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
+    canvas = forward.process.fill(canvas)
     rows = Rows.start(canvas, forward.start(canvas), parts, shapes, constraints)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 

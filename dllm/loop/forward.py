@@ -18,6 +18,7 @@ from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores
 from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
+from dllm.contract.process import Process, process_of
 from dllm.loop.probe import AttentionCapture
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.loop.rows import Rows
@@ -115,6 +116,11 @@ class Forward:
     def ids(self) -> Ids:
         """The model's special ids."""
         return self.proposer.ids
+
+    @property
+    def process(self) -> Process:
+        """What undecided positions show."""
+        return process_of(self.model.config)
 
     @property
     def vocab(self) -> int:
@@ -254,9 +260,9 @@ class Forward:
         if queries is not None:
             tokens = tokens.gather(1, queries.clamp(max=tokens.shape[1] - 1))
         if extra:
-            tokens[:, tokens.shape[1] - extra :] = self.proposer.ids.mask
+            tokens[:, tokens.shape[1] - extra :] = self.ids.placeholder
         if call.masks is not None:
-            tokens = tokens.masked_fill(call.masks, self.proposer.ids.mask)
+            tokens = tokens.masked_fill(call.masks, self.ids.placeholder)
         if beside is None or queries is None:
             return Inputs(tokens, positions, memory, queries)
         return Inputs(beside.pack(tokens), positions[beside.candidates[:, 0]], memory, beside.pack(queries))
@@ -303,4 +309,4 @@ class Forward:
         rows = torch.arange(len(canvas.row_id), device=canvas.row_id.device)
         both = canvas.select(torch.cat([rows, rows]))
         blank = both.given & (torch.arange(len(both.row_id), device=rows.device) >= len(rows))[:, None]
-        return replace(both, tokens=both.tokens.masked_fill(blank, self.proposer.ids.mask))
+        return replace(both, tokens=both.tokens.masked_fill(blank, self.ids.placeholder))

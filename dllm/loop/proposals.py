@@ -41,6 +41,8 @@ def statistics(
     ``dllm.kernels.row_statistics`` defines the others.
     """
     found = row_statistics(logits, required(wanted), triton)
+    if "likeliest" in wanted:
+        found["likeliest"] = found["token"]
     if token is not None:
         chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
         found |= {"token": token, "confidence": (chosen - best).double().exp() * found["first"]}

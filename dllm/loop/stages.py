@@ -56,6 +56,14 @@ class Decision:
     marks: ConstraintMarks  # what the constraints changed
 
 
+def heated(rows: Rows, parts: Parts) -> Rows:
+    """The rows at the temperature of this turn, where the rule sets it."""
+    temperature = parts.sampler.turn_temperature(rows.blocks, rows.state)
+    if temperature is None:
+        return rows
+    return replace(rows, candidates=replace(rows.candidates, temperature=temperature))
+
+
 def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
     """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made anew."""
     scores, plan, run, cost = forward(rows)
@@ -96,13 +104,17 @@ def decide(
     return Decision(step, ConstraintMarks(chosen.corrected, refused, replaced))
 
 
-def write_step(chosen: ChosenCandidates, decision: Decision, parts: Parts, ids: Ids) -> Canvas:
-    """The candidates [N] of the step: what it takes back is masked, then what it commits and edits is written."""
+def write_step(chosen: ChosenCandidates, decision: Decision, view: View, parts: Parts, ids: Ids) -> Canvas:
+    """The candidates [N] of the step: what it takes back is masked, then what it commits and edits is written, and what
+    it leaves undecided shows what it says."""
     step = decision.step
     candidates = step.owner.per_candidate(chosen.canvas)
     if parts.sampler.traits.revocable:
-        candidates = candidates.remask(step.remask, ids.mask)
-    return candidates.commit(step.written, step.tokens)
+        candidates = candidates.remask(step.remask, ids.placeholder)
+    candidates = candidates.commit(step.written, step.tokens)
+    if step.shown is None:
+        return candidates
+    return candidates.show(step.owner.per_candidate(view.blocks.in_open & view.active[:, None]), step.shown)
 
 
 def close_turn(
@@ -117,7 +129,7 @@ def close_turn(
 ) -> tuple[Rows, Turn]:
     """The schedule may roll back, a text may end here, and full blocks make way for the next ones."""
     step, owner = decision.step, decision.step.owner
-    canvas, blocks = parts.blocks.revise(canvas, view.blocks, ids.mask)
+    canvas, blocks = parts.blocks.revise(canvas, view.blocks, ids.placeholder)
     full = blocks.full(canvas, owner)
     if parts.sampler.traits.edits:
         full = full & ~owner.per_candidate(step.keep_open)

@@ -69,6 +69,8 @@ class ModelConfig:
     # the shift where attention is causal, and of a column that a forward commits alone; None: no other one
     seed_shift: int | None = None
     attention: AttentionKind = FULL  # who sees whom
+    # what undecided positions show: ``absorbing``, a mask, or ``uniform``, ids that are drawn
+    process: str = "absorbing"
     unsaid: str = ""  # a sentence about the attention where the file does not tell it
     usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None: there is none
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense

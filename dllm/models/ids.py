@@ -16,7 +16,7 @@ from dllm.models.tokenizer import Tokenizer
 class Ids:
     """The special ids that decoding needs: MASK, and those that end a text (EOS, end of turn)."""
 
-    mask: int  # an undecided position
+    mask: int | None  # an undecided position (None: undecided positions show noise)
     eos: int  # the end of a text
     stops: tuple[int, ...]  # all that end an answer, EOS among them
 
@@ -25,9 +25,15 @@ class Ids:
         """All that end a text, each once."""
         return tuple(dict.fromkeys((self.eos, *self.stops)))
 
+    @property
+    def placeholder(self) -> int:
+        """What a request holds where it is undecided: the mask; where noise will lie instead, the end of the text."""
+        return self.eos if self.mask is None else self.mask
+
     def banned(self, suppress_mask: bool, forbid_eos: bool) -> tuple[int, ...]:
         """Those that are never proposed under these settings of ``Sampling``."""
-        return (self.mask,) * suppress_mask + self.ends * forbid_eos
+        mask = () if self.mask is None else (self.mask,)
+        return mask * suppress_mask + self.ends * forbid_eos
 
 
 @dataclass(frozen=True)
@@ -46,16 +52,23 @@ def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int |
     if tokenizer is not None and len(tokenizer) > config.vocab:
         problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
         raise mismatched(problem, "tokenizer and weights")
-    mask, eos = _mask(config, tokenizer, mask_id), _eos(config, tokenizer)
+    if config.process == "uniform" and mask_id is not None:
+        raise UserError(
+            f"mask_id={mask_id}: undecided positions of {config.architecture} show noise, so it has no mask token. "
+            "Leave mask_id null."
+        )
+    mask = None if config.process == "uniform" else _mask(config, tokenizer, mask_id)
+    eos = _eos(config, tokenizer)
     pad = eos if config.pad_id is None else SourcedId("config.json: pad_token_id", config.pad_id)
     stop_ids = tokenizer.stop_ids if tokenizer else ()
     extra = [SourcedId("generation_config.json: eos_token_id", stop) for stop in stop_ids]
     for known in (eos, pad, *extra):
         _check_range(known, config, "Correct it there.")
-    _check_mask(mask, eos.id, pad.id, config, tokenizer)
-    stops = dict.fromkeys([eos.id, *(stop.id for stop in extra)])
-    ids = Ids(mask.id, eos.id, tuple(stop for stop in stops if stop != mask.id))
-    return replace(config, mask_id=mask.id, eos_id=eos.id, pad_id=pad.id), ids
+    if mask is not None:
+        _check_mask(mask, eos.id, pad.id, config, tokenizer)
+    stops, number = dict.fromkeys([eos.id, *(stop.id for stop in extra)]), None if mask is None else mask.id
+    ids = Ids(number, eos.id, tuple(stop for stop in stops if stop != number))
+    return replace(config, mask_id=number, eos_id=eos.id, pad_id=pad.id), ids
 
 
 def _check_range(known: SourcedId, config: ModelConfig, advice: str) -> None:

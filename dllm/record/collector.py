@@ -154,7 +154,8 @@ class Collector:
     def _trace(self, number: int) -> Trace:
         request = self.requests[number]
         masks = [
-            self.ids.mask if masked else token for token, masked in zip(request.tokens, request.masked, strict=True)
+            self.ids.placeholder if masked else token
+            for token, masked in zip(request.tokens, request.masked, strict=True)
         ]
         given = [int(not masked) for masked in request.masked]
         records = self.records[number]
@@ -162,7 +163,7 @@ class Collector:
         committed = [token for commits in written for token in commits.tokens]
         tokens = sorted({*masks, *committed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
-        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)
+        return Trace(masks, given, self.ids.placeholder, self.ids.eos, request.answer_start, len(masks), records, words)
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.rowwise import Owner
-from dllm.contract import Need, Scores, State, Step, View
+from dllm.contract import BlockState, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request, per_row
 from dllm.contract.checks import kept_contents, kept_step
 from dllm.contract.setting import Setting
@@ -88,6 +88,11 @@ class Sampler:
         of a fixed schedule, which may have more forwards than masks."""
         patience, turns = torch.full_like(canvas.start, self.traits.patience), self.turns(canvas)
         return patience if turns is None else torch.maximum(patience, turns)
+
+    def turn_temperature(self, blocks: BlockState, state: State) -> Tensor | None:
+        """The temperature of each row's coming forward [B], float64; None: that of the request. Only a rule that
+        renoises sets it."""
+        return None
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """State before the first turn, every tensor [B, ...]: the ``per_request`` parameters, and what a rule adds."""

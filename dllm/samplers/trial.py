@@ -102,6 +102,7 @@ def made_up_scores(canvas: Canvas, made: TrialDraw, noise: torch.Generator) -> S
     logits = Logits(torch.randn(*shape, _VOCAB, generator=noise), canvas.positions)
     weights = torch.rand(shape[0], shape[1], shape[1], generator=noise, dtype=torch.float64)
     token = torch.randint(0, _MASK, shape, generator=noise)
+    chance["likeliest"] = token
     return Scores(
         scored, token, confidence.masked_fill(sinks & made.sunk, -1.0), scored,
         chance | dict(zip(("current", "shadow"), beside, strict=True)), logits,

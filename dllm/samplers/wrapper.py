@@ -31,6 +31,11 @@ class Wrapper(Sampler):
     traits = SamplerTraits(stateless=False)
 
     def __init__(self, inner: Sampler) -> None:
+        if inner.traits.renoises:
+            raise UserError(
+                f"sampler={name_of(self)} chooses among the positions that a rule may decide, but sampler/inner="
+                f"{name_of(inner)} decides a whole block at once. Use sampler={name_of(inner)} by itself."
+            )
         if inner.traits.verifies:
             raise UserError(
                 f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="

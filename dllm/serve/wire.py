@@ -200,7 +200,7 @@ def _requests(
     """A row for each prompt: the prompt, and masks or the given canvas behind it. most: how many prompts. free: an
     answer may be shorter than ``length`` where its prompt leaves less."""
     name = "messages" if chat else "prompt"
-    answer = Request.answer([], length or 0, prompts.ids.mask) if canvas is None else _canvas(canvas, prompts)
+    answer = Request.answer([], length or 0, prompts.ids.placeholder) if canvas is None else _canvas(canvas, prompts)
     given = fields.get(name)
     if given is None:
         if chat or canvas is None:
@@ -247,7 +247,7 @@ def _behind(
         tokens = prompts.encode(prompt)
     left = prompts.config.max_length - len(tokens)
     if free and not answer.infill and 0 < left < len(answer.tokens):
-        answer = Request.answer([], left, prompts.ids.mask)
+        answer = Request.answer([], left, prompts.ids.placeholder)
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     masked = [False] * len(tokens) + [*answer.masked]
     return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill)

@@ -103,7 +103,7 @@ def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Reque
     for number in range(count):
         prompt = [noise.randrange(1, 1000) for _ in range(int(8 * 12 ** noise.random()))]
         length = int(16 * 16 ** noise.random())
-        out.append(replace(Request.answer(prompt, length, model.ids.mask, number), param_index=number))
+        out.append(replace(Request.answer(prompt, length, model.ids.placeholder, number), param_index=number))
         lengths.append(length if number % 2 else noise.randint(1, length))
     return out, lengths
 

@@ -117,7 +117,7 @@ def decode(
     parts = Parts(sampler, blocks, named("cache", kv), KEEP, Sampling(suppress_mask=False))
     forward = Forward.of(model, ids, parts, runs and runs[0])
     prompts = (prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch))
-    requests = [Request.answer(prompt, load.answer, ids.mask) for prompt in prompts]
+    requests = [Request.answer(prompt, load.answer, ids.placeholder) for prompt in prompts]
     with torch.inference_mode():
         canvas = Canvas.of(requests, ids.eos, model.device)
         yield from denoise(canvas, forward, parts, lag, runs and runs[1])

@@ -90,7 +90,7 @@ def canvases(model: Model, items: Sequence[Sample]) -> list[Tensor]:
     for result in decoder(model, (), LENGTH, BATCH)(prompts):
         answer = torch.tensor(result.tokens)
         masked = torch.rand(len(answer), generator=draw) < torch.rand(1, generator=draw)
-        answer[masked] = model.ids.mask
+        answer[masked] = model.ids.placeholder
         found.append(torch.cat([torch.tensor(result.prompt_tokens), answer])[None])
     return found
 

@@ -68,7 +68,7 @@ def pack(
     for number in numbers:
         whole, one = torch.tensor(sequence(examples[number], recipe.length, ids.eos)), examples[number]
         block = recipe.block_length if recipe.segment == "block" else None
-        views = complementary(whole, len(one.prompt), block, ids.mask, seeded(recipe.seed, epoch, number))
+        views = complementary(whole, len(one.prompt), block, ids.placeholder, seeded(recipe.seed, epoch, number))
         rows += [(tokens, whole, learnt) for tokens, learnt in zip(views.tokens, views.loss, strict=True)]
     rows = [row for at, row in enumerate(rows) if bool((rows[at][2] | rows[at ^ 1][2]).any())] or rows[:2]
     longest = max(len(row[0]) for row in rows)

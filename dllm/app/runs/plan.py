@@ -90,7 +90,7 @@ class RunPlan:
         refuse_stop(self.options.stop)
         self.constraints.compiled(self.constraint)
         if self.options.chat:
-            answer = Request.answer([0], self.options.gen_length, self.prompts.ids.mask)
+            answer = Request.answer([0], self.options.gen_length, self.prompts.ids.placeholder)
             self.check_request(replace(answer, constraint=self.constraint))
 
     @cached_property

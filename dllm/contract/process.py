@@ -1,0 +1,54 @@
+"""What undecided positions show: a mask, or noise that the network learned to undo.
+
+``masked`` means undecided under either process. Whatever an undecided position shows is no token of the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.common.noise import mixed
+from dllm.contract.canvas import Canvas
+from dllm.models.config import ModelConfig
+
+FILL = 1 << 40  # keeps noise apart from the draws of tokens, which hash seed, column and turn alone
+_POSITIVE = (1 << 62) - 1  # bits of a hash that count
+
+
+class Process:
+    """What undecided positions show before the first forward."""
+
+    def fill(self, canvas: Canvas) -> Canvas:
+        """The canvas [B] as its first forward sees it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Absorbing(Process):
+    """A mask, which requests hold from the start (LLaDA, Dream and kin)."""
+
+    def fill(self, canvas: Canvas) -> Canvas:
+        return canvas
+
+
+@dataclass(frozen=True)
+class Uniform(Process):
+    """Ids drawn from the whole vocabulary with equal probability (DiffusionGemma, DUO). In papers: uniform-state
+    diffusion."""
+
+    vocab: int  # V, how many ids there are
+
+    def fill(self, canvas: Canvas) -> Canvas:
+        return canvas.show(canvas.masked, self.noise(canvas, torch.zeros_like(canvas.start)))
+
+    def noise(self, canvas: Canvas, turn: Tensor) -> Tensor:
+        """Ids [B, L], a function of the row's seed, the column and the row's ``turn`` [B]."""
+        return (mixed(canvas.seed[:, None], canvas.columns, turn[:, None], FILL) & _POSITIVE) % self.vocab
+
+
+def process_of(config: ModelConfig) -> Process:
+    """The process that a model was trained to undo."""
+    return Uniform(config.vocab) if config.process == "uniform" else Absorbing()
