@@ -27,6 +27,7 @@ from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import NARROW, Footprint
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
+from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
 from dllm.models.tokenizer import Tokenizer
@@ -123,6 +124,8 @@ def _weights(
             return [], (), read_contents(folder), None
         except UserError as error:
             return [str(error)], (), found, None
+    if config.stored_kind is not None:
+        return _narrow_weights(folder, config, config.stored_kind)
     try:
         found = read_contents(folder)
         check_sizes(config, found.tensors)
@@ -137,6 +140,18 @@ def _weights(
         rest = len(problems) - MAX_PROBLEMS
         problems = [*problems[:MAX_PROBLEMS], f"{rest} further tensors of the {count} expected do not fit"]
     return [f"{problem}." for problem in problems], fit.left_out, found, model
+
+
+def _narrow_weights(
+    folder: Path, config: ModelConfig, kind: str
+) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:  # fmt: skip
+    """The same of a folder of ``task=quantize``, whose files are compared with their checksums."""
+    try:
+        found = read_contents(folder)
+        problems = [*changed_files(folder, checksums(folder)), *narrow_problems(config, kind, found)]
+    except UserError as error:
+        return [str(error)], (), Contents({}), None
+    return [f"{problem}." for problem in problems[:MAX_PROBLEMS]], (), found, _skeleton(config)
 
 
 def _skeleton(config: ModelConfig) -> Transformer:
@@ -195,7 +210,8 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     )
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
-    yield "stored", f"{files}: {dtypes}" if report.stored else "no readable weights"
+    kind = f"{config.stored_kind} of task=quantize, " if config.stored_kind else ""
+    yield "stored", f"{kind}{files}: {dtypes}" if report.stored else "no readable weights"
     if report.parameters:
         yield from _memory_rows(report, config)
     yield "max length", f"{config.max_length} tokens, prompt and answer together"
@@ -207,21 +223,27 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     own_class = config.family == MASKED_LM_FAMILY
     for dtype in BYTES if own_class else ():
         yield f"memory {dtype}", f"{_size(report.weight_bytes(dtype))} of weights"
-    for kind in () if own_class else ("bfloat16", "float32", *NARROW):
-        if kind in NARROW and not _narrows(config, kind):
-            continue
+    for kind in () if own_class else _kinds(config):
         taken = Footprint.of(config, kind)
-        fits = "fits" if taken.loading <= free else "does not fit"
-        yield f"memory {kind}", f"{_size(taken.weights)} loaded, {_size(taken.loading)} meanwhile; {fits} here"
+        most = taken.loading if config.stored_kind is None else taken.weights
+        fits = "fits" if most <= free else "does not fit"
+        yield f"memory {kind}", f"{_size(taken.weights)} loaded, {_size(most)} meanwhile; {fits} here"
     yield "free memory", f"{_size(free)} on this machine's CPU"
     for dtype in BYTES:
         yield f"cache {dtype}", f"keys and values of a token: {_size(report.kv_bytes(dtype))}"
     yield "logits", f"of a block of 32, in float32: {_size(32 * 4 * config.vocab)}"
     if report.parameters >= TIMED and not own_class:
-        for kind in ("bfloat16", *(one for one in NARROW if _narrows(config, one))):
+        for kind in (one for one in _kinds(config) if one != "float32"):
             times = " / ".join(f"{one:.2g}" for one in forward_seconds(config, report.active, kind))
             threads = torch.get_num_threads()
             yield f"forward {kind}", f"about {times} s of products for {ROW_WORDS} rows, {threads} threads of this CPU"
+
+
+def _kinds(config: ModelConfig) -> tuple[str, ...]:
+    """The kinds of weights that the folder can be loaded in on a CPU."""
+    if config.stored_kind is not None:
+        return (config.stored_kind,)
+    return ("bfloat16", "float32", *(kind for kind in NARROW if _narrows(config, kind)))
 
 
 def _narrows(config: ModelConfig, kind: str) -> bool:

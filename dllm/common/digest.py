@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 
@@ -20,3 +21,9 @@ def json_digest(value: Any) -> str:
 def seed_from(text: str) -> int:
     """A seed below 2**56 from the SHA-256 of a text."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_linear import cpu_product, placed, stored
+from dllm.kernels.narrow_linear import cpu_product, narrow_here, packs_by_64, placed, stored
 from dllm.kernels.silu_times import silu_times
 
 
@@ -33,9 +33,17 @@ class NarrowExperts(nn.Module):
             self.register_buffer(name, tensor)
 
     @staticmethod
-    def of(gate_up: Tensor, down: Tensor, bits: int) -> NarrowExperts:
-        """Narrowed expert by expert, as a CPU's operators read them."""
-        return NarrowExperts(*each(gate_up, narrow_here, bits), *each(down, narrow_here, bits), bits)
+    def of(gate_up: Tensor, down: Tensor, bits: int, as_stored: bool = False) -> NarrowExperts:
+        """Narrowed expert by expert, as a CPU's operators read them. as_stored: in the form of files."""
+        narrow = stored if as_stored else narrow_here
+        return NarrowExperts(*each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits), bits)
+
+    def place(self) -> None:
+        """Turn experts as stored into what this CPU's operators read."""
+        if self.bits == 4 and not packs_by_64():
+            for name in ("gate_up", "down"):
+                both = zip(getattr(self, name), getattr(self, f"{name}_scale"), strict=True)
+                self.register_buffer(name, torch.stack([placed(narrow, scale, False)[0] for narrow, scale in both]))
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
@@ -50,13 +58,11 @@ class NarrowExperts(nn.Module):
         return out
 
 
-def narrow_here(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    return placed(*stored(weight, bits), False)
-
-
 def each(weights: Tensor, narrow: Callable[[Tensor, int], tuple[Tensor, Tensor]], bits: int) -> tuple[Tensor, Tensor]:
     """Weights [E, N, D] narrowed expert by expert, with their scales."""
     first, size = narrow(weights[0], bits)
+    if weights.is_meta:
+        return first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     steps, scales = first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     for number, weight in enumerate(weights):
         steps[number], scales[number] = narrow(weight, bits)

@@ -52,11 +52,10 @@ class NarrowLinear(nn.Module):
         self.register_buffer("scale", scale)
 
     @staticmethod
-    def of(linear: nn.Linear, bits: int, triton: bool) -> NarrowLinear:
-        """With the weights of ``linear``."""
-        if triton:
-            return NarrowLinear(*narrowed(linear.weight.detach(), bits), linear.bias, bits, True)
-        return NarrowLinear(*placed(*stored(linear.weight.detach(), bits), False), linear.bias, bits, False)
+    def of(linear: nn.Linear, bits: int, triton: bool, as_stored: bool = False) -> NarrowLinear:
+        """With the weights of ``linear``. as_stored: in the form of files."""
+        narrow = narrowed if triton else stored if as_stored else narrow_here
+        return NarrowLinear(*narrow(linear.weight.detach(), bits), linear.bias, bits, triton)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2).contiguous()
@@ -111,11 +110,25 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
 def stored(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Weights [N, D] in ``bits`` bits as files have them, and an AVX-512 CPU's operators: int8 [N, D] with scales [N],
     or four bits by blocks of 64 outputs with scales [G, N, 2]."""
+    if weight.is_meta:
+        return _shapes(weight, bits)
     if bits == 8:
         narrow, scale = narrowed(weight, bits)
         return narrow, scale.flatten()
     narrow, scale = by_outputs(_in_blocks, weight)
     return narrow, scale.transpose(0, 1).contiguous()
+
+
+def _shapes(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    count, width = weight.shape
+    if bits == 8:
+        return weight.new_empty(count, width, dtype=torch.int8), weight.new_empty(count)
+    return weight.new_empty(count, width // 2, dtype=torch.uint8), weight.new_empty(width // GROUP, count, 2)
+
+
+def narrow_here(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Weights [N, D] as this CPU's operators read them."""
+    return placed(*stored(weight, bits), False)
 
 
 def _in_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
+from dllm.models.narrow_folder import load_narrow
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
 from dllm.models.shared import object_config, sharing, tokenizer_of
@@ -45,7 +46,7 @@ class Model:
     ids: Ids  # of the mask and the ends of a text
     name: str  # as reports call it
     path: Path  # the folder
-    quantize: str | None = None  # as given to ``load``
+    quantize: str | None = None  # as given to ``load``, or as its files are
     adapter: Path | None = None  # as given to ``load``
     kernels: str = "auto"  # as given to ``load``
     draft_adapter: Path | None = None  # as given to ``load``
@@ -121,6 +122,7 @@ def load(
         raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
+    quantize = kind_of(config, quantize, kind, adapter)
     triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
@@ -135,7 +137,10 @@ def load(
     place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
     packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
     with load_progress(name) as watch:
-        transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)
+        if config.stored_kind is not None:
+            transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch)
+        else:
+            transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if drafts is not None:
         attach_drafts(transformer, drafts)
@@ -144,6 +149,25 @@ def load(
     lora_folder = None if lora is None else lora.folder
     return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels,
                  None if drafts is None else drafts.folder)  # fmt: skip
+
+
+def kind_of(
+    config: ModelConfig, quantize: str | None, dtype: torch.dtype, adapter: str | Path | None
+) -> str | None:  # fmt: skip
+    """The kind of the weights: as asked for, or as the files are. Raises UserError where the files cannot become
+    what is asked for."""
+    stored = config.stored_kind
+    if stored is None:
+        return quantize
+    said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
+    if quantize not in (None, stored):
+        raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
+    if adapter is not None:
+        raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
+                        f"adapter, or {plain}.")  # fmt: skip
+    if dtype != torch.bfloat16:
+        raise UserError(f"{said}, and multiply rows of bfloat16. Set model.dtype=bfloat16.")
+    return stored
 
 
 def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None) -> Model:

@@ -21,7 +21,7 @@ from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
-from dllm.models.prequantized import QUANTISED_KEYS, refuse_quantised
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kind
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 
@@ -96,6 +96,7 @@ class ModelConfig:
             )
         refuse_foreign(name, published, FILE)
         refuse_quantised(published, FILE)
+        stored_kind(published, FILE)
         table, build = FAMILIES[name]
         unset = dict.fromkeys(key for key in FALSE_IS_NULL.get(name, ()) if published.get(key) is False)
         keys = rope.flat({**published, **unset}, FILE, yarn=name in SCALED)
@@ -163,12 +164,17 @@ class ModelConfig:
         return architecture_of(self.published)
 
     @property
+    def stored_kind(self) -> str | None:
+        """The kind in which ``task=quantize`` has written the weights; None: they are plain."""
+        return stored_kind(self.published, FILE)
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
         if self.family == MASKED_LM_FAMILY:
             return ()  # its class reads them
         table = FAMILIES.get(self.architecture, ({},))[0]
-        return common_keys.unread({*table, *QUANTISED_KEYS}, self.published)
+        return common_keys.unread({*table, *QUANTISED_KEYS, STORED_KEY}, self.published)
 
     @property
     def warnings(self) -> tuple[str, ...]:

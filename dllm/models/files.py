@@ -20,6 +20,7 @@ from dllm.errors import UserError
 from dllm.models.keys import printed, shown
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+CONVERSION = "quantizing.json"  # of a folder that ``task=quantize`` has not finished: what is done
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 POINTER_BYTES = 1024  # the most that Git LFS reads of a pointer

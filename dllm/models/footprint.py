@@ -27,6 +27,11 @@ class Footprint:
     weights: int  # when it is loaded
     loading: int  # at most while it is loaded: beside the weights one layer as read, and as fused
 
+    @property
+    def stored(self) -> int:
+        """Bytes of the weights in files."""
+        return self.weights - int(PROCESS)
+
     @staticmethod
     def of(config: ModelConfig, kind: str) -> Footprint:
         """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16."""
@@ -66,6 +71,13 @@ def refuse_too_large(model: Transformer, kind: str) -> None:
     raise UserError(
         f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free. {way_out}."
     )
+
+
+def refuse_mapped(count: int) -> None:
+    """Raise UserError where a CPU's memory cannot hold ``count`` bytes of weights that are mapped as they are."""
+    free, taken = psutil.virtual_memory().available, count + PROCESS
+    if taken > free:
+        raise UserError(f"the weights take {gib(taken)} of memory, and {gib(free)} are free. Take a machine with more.")
 
 
 def gib(count: float) -> str:

@@ -20,17 +20,18 @@ FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
 @torch.inference_mode(False)
-def fuse_products(model: nn.Module) -> None:
-    """Fuse all such sets in place. Those that are quantised, or that accelerate fetches for each forward, stay."""
+def fuse_products(model: nn.Module, meta: bool = False) -> None:
+    """Fuse all such sets in place. Those that are quantised, or that accelerate fetches for each forward, stay. meta:
+    fuse the shapes of a model without weights."""
     for module in list(model.modules()):
         if isinstance(module, MoE) and isinstance(module.experts, Experts):
-            module.experts = stacked(module.experts)
+            module.experts = stacked(module.experts, meta)
     for module in list(model.modules()):
         for name, parts in FUSED.items():
             if getattr(module, name, module) is not None:  # no such set, or it is one product already
                 continue
             linears = [module.get_submodule(part) for part in parts]
-            if are_plain(linears):
+            if are_plain(linears, meta):
                 setattr(module, name, one_linear(cast("list[nn.Linear]", linears)))
                 for part in parts:
                     delattr(module, part)
@@ -47,10 +48,10 @@ def one_linear(parts: Sequence[nn.Linear]) -> nn.Linear:
     return whole.train(first.training)
 
 
-def stacked(experts: Experts) -> nn.Module:
+def stacked(experts: Experts, meta: bool = False) -> nn.Module:
     """The experts in two tensors; each is dropped when it has been copied."""
     first = cast("MLP", experts[0])
-    if not are_plain([part for part in experts.modules() if isinstance(part, nn.Linear)]):
+    if not are_plain([part for part in experts.modules() if isinstance(part, nn.Linear)], meta):
         return experts
     (inner, width), like = first.gate.weight.shape, first.gate.weight.detach()
     gate_up, down = like.new_empty(len(experts), 2 * inner, width), like.new_empty(len(experts), width, inner)
@@ -61,9 +62,9 @@ def stacked(experts: Experts) -> nn.Module:
     return StackedExperts(gate_up, down).eval()
 
 
-def are_plain(linears: Sequence[nn.Module]) -> bool:
-    """Whether all are plain linear layers whose weights are here."""
-    return all(type(one) is nn.Linear and not one.weight.is_meta for one in linears)
+def are_plain(linears: Sequence[nn.Module], meta: bool) -> bool:
+    """Whether all are plain linear layers whose weights are here, or, with meta, nowhere."""
+    return all(type(one) is nn.Linear and one.weight.is_meta == meta for one in linears)
 
 
 def apart(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -33,7 +33,7 @@ def unwatched(loaded: Loaded) -> None:
 
 
 @contextmanager
-def load_progress(name: str) -> Iterator[Watch]:
+def load_progress(name: str, doing: str = "Loading") -> Iterator[Watch]:
     """Tell people on stderr how far ``name`` is. Small models are there before anybody asks."""
     bar: tqdm[None] | None = None
     began = told = time.monotonic()
@@ -52,7 +52,7 @@ def load_progress(name: str) -> Iterator[Watch]:
             return
         told, share = now, loaded.done / loaded.total
         left = f", {(now - began) * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
-        complain(f"Loading {name}: {loaded.done / 1e9:.1f} of {loaded.total / 1e9:.1f} GB, {loaded.part}{left}")
+        complain(f"{doing} {name}: {loaded.done / 1e9:.1f} of {loaded.total / 1e9:.1f} GB, {loaded.part}{left}")
 
     tell = on_terminal if sys.stderr.isatty() else in_log
     try:

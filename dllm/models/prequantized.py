@@ -1,4 +1,4 @@
-"""Checkpoints that other programs have quantised: refused by their method."""
+"""Checkpoints that are quantised: our own by version and kind, those of other programs refused by their method."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dllm.errors import UserError
 from dllm.models.keys import printed, shown
 
 _WAY_OUT = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
+STORED_KEY, STORED_VERSION, STORED_KINDS = "dllm_quantization", 1, ("int8", "int4")  # of ``task=quantize``
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
 QUANTISED_KEYS = ("quantization_config", "quantization", "compression_config")
 # Tensors that stand beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
@@ -35,3 +36,20 @@ def of_quantised(names: Iterable[str]) -> str:
     if found is None:
         return ""
     return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {_WAY_OUT}"
+
+
+def stored_kind(published: Mapping[str, Any], file: str) -> str | None:
+    """The kind in which ``task=quantize`` has written the weights; None: they are plain. Raises UserError for what this
+    version does not read."""
+    value = published.get(STORED_KEY)
+    if value is None:
+        return None
+    version, kind = (value.get("version"), value.get("kind")) if isinstance(value, Mapping) else (None, None)
+    if version != STORED_VERSION:
+        raise UserError(
+            f"{file} has {STORED_KEY}.version={shown(version)}, and this dllm reads version {STORED_VERSION}. Quantise "
+            "the checkpoint again by task=quantize, or take the dllm that wrote it."
+        )
+    if kind not in STORED_KINDS:
+        raise UserError(f"{file} has {STORED_KEY}.kind={shown(kind)}, which must be one of {', '.join(STORED_KINDS)}.")
+    return str(kind)

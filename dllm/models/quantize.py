@@ -115,9 +115,9 @@ def on_several_devices(kind: str) -> UserError:
     )
 
 
-def quantize_part(part: nn.Module, kind: str, triton: bool) -> None:
+def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = False) -> None:
     """Quantise the products of a layer in place, each when the one before is done; the other parts of a model stay.
-    triton: our kernel multiplies."""
+    triton: our kernel multiplies. as_stored: in the form of files, which this machine may not multiply."""
     if not isinstance(part, Layer):
         return
     if kind == "float8":
@@ -130,6 +130,6 @@ def quantize_part(part: nn.Module, kind: str, triton: bool) -> None:
     for module in list(part.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                setattr(module, name, NarrowLinear.of(child, BITS[kind], triton))
+                setattr(module, name, NarrowLinear.of(child, BITS[kind], triton, as_stored))
             elif isinstance(child, StackedExperts):
-                setattr(module, name, NarrowExperts.of(child.gate_up.detach(), child.down.detach(), BITS[kind]))
+                setattr(module, name, NarrowExperts.of(child.gate_up, child.down, BITS[kind], as_stored))

@@ -7,7 +7,7 @@ Beside the finished weights it needs the memory of one layer, as read and as fus
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from dllm.kernels.packed import PackedLinear, pack_weights
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
-from dllm.models.files import SINGLE, Stored, read_contents, read_json
+from dllm.models.files import CONVERSION, SINGLE, Stored, read_contents, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
@@ -38,6 +38,8 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
     """The folder's ``config.json``. attention_block: see ``ModelConfig.with_attention_block``. Raises UserError when it
     is missing, broken or of an unknown family."""
     file = folder / "config.json"
+    if (folder / CONVERSION).is_file():
+        raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():
         raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder. Point model.path at one.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
@@ -59,28 +61,46 @@ def load_model(
     """
     path = Path(folder)
     config = config or read_model_config(path)
-    found = read_contents(path)
+    model, stored, left_out = prepared(path, config, adapter)
+    if device == "cpu":
+        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."))
+    for sentence in left_out:
+        warn_once(f"{path}: {sentence}")
+    placement = device_map(model, dtype) if device == "auto" else {"": device}
+    if quantize is not None and len({*placement.values()}) > 1:
+        raise on_several_devices(quantize)
+
+    def finish(prefix: str, part: nn.Module) -> None:
+        if fuse:
+            fuse_products(part)
+        if quantize is not None:
+            quantize_part(part, quantize, triton)
+        elif pack:
+            pack_weights(part)
+
+    fill(model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch)
+    if pack and quantize is None:
+        pack_weights(model)  # the head
+    spread_over_devices(model.eval().requires_grad_(False), placement)
+    return model
+
+
+def prepared(
+    folder: Path, config: ModelConfig, adapter: Adapter | None
+) -> tuple[Transformer, Mapping[str, Stored], tuple[str, ...]]:
+    """The model on the meta device, the stored tensors that it needs, and sentences about those that are left out.
+    Raises UserError where files or adapter do not fit the config."""
+    found = read_contents(folder)
     check_sizes(config, found.tensors)
     with torch.device("meta"):
         model = Transformer(config)
     fit = Fit.of(model, found)
     if fit.problems:
-        raise UserError(f"{path}: {'; '.join(fit.problems[:5])}{' ...' if len(fit.problems) > 5 else ''}.")
-    if device == "cpu":
-        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."))
+        raise UserError(f"{folder}: {'; '.join(fit.problems[:5])}{' ...' if len(fit.problems) > 5 else ''}.")
     if adapter is not None:
-        adapter.check_fits(published_shapes(model), path)
-        adapter.check_base(fit.tensors, path)
-    for sentence in fit.left_out:
-        warn_once(f"{path}: {sentence}")
-    placement = device_map(model, dtype) if device == "auto" else {"": device}
-    if quantize is not None and len({*placement.values()}) > 1:
-        raise on_several_devices(quantize)
-    _fill(
-        model, fit.tensors, partial(device_of, placement=placement), dtype, adapter, fuse, quantize, triton, pack, watch
-    )
-    spread_over_devices(model.eval().requires_grad_(False), placement)
-    return model
+        adapter.check_fits(published_shapes(model), folder)
+        adapter.check_base(fit.tensors, folder)
+    return model, fit.tensors, fit.left_out
 
 
 def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> None:
@@ -105,11 +125,12 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 
 
 @torch.inference_mode(False)
-def _fill(
+def fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
-    adapter: Adapter | None, fuse: bool, quantize: str | None, triton: bool, pack: bool, watch: Watch,
+    adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
 ) -> None:  # fmt: skip
-    """Read and finish one part after the other. place: the device of a parameter, by its name."""
+    """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
+    name. skip: parts that are not read."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
     done = 0
@@ -118,23 +139,19 @@ def _fill(
         for prefix, words in parts_of(model):
             part = model.get_submodule(prefix)
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
-                # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
-                kind = torch.float32 if ours.endswith("expert_bias") else dtype
-                tensor = _read(reader, sources[ours], kind, place(ours), adapter)
-                owner, _, leaf = ours.rpartition(".")
-                setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
-                done += stored[sources[ours].name].bytes * len(tensor) // stored[sources[ours].name].shape[0]
+                source = stored[sources[ours].name]
+                done += source.bytes * len(model.get_parameter(ours)) // source.shape[0]
+                if prefix not in skip:
+                    # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
+                    kind = torch.float32 if ours.endswith("expert_bias") else dtype
+                    tensor = _read(reader, sources[ours], kind, place(ours), adapter)
+                    owner, _, leaf = ours.rpartition(".")
+                    setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
                 watch(Loaded(done, total, words))
-            if fuse:
-                fuse_products(part)
-            if quantize is not None:
-                quantize_part(part, quantize, triton)
-            elif pack:
-                pack_weights(part)
+            if prefix not in skip:
+                finish(prefix, part)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
-    if pack and quantize is None:
-        pack_weights(model)  # the head
 
 
 def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:
@@ -180,7 +197,7 @@ def save_model(model: Transformer, folder: str | Path) -> None:
     ):
         raise UserError(
             "save_model cannot write packed or quantised weights. Load the model with pack=False, kernels='auto' and "
-            "quantize=None."
+            "quantize=None; task=quantize writes quantised ones."
         )
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

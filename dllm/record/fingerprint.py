@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from dllm.common.digest import sha256_of
+
 HASHED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt")
 LARGE_BYTES = 64 << 20  # smaller files are hashed at every call, in 0.05 s
 SETTLED_SECONDS = 2.0  # after so long, every file system shows a change in a file's times (FAT counts in twos)
@@ -51,11 +53,6 @@ def file_hash(file: Path) -> str:
             scratch.write_text(value)
             scratch.replace(note)
     return value
-
-
-def sha256_of(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def hash_note(file: Path) -> Path:

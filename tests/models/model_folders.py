@@ -43,6 +43,21 @@ def random_folder(folder: Path, config: Mapping[str, Any]) -> Transformer:
     return model
 
 
+def wide_folder(name: str, folder: Path, **changes: Any) -> Path:
+    """Random weights of a data folder's family in widths of 128, which int4 takes. Returns the folder."""
+    llada = "d_model" in published(name)
+    sizes: dict[str, Any] = {"d_model": 128, "mlp_hidden_size": 256} if llada else {
+        "hidden_size": 128, "intermediate_size": 256}  # fmt: skip
+    heads = {"n_heads": 4, "n_kv_heads": 4} if llada else {"num_attention_heads": 4, "num_key_value_heads": 2}
+    features = {"head_dim": 32} if published(name).get("head_dim") else {}
+    widths = ("expert_intermediate_size", "dense_intermediate_size", "moe_intermediate_size")
+    sizes |= {key: 128 for key in widths if published(name).get(key)} | (
+        {"rotary_dim": 16} if name == "llada2_moe" else {}
+    )
+    random_folder(folder, published(name, **sizes, **heads, **features, eos_token_id=61, **changes))
+    return folder
+
+
 def copy_of(name: str, folder: Path) -> Path:
     """A writable copy of a data folder, its weights in a single file."""
     target = folder / name

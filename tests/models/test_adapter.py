@@ -86,7 +86,7 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     source, whole = DATA / "dream_gqa", tmp_path / "whole"
     adapted(source, whole)
     edited(whole, base_model_name_or_path="owner/Dream")
-    monkeypatch.setattr(weights, "_fill", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "fill", lambda *_: pytest.fail("weights were read"))
     pair = "base_model.model.model.layers.0.mlp.up_proj.lora_{}.weight"
 
     def sentence(path: Path = source, **changes: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_folders import DATA, copy_of, edit_config, published, random_folder
+from model_folders import DATA, copy_of, edit_config, published, wide_folder
 from safetensors import safe_open
 
 from dllm import UserError, load
@@ -59,17 +59,8 @@ def test_memory_is_that_of_the_files(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ONE_OF_EACH.values()))
 @pytest.mark.parametrize(("kind", "error"), [("int8", 0.15), ("int4", 0.8)])
 def test_quantised_weights_of_a_family_stay_close(name: str, kind: str, error: float, tmp_path: Path) -> None:
-    """Widths of 128, by which int4 groups its columns. A wrong place of a scale shows errors above 1."""
-    llada = "d_model" in published(name)
-    sizes: dict[str, Any] = {"d_model": 128, "mlp_hidden_size": 256} if llada else {
-        "hidden_size": 128, "intermediate_size": 256}  # fmt: skip
-    heads = {"n_heads": 4, "n_kv_heads": 4} if llada else {"num_attention_heads": 4, "num_key_value_heads": 2}
-    features = {"head_dim": 32} if published(name).get("head_dim") else {}
-    widths = ("expert_intermediate_size", "dense_intermediate_size", "moe_intermediate_size")
-    sizes |= {key: 128 for key in widths if published(name).get(key)} | (
-        {"rotary_dim": 16} if name == "llada2_moe" else {}
-    )
-    random_folder(tmp_path, published(name, **sizes, **heads, **features, eos_token_id=61))
+    """A wrong place of a scale shows errors above 1."""
+    wide_folder(name, tmp_path)
     whole, narrow = (load(tmp_path, dtype="bfloat16", mask_id=60, quantize=way).transformer for way in (None, kind))
     tokens = torch.arange(24)[None] % 60
     masked = torch.arange(24)[None] >= 16

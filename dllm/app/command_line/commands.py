@@ -1,7 +1,8 @@
-"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``, ``sweep``, ``report``.
+"""Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``,
+``quantize``, ``sweep``, ``report``.
 
 Each stands for settings, and takes any others behind it. A word without ``=`` is the prompt of ``run``, the folder of
-``check`` and ``report``, and else the model.
+``check``, ``quantize`` and ``report``, and else the model.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ COMMANDS = {
         (("dllm check FOLDER", "what it holds, and whether it can be used"),),
         ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block"),
     ),
+    "quantize": Command(
+        "FOLDER model.quantize=KIND quantize.to=FOLDER2", "store weights in fewer bits",
+        ("task=quantize",),
+        (("dllm quantize FOLDER model.quantize=int4 quantize.to=FOLDER2", "five bits a weight"),
+         ("dllm run model.path=FOLDER2 model.dtype=bfloat16", "decode with them")),
+        ("model.quantize", "quantize.to", "model.adapter"),
+    ),
     "sweep": Command(
         "NAME=VALUE,VALUE ... task=NAME", "score every combination of settings", ("-m",),
         (("dllm sweep sampler=confidence,eb task=parallelbench name=mine", "two samplers on a benchmark"),
@@ -91,7 +99,7 @@ def _set(name: str, bare: Sequence[str]) -> list[str]:
 
 def _model(name: str, word: str) -> list[str]:
     """A model by its name here, its name on the hub, or its folder."""
-    if name == "check":
+    if name in ("check", "quantize"):
         return [f"model.path={word}"]
     hubs = {str(options["path"]).casefold(): choice for choice, options in options_of_choices("model").items()}
     if word.casefold() in choices("model"):

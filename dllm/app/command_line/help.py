@@ -154,7 +154,8 @@ def setting_lines(
             continue
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
-        note = notes.get(key) or (notes.get(name) if key.startswith("sampling.") else None) or ""
+        place = "" if key.startswith("sampling.") else "task." if key.startswith(f"{chosen['task']}.") else None
+        note = notes.get(key) or (None if place is None else notes.get(place + name)) or ""
         yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
 
 

@@ -22,6 +22,8 @@ def memory_advice(overrides: Sequence[str]) -> str:
         config: Mapping[str, Any] = composed(single)
     except (HydraException, OmegaConfBaseException):
         return "Choose a smaller model."
+    if config["task"]["name"] == "quantize":  # it reads bfloat16, layer by layer
+        return "Choose a smaller model."
     *first, last = [*_narrower(config), *_fewer(config), "a smaller model"]
     return f"Choose {', '.join(first)} or {last}." if first else f"Choose {last}."
 

@@ -71,9 +71,10 @@ class RunPlan:
                 f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(chosen.sampler)} "
                 "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
             )
-        bundle.check_numbers(architecture, dtype, device, config["kernels"], model["quantize"])
-        check_invariant(str(config["kernels"]), model["quantize"], str(config["runtime"]))
-        check_runtime(model["quantize"], config["runtime"], device)
+        kind = bundle.kind_of(architecture, model["quantize"], dtype, model["adapter"])
+        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind)
+        check_invariant(str(config["kernels"]), kind, str(config["runtime"]))
+        check_runtime(kind, config["runtime"], device)
         parts = chosen.fitted(found, options.gen_length)
         runtime_of(config).check(parts, architecture, device)
         if tokenizer is None and options.stop:

@@ -57,7 +57,7 @@ def test_an_adapter_of_another_base_is_refused_before_weights_are_read(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapted(DATA / "dream_gqa", tmp_path / "lora")
-    monkeypatch.setattr(weights, "_fill", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(weights, "fill", lambda *_: pytest.fail("weights were read"))
     outcome = run("prompt=w1", f"model.adapter={tmp_path / 'lora'}")
     assert outcome.code == 2 and outcome.err.startswith("Error: model.adapter=") and outcome.err.count("\n") == 1
     assert "was made for another base than model.path=" in outcome.err and not outcome.folder.exists()

@@ -1,0 +1,56 @@
+"""``task=quantize``: a checkpoint's weights in fewer bits, as a folder that loads without work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dllm.app.commands.interruptible import interruptible
+from dllm.app.engines.base import refuse_engine
+from dllm.common.terminal import say
+from dllm.errors import UserError
+from dllm.models.bundle import check_numbers, describe, locate, read_adapter
+from dllm.models.load_progress import load_progress
+from dllm.models.narrow_writer import quantize_folder
+from dllm.models.prequantized import STORED_KINDS
+
+ITS_SETTINGS = ("task", "quantize.to", "model")
+
+
+def run(config: dict[str, Any], given: Sequence[str]) -> None:
+    """Write the folder ``quantize.to``. Raises UserError for what cannot be quantised, and for a folder in use."""
+    refuse_engine(config, given)
+    for name in given:
+        if name not in ITS_SETTINGS and not name.startswith("model."):
+            raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
+    model, kind = config["model"], config["model"]["quantize"]
+    target = target_of(config["quantize"], kind)
+    found = describe(model["path"], model["mask_id"], model["attention_block"])
+    if found.config.stored_kind is not None:
+        raise UserError(f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
+                        "checkpoint that they were made from.")  # fmt: skip
+    check_numbers(found.config, torch.bfloat16, torch.device("cpu"), "auto", kind)
+    adapter = read_adapter(model["adapter"], found.config, model["path"])
+    source = locate(model["path"])
+    with (
+        interruptible(lambda: f"Run the same command again: it goes on in {target}"),
+        load_progress(found.name, "Quantizing") as watch,
+    ):
+        total = quantize_folder(source, target, found.config, kind, adapter, watch)
+    say(f"{target}: {kind}, {total / 1e9:.1f} GB. Load it by model.path={target} model.dtype=bfloat16.")
+
+
+def target_of(settings: Any, kind: Any) -> Path:
+    """Where to write. Raises UserError where that or the kind is not said."""
+    to = settings.get("to") if isinstance(settings, dict) else None
+    if not to:
+        raise UserError("task=quantize needs quantize.to=FOLDER, which it writes. Add it.")
+    if kind not in STORED_KINDS:
+        said = "float8 is made in a moment on the GPU that needs it, and not stored" if kind == "float8" else (
+            "task=quantize needs a kind")  # fmt: skip
+        raise UserError(f"model.quantize={'null' if kind is None else kind}: {said}. Set model.quantize="
+                        f"{' or '.join(STORED_KINDS)}.")  # fmt: skip
+    return Path(str(to)).expanduser()

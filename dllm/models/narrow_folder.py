@@ -1,0 +1,145 @@
+"""Folders whose weights are quantised already, as ``task=quantize`` writes them: read without work and without a copy.
+
+``config.json`` is the published one, with ``dllm_quantization`` (a version and the kind). The tensors have our names:
+products are fused, each with its narrow weights and scales (``dllm.kernels.narrow_linear.stored``); what stays wide is
+in bfloat16. Each part of the model has a safetensors file of its own, whose SHA-256 is in the index; its header is
+filled up to a multiple of 64 bytes, which vector instructions of a mapped file want.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from dllm.common.digest import sha256_of
+from dllm.errors import UserError
+from dllm.kernels.narrow_experts import NarrowExperts
+from dllm.kernels.narrow_linear import NarrowLinear, placed
+from dllm.models.config import ModelConfig
+from dllm.models.files import INDEX, Contents, Stored, broken, read_contents, read_json
+from dllm.models.footprint import refuse_mapped
+from dllm.models.fused import fuse_products
+from dllm.models.load_progress import Loaded, Watch
+from dllm.models.quantize import quantize_part
+from dllm.models.transformer import Transformer
+from dllm.models.weights import parts_of
+
+STORED_TYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int8: "I8", torch.uint8: "U8"}  # as safetensors say
+CHECKSUMS = "sha256"  # of the index's metadata: the hash of each file
+
+
+def skeleton(config: ModelConfig, kind: str) -> Transformer:
+    """The quantised model on the meta device, as it is stored."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    for prefix, _ in parts_of(model):
+        part = model.get_submodule(prefix)
+        fuse_products(part, True)
+        quantize_part(part, kind, False, True)
+    return model.eval().requires_grad_(False)
+
+
+def tensors_of(part: nn.Module, prefix: str = "") -> dict[str, Tensor]:
+    """Parameters and buffers of a part by name; none twice."""
+    found = {**dict(part.named_parameters(prefix)), **dict(part.named_buffers(prefix))}
+    return {name: tensor.detach() for name, tensor in found.items()}
+
+
+def narrow_problems(config: ModelConfig, kind: str, contents: Contents) -> list[str]:
+    """A sentence, without its full stop, for each tensor that is missing or another than the config implies."""
+    needed, found = tensors_of(skeleton(config, kind)), contents.tensors
+    out = []
+    for name, tensor in needed.items():
+        there = found.get(name)
+        if there is None:
+            out.append(f"tensor {name} is missing")
+        elif (there.shape, there.dtype) != (tuple(tensor.shape), STORED_TYPES[_kept(name, tensor).dtype]):
+            said = f"{there.dtype} {list(there.shape)}, and config.json implies"
+            out.append(f"tensor {name} is {said} {STORED_TYPES[_kept(name, tensor).dtype]} {list(tensor.shape)}")
+    return out + [f"tensor {name} is not part of this architecture" for name in found if name not in needed]
+
+
+def _kept(name: str, tensor: Tensor) -> Tensor:
+    """With the dtype in which a file has the tensor: that of the router's selection bias is float32."""
+    wide = tensor.dtype == torch.float32 and not name.endswith("expert_bias")
+    return tensor.to(torch.bfloat16) if wide else tensor
+
+
+def changed_files(folder: Path, sha256: Mapping[str, str]) -> Iterator[str]:
+    """A sentence, without its full stop, for each file that is missing or another than was written."""
+    for name, value in sha256.items():
+        if not (folder / name).is_file():
+            yield f"{name} is missing"
+        elif sha256_of(folder / name) != value:
+            yield f"{name} is not what was written: its SHA-256 is another"
+
+
+def checksums(folder: Path) -> Mapping[str, str]:
+    """The hash of each file of weights, by its name. Raises UserError where the index has none."""
+    found = read_json(folder / INDEX).get("metadata", {})
+    values = found.get(CHECKSUMS) if isinstance(found, dict) else None
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise broken(f"{folder / INDEX} has no metadata.{CHECKSUMS}")
+    return values
+
+
+def load_narrow(folder: Path, config: ModelConfig, device: str, triton: bool, watch: Watch) -> Transformer:
+    """The model, its tensors mapped where the device reads them as they are stored. Raises UserError for files that do
+    not fit the config."""
+    assert config.stored_kind is not None
+    contents = read_contents(folder)
+    if problems := narrow_problems(config, config.stored_kind, contents):
+        raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
+    total, done = sum(one.bytes for one in contents.tensors.values()), 0
+    if device == "cpu":
+        refuse_mapped(total)
+    model = skeleton(config, config.stored_kind)
+    needed = tensors_of(model)
+    watch(Loaded(0, total, "beginning"))
+    for prefix, words in parts_of(model):
+        part = model.get_submodule(prefix)
+        for name in [one for one in needed if one.startswith(prefix + ".")]:
+            _set(model, name, mapped(contents.tensors[name]).to(device))
+            done += contents.tensors[name].bytes
+        _place(part, triton)
+        watch(Loaded(done, total, words))
+    if config.tied:
+        model.lm_head.weight = model.embed.weight
+    return model
+
+
+def mapped(stored: Stored) -> Tensor:
+    """A tensor of a file, in the file's own pages."""
+    with safe_open(stored.file, framework="pt") as shard:
+        found: Tensor = shard.get_tensor(stored.name)
+    return found
+
+
+def _set(model: nn.Module, name: str, tensor: Tensor) -> None:
+    owner, _, leaf = name.rpartition(".")
+    module = model.get_submodule(owner)
+    if leaf in dict(module.named_buffers(recurse=False)):
+        module.register_buffer(leaf, tensor)
+    else:
+        setattr(module, leaf, nn.Parameter(tensor, requires_grad=False))
+
+
+def _place(part: nn.Module, triton: bool) -> None:
+    for module in part.modules():
+        if isinstance(module, NarrowLinear):
+            module.narrow, module.scale = placed(module.narrow, module.scale, triton)
+            module.triton = triton
+        elif isinstance(module, NarrowExperts):
+            module.place()
+
+
+def index_text(places: Mapping[str, str], sha256: Mapping[str, str], total: int) -> str:
+    """The index's text."""
+    return json.dumps(
+        {"metadata": {"total_size": total, CHECKSUMS: dict(sha256)}, "weight_map": dict(places)}, indent=1
+    )
