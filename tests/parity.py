@@ -2,24 +2,31 @@
 
 Each folder holds config.json, model.safetensors and logits.safetensors: tensors ``<case>.<field>``. Every field of
 ``FIELDS`` that a case has is used or compared; any other one is a failure, and so is a folder that is refused.
+
+Models of two passes (DiffusionGemma) have reference_logits.json instead: a list of cases with ``PASSES``.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from dllm.errors import UserError
+from dllm.models.diffusion_gemma import DiffusionGemma
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.weights import load_model, read_model_config
 
+TWO_PASSES = "reference_logits.json"
 MASK = 126  # in the folders whose config.json names no mask
 FIELDS = {
     "input_ids": "[B, L], in the order in which the reference ran them",
@@ -32,6 +39,13 @@ FIELDS = {
     "logits_f32": "of the published code", "logits_f64": "of the same code lifted to float64",
     "shifted_f32": "logits_f32, each row at the position that it predicts",
 }  # fmt: skip
+PASSES = {
+    "prompt": "ids that the causal pass ran on", "canvas": "ids that the denoising pass ran on behind them",
+    "self_conditioning_logits": "those that it was given, [C, V], or null", "logits": "of the denoising pass, [C, V]",
+    "encoder_last_hidden_state": "of the causal pass, [P, D]", "encoder_logits": "the head on it, [P, V]",
+}  # fmt: skip
+# Logits of these go to 20, and the reference is float32: our float64 is as far from it as our float32.
+PASSES_GATE = 1e-4
 GATES = {torch.float32: 2e-5, torch.float64: 1e-10}
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 
@@ -45,10 +59,11 @@ class Outcome:
     dtype: torch.dtype
     error: float
     why: str = ""
+    gate: float | None = None  # the largest that passes (None: by dtype)
 
     @property
     def passed(self) -> bool:
-        return self.error <= GATES[self.dtype]
+        return self.error <= (GATES[self.dtype] if self.gate is None else self.gate)
 
 
 def cases_of(folder: Path) -> dict[str, dict[str, Tensor]]:
@@ -114,7 +129,36 @@ def worst(error: Tensor, where: Tensor | None) -> float:
     return float(error.max() if where is None else error[where].max())
 
 
+def passes_errors(folder: Path, case: dict[str, Any], dtype: torch.dtype) -> dict[str, float]:
+    """The largest difference of each output of the two passes. AssertionError for a field that is unknown."""
+    assert case.keys() == PASSES.keys(), f"fields {sorted(case.keys() ^ PASSES.keys())}"
+    model, prompt, canvas = load_model(folder, dtype=dtype), case["prompt"], case["canvas"]
+    assert isinstance(model, DiffusionGemma)
+    tokens, start = torch.tensor([[*prompt, *canvas]]), len(prompt)
+    soft = torch.zeros(*tokens.shape, model.config.width, dtype=dtype)
+    with torch.inference_mode():
+        if case["self_conditioning_logits"] is not None:
+            soft[0, start:] = model.soft(torch.tensor(case["self_conditioning_logits"], dtype=dtype))
+        hidden = model.encode(tokens, None, torch.arange(tokens.shape[1])[None] >= start, start, soft)
+        causal = model.encode(tokens[:, :start], None, None, start)[0]
+        found = {"logits": model.logits(hidden[0, start:]), "encoder_last_hidden_state": causal,
+                 "encoder_logits": model.logits(causal)}  # fmt: skip
+    return {name: float((value - torch.tensor(case[name])).abs().max()) for name, value in found.items()}
+
+
+def compare_passes(folder: Path) -> Iterator[Outcome]:
+    for number, case in enumerate(json.loads((folder / TWO_PASSES).read_text())):
+        for dtype in GATES:
+            try:
+                found = passes_errors(folder, case, dtype)
+                yield from (Outcome(f"{number}.{name}"[:24], dtype, e, "", PASSES_GATE) for name, e in found.items())
+            except AssertionError as error:
+                yield Outcome(str(number), dtype, inf, f": {error}")
+
+
 def compare(folder: Path) -> list[Outcome]:
+    if (folder / TWO_PASSES).is_file():
+        return [*compare_passes(folder)]
     return [outcome(folder, name, case, dtype) for name, case in cases_of(folder).items() for dtype in GATES]
 
 
@@ -134,7 +178,7 @@ def main(folders: list[str]) -> int:
             failed += 1
             print(f"{folder.name}: refused: {error}")
             continue
-        if not (folder / "logits.safetensors").is_file():
+        if not any((folder / name).is_file() for name in ("logits.safetensors", TWO_PASSES)):
             print(f"{folder.name}: no logits.safetensors, nothing to compare")
             continue
         for one in compare(folder):

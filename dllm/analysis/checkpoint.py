@@ -28,6 +28,7 @@ from dllm.models.footprint import NARROW, Footprint
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
+from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
 from dllm.models.tokenizer import Tokenizer
@@ -73,7 +74,10 @@ class Report:
 
     def kv_bytes(self, dtype: str) -> int:
         """Bytes of keys and values that a cache stores per token."""
-        return 0 if self.config is None else 2 * self.config.layers * self.config.kv_width * BYTES[dtype]
+        if self.config is None:
+            return 0
+        keys = sum(self.config.attention_widths(layer)[1] for layer in range(self.config.layers))
+        return 2 * keys * BYTES[dtype]
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Name and text of every fact, in the order of the table."""
@@ -156,7 +160,7 @@ def _narrow_weights(
 
 def _skeleton(config: ModelConfig) -> Transformer:
     with torch.device("meta"):
-        return Transformer(config)
+        return network_of(config)
 
 
 def _tokens(

@@ -196,13 +196,14 @@ class BufferSession(Session):
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = select_or_all(forward.queries, rows), select_or_all(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
-        visible, reach = (None, self.length) if self.even else seen(keys, shapes)
-        order, count = select_or_all(order_of(candidates, self.config), rows), None
+        mask, reach = (None, self.length) if self.even else seen(keys, shapes)
+        order = select_or_all(order_of(candidates, self.config), rows)
         if order is not None:
-            visible = order.visible(order if columns is None else order.at(columns), keys[:, :reach])
-        elif visible is not None and self.gapless:
-            count = keys.sum(1).int()
-        call = Call(rows, columns, columns, Visible(visible, count), reach, buffers=rows)
+            asking = order if columns is None else order.at(columns)
+            visible = order.visible_to(asking, keys[:, :reach], self.config.window)
+        else:
+            visible = Visible(mask, keys.sum(1).int() if mask is not None and self.gapless else None)
+        call = Call(rows, columns, columns, visible, reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call
         return self._shadow(call, columns, select_or_all(forward.shadows, rows), keys)

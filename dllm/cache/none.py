@@ -106,7 +106,7 @@ class NoCacheSession(Session):
             visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
         if order is not None:
             order = order if queries is None else order.at(queries)
-            visible = order.visible(order, visible)
+            return Call(rows, queries, visible=order.visible_to(order, visible, self.config.window))
         return Call(rows, queries, visible=Visible(visible, count))
 
 

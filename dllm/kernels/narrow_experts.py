@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dllm.kernels.narrow_linear import cpu_product, narrow_here, packs_by_64, placed, stored
-from dllm.kernels.silu_times import silu_times
+from dllm.kernels.silu_times import GATES
 
 
 class NarrowExperts(nn.Module):
@@ -24,19 +24,23 @@ class NarrowExperts(nn.Module):
     down_scale: Tensor
 
     def __init__(
-        self, gate_up: Tensor, gate_up_scale: Tensor, down: Tensor, down_scale: Tensor, bits: int
+        self, gate_up: Tensor, gate_up_scale: Tensor, down: Tensor, down_scale: Tensor, bits: int,
+        activation: str = "silu",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.bits = bits
+        self.bits, self.times = bits, GATES[activation]
         named = {"gate_up": gate_up, "gate_up_scale": gate_up_scale, "down": down, "down_scale": down_scale}
         for name, tensor in named.items():
             self.register_buffer(name, tensor)
 
     @staticmethod
-    def of(gate_up: Tensor, down: Tensor, bits: int, as_stored: bool = False) -> NarrowExperts:
+    def of(
+        gate_up: Tensor, down: Tensor, bits: int, as_stored: bool = False, activation: str = "silu"
+    ) -> NarrowExperts:  # fmt: skip
         """Narrowed expert by expert, as a CPU's operators read them. as_stored: in the form of files."""
         narrow = stored if as_stored else narrow_here
-        return NarrowExperts(*each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits), bits)
+        stacks = *each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits)
+        return NarrowExperts(*stacks, bits, activation)
 
     def place(self) -> None:
         """Turn experts as stored into what this CPU's operators read."""
@@ -52,7 +56,7 @@ class NarrowExperts(nn.Module):
             if end > begin:
                 inner = cpu_product(rows[begin:end], self.gate_up[expert], self.gate_up_scale[expert], self.bits)
                 gate, up = inner.chunk(2, -1)
-                inner = silu_times(gate, up, False)
+                inner = self.times(gate, up, False)
                 out[begin:end] = cpu_product(inner, self.down[expert], self.down_scale[expert], self.bits)
             begin = end
         return out

@@ -32,22 +32,30 @@ class Visible:
     mask: Tensor | None = None  # [B, S] or [B, n, S], which keys each query sees; None: all
     # [B] int32, how many keys are seen, where they are the first of each row; None: not known
     count: Tensor | None = None
+    near: Tensor | None = None  # [B, n, S] the same in layers with a window; None: no layer has one
 
     def of(self, rows: slice) -> Visible:
         """The same of some of the rows."""
-        return Visible(*(None if one is None else one[rows] for one in (self.mask, self.count)))
+        return Visible(*(None if one is None else one[rows] for one in (self.mask, self.count, self.near)))
+
+    def in_window(self) -> Visible:
+        """The same in layers with a window."""
+        assert self.near is not None, "what a window shows is known where a layer has one"
+        return Visible(self.near)
 
 
 ALL = Visible()
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False, tiled: bool = False
-) -> Tensor:
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, varlen: bool = False, tiled: bool = False,
+    scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """Attention [B, n, H * h] of query [B, n, H, h] over key and value [B, H_kv, S, h]. varlen: counts are taken as
-    they are (only where ``has_varlen``). tiled: numbers do not depend on n and S."""
+    they are (only where ``has_varlen``). tiled: numbers do not depend on n and S. scale: of the products of queries and
+    keys (None: 1 / sqrt(h))."""
     if tiled:
-        return attend_tiled(query, key, value, visible.mask)
+        return attend_tiled(query, key, value, visible.mask, scale)
     if varlen and visible.count is not None:
         return attend_first(query, key, value, visible.count)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
@@ -55,11 +63,15 @@ def attend(
         mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
     if groups > 1 and query.device.type != "cpu" and (mask is not None or query.dtype not in HALF):
         key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
-    out = F.scaled_dot_product_attention(query.transpose(1, 2), key, value, attn_mask=mask, enable_gqa=groups > 1)
+    out = F.scaled_dot_product_attention(
+        query.transpose(1, 2), key, value, attn_mask=mask, scale=scale, enable_gqa=groups > 1
+    )
     return out.transpose(1, 2).flatten(2)
 
 
-def attend_tiled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def attend_tiled(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+) -> Tensor:  # fmt: skip
     """``attend`` with ``TILE`` queries in every call, over a multiple of ``KEY_TILE`` keys."""
     rows, n, spare = len(query), query.shape[1], -key.shape[2] % KEY_TILE
     key, value = (F.pad(one, (0, 0, 0, spare)) for one in (key, value))
@@ -67,7 +79,7 @@ def attend_tiled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
     mask = F.pad(mask[:, None] if mask.dim() == 2 else mask, (0, spare)).expand(-1, n, -1)
     query, mask = F.pad(query, (0, 0, 0, 0, 0, -n % TILE)), F.pad(mask, (0, 0, 0, -n % TILE), value=True)
     tiles = zip(query.split(TILE, 1), mask.split(TILE, 1), strict=True)
-    return torch.cat([attend(some, key, value, Visible(seen)) for some, seen in tiles], 1)[:, :n]
+    return torch.cat([attend(some, key, value, Visible(seen), scale=scale) for some, seen in tiles], 1)[:, :n]
 
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:

@@ -23,6 +23,7 @@ from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
+from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
 from dllm.models.shared import object_config, sharing, tokenizer_of
@@ -193,7 +194,7 @@ def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Pa
         )
     found = Adapter.read(adapter)
     with torch.device("meta"):
-        shapes = published_shapes(Transformer(config))
+        shapes = published_shapes(network_of(config))
     found.check_fits(shapes, path)
     return found
 

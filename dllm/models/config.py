@@ -18,6 +18,15 @@ from dllm.models import common_keys, families, families_2026, rope, tables
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
 from dllm.models.foreign import refuse_foreign, refuse_other_architecture
+from dllm.models.gemma_config import (
+    DIFFUSION_GEMMA,
+    MODEL_TYPE,
+    GemmaConfig,
+    gemma_fields,
+    gemma_sizes,
+    gemma_unread,
+    has_towers,
+)
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
@@ -33,7 +42,7 @@ FAMILIES: dict[str, tuple[tables.Table, families.BuildFields]] = {
 # For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {
     "Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM", "wedlm": "WeDLMForCausalLM",
-    "PanguEmbedded": "PanguEmbeddedForCausalLM", **families_2026.MODEL_TYPES_2026,
+    "PanguEmbedded": "PanguEmbeddedForCausalLM", MODEL_TYPE: DIFFUSION_GEMMA, **families_2026.MODEL_TYPES_2026,
 }  # fmt: skip
 
 
@@ -73,6 +82,8 @@ class ModelConfig:
     process: str = "absorbing"
     unsaid: str = ""  # a sentence about the attention where the file does not tell it
     usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None: there is none
+    window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
+    gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
 
@@ -87,12 +98,16 @@ class ModelConfig:
         if is_masked_lm(name):
             refuse_quantised(published, FILE)
             return ModelConfig(**masked_lm_fields(name, published), published=dict(published))
+        if name == DIFFUSION_GEMMA:
+            refuse_quantised(published, FILE)
+            stored_kind(published, FILE)
+            return ModelConfig(**gemma_fields(published), published=dict(published))
         if name not in FAMILIES:
             refuse_other_architecture(published, FILE)
             raise UserError(
                 f"{FILE} names architectures={shown(published.get('architectures'))} and "
                 f"model_type={shown(published.get('model_type'))}; known architectures are "
-                f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these families."
+                f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these families."
             )
         refuse_foreign(name, published, FILE)
         refuse_quantised(published, FILE)
@@ -115,6 +130,8 @@ class ModelConfig:
         if block is None:
             return self
         given = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
+        if self.gemma is not None:
+            given = {"canvas_length": self.attention.block}
         if not isinstance(self.attention, InBlocks):
             kind = f"the attention of {self.architecture} is {self.attention.is_called}, which has no blocks"
             raise UserError(f"model.attention_block={block}: {kind}. Leave it null.")
@@ -173,6 +190,8 @@ class ModelConfig:
         """The keys of the file that nothing here knows."""
         if self.family == MASKED_LM_FAMILY:
             return ()  # its class reads them
+        if self.gemma is not None:
+            return gemma_unread(self.published)
         table = FAMILIES.get(self.architecture, ({},))[0]
         return common_keys.unread({*table, *QUANTISED_KEYS, STORED_KEY}, self.published)
 
@@ -183,15 +202,24 @@ class ModelConfig:
         if self.unread:
             names = ", ".join(map(printed, self.unread))
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
+        if self.gemma is not None and has_towers(self.published):
+            found.append("The towers for images are left out: only text is read.")
         return (*found, self.unsaid) if self.unsaid else tuple(found)
 
     @property
     def kv_width(self) -> int:
         return self.kv_heads * self.head_dim
 
+    def attention_widths(self, layer: int) -> tuple[int, int]:
+        """Features of the queries of a layer, and of its keys, H h and H_kv h."""
+        kind = self if self.gemma is None else self.gemma.layers[layer]
+        return self.heads * kind.head_dim, kind.kv_heads * kind.head_dim
+
     @property
     def sizes(self) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
+        if self.gemma is not None:
+            return gemma_sizes(self.published)
         table = FAMILIES.get(self.architecture, ({},))[0]
         found = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
@@ -202,8 +230,8 @@ class ModelConfig:
 
     @property
     def least_tensors(self) -> int:
-        """The least number of tensors in a checkpoint: six per layer, three per expert."""
-        routed = 0 if self.moe is None else 3 * self.moe.experts * len(self.moe.sparse_layers)
+        """The least number of tensors in a checkpoint: six per layer, and three per expert that has its own."""
+        routed = 0 if self.moe is None or self.gemma is not None else 3 * self.moe.experts * len(self.moe.sparse_layers)
         return 6 * self.layers + routed
 
 
@@ -212,7 +240,7 @@ def architecture_of(published: Mapping[str, Any]) -> str:
     string where the file names no architecture that we know."""
     values = read_keys(tables.ARCHITECTURE, published, FILE)
     names = values["architectures"]
-    if names and (names[0] in FAMILIES or is_masked_lm(names[0])):
+    if names and (names[0] in FAMILIES or names[0] == DIFFUSION_GEMMA or is_masked_lm(names[0])):
         return str(names[0])
     if names and names[0] == "LlamaForCausalLM" and "SeedDiffcoderForCausalLM" in str(published.get("auto_map")):
         return "StableDiffcoderForCausalLM"  # as its older files say

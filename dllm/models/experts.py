@@ -11,7 +11,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from dllm.kernels.grouped_product import grouped_product
-from dllm.kernels.silu_times import silu_times
+from dllm.kernels.silu_times import GATES
 from dllm.models.moe import MoEConfig
 
 
@@ -21,13 +21,14 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 
 class MLP(nn.Module):
-    """SwiGLU (arXiv 2002.05202): down(silu(gate(x)) * up(x)), x [..., D]."""
+    """A gated MLP (arXiv 2002.05202): down(f(gate(x)) * up(x)), x [..., D], where f is the ``activation``."""
 
     triton = False
     gate_up: nn.Module | None  # gate and up in one product, see ``fuse_products``
 
-    def __init__(self, width: int, inner: int, bias: bool = False) -> None:
+    def __init__(self, width: int, inner: int, bias: bool = False, activation: str = "silu") -> None:
         super().__init__()
+        self.times = GATES[activation]
         self.gate = nn.Linear(width, inner, bias=bias)
         self.up = nn.Linear(width, inner, bias=bias)
         self.down = nn.Linear(inner, width, bias=bias)
@@ -36,7 +37,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = (self.gate(x), self.up(x)) if self.gate_up is None else self.gate_up(x).split(self.sizes, -1)
-        return self.down(silu_times(gate, up, self.triton))
+        return self.down(self.times(gate, up, self.triton))
 
 
 class Router(nn.Linear):
@@ -74,13 +75,15 @@ class StackedExperts(nn.Module):
 
     triton = False
 
-    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+    def __init__(self, gate_up: Tensor, down: Tensor, activation: str = "silu", as_stored: bool = False) -> None:
+        """as_stored: files hold them so, too."""
         super().__init__()
+        self.activation, self.times, self.as_stored = activation, GATES[activation], as_stored
         self.gate_up, self.down = nn.Parameter(gate_up, requires_grad=False), nn.Parameter(down, requires_grad=False)
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         gate, up = grouped_product(rows, self.gate_up, ends, self.triton).chunk(2, -1)
-        return grouped_product(silu_times(gate, up, self.triton), self.down, ends, self.triton)
+        return grouped_product(self.times(gate, up, self.triton), self.down, ends, self.triton)
 
 
 class MoE(nn.Module):
@@ -97,16 +100,7 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
         weights, chosen = self.route(rows)
-        chosen, place = chosen.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
-        expert, order = chosen.flatten().sort(stable=True)
-        ends = torch.searchsorted(expert, torch.arange(self.config.experts, device=expert.device), right=True)
-        done = self.experts(rows[order // self.config.top_k], ends)
-        parts = torch.empty_like(done).index_copy_(0, order, done).view(*chosen.shape, -1)
-        parts = parts * weights.gather(-1, place).to(rows.dtype).unsqueeze(-1)
-        out = parts[:, 0]
-        for rank in range(1, self.config.top_k):
-            out = out + parts[:, rank]
-        out = out.view_as(x)
+        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,6 +126,20 @@ class MoE(nn.Module):
         _, kept = top_experts(strength, self.config.top_groups)
         closed = torch.ones_like(strength, dtype=torch.bool).scatter(-1, kept, False)
         return rearrange(grouped.masked_fill(closed[..., None], -torch.inf), "r group expert -> r (group expert)")
+
+
+def mixed_experts(experts: nn.Module, rows: Tensor, weights: Tensor, chosen: Tensor, count: int) -> Tensor:
+    """Rows [R, D] through those of the ``count`` experts that are ``chosen`` [R, k], in a sum by ``weights`` [R, k]."""
+    chosen, place = chosen.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
+    expert, order = chosen.flatten().sort(stable=True)
+    ends = torch.searchsorted(expert, torch.arange(count, device=expert.device), right=True)
+    done = experts(rows[order // chosen.shape[1]], ends)
+    parts = torch.empty_like(done).index_copy_(0, order, done).view(*chosen.shape, -1)
+    parts = (parts * weights.gather(-1, place).unsqueeze(-1)).to(rows.dtype)
+    out = parts[:, 0]
+    for rank in range(1, chosen.shape[1]):
+        out = out + parts[:, rank]
+    return out
 
 
 def top_experts(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX, Contents, Stored, first_names, mismatched
 from dllm.models.keys import printed
-from dllm.models.names import PUBLISHED_NAMES, published_shapes
+from dllm.models.names import PUBLISHED_NAMES, TIED_PREFIXES, TOWER_PREFIXES, published_shapes
 from dllm.models.prequantized import of_quantised
 from dllm.models.transformer import Transformer
 
@@ -32,7 +32,7 @@ class Fit:
     @staticmethod
     def of(model: Transformer, contents: Contents) -> Fit:
         needed = published_shapes(model)
-        stored = _with_base_prefix(contents.tensors, needed)
+        stored = _with_base_prefix(_with_tied_prefix(model.config, contents.tensors, needed), needed)
         problems = [*_unfit(stored, needed)]
         outside, inside = _extra(model.config, stored, needed, contents.unnamed)
         if why := problems and (of_quantised(stored) or _prefixed(stored, needed)):
@@ -55,10 +55,13 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
             most = f"no tensor of the weights has more than {widest} rows or columns"
             raise mismatched(f"{missing}config.json has {key}={size}, but {most}", "config.json and weights")
     if config.least_tensors > 2 * len(stored):
-        counts = [f"{key}={config.published[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
-                  if config.published.get(key) is not None]  # fmt: skip
+        told = config.published.get("text_config") or config.published
+        counts = [f"{key}={told[key]}" for key in ("n_layers", "num_hidden_layers", "num_experts")
+                  if told.get(key) is not None]  # fmt: skip
         needs = f"{', '.join(counts)}: that takes {config.least_tensors} tensors or more"
-        raise mismatched(f"config.json has {needs}, and the weights hold {len(stored)}", "config.json and weights")
+        raise mismatched(
+            f"{missing}config.json has {needs}, and the weights hold {len(stored)}", "config.json and weights"
+        )
 
 
 def _unfit(stored: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
@@ -71,6 +74,19 @@ def _unfit(stored: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]]) 
             yield f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}"
         elif stored[name].dtype not in FLOATS:
             yield f"tensor {name} is stored as {stored[name].dtype}, not as one of {', '.join(FLOATS)}"
+
+
+def _with_tied_prefix(
+    config: ModelConfig, stored: Mapping[str, Stored], needed: Iterable[str]
+) -> Mapping[str, Stored]:  # fmt: skip
+    """The tensors under the names that we read, where the file has those of the other pass alone."""
+    ours, theirs = TIED_PREFIXES.get(config.family, ("", ""))
+    found = dict(stored)
+    for name in needed if ours else ():
+        other = theirs + name.removeprefix(ours)
+        if name.startswith(ours) and name not in stored and other in stored and not name.endswith("layer_scalar"):
+            found[name] = found.pop(other)
+    return found
 
 
 def _with_base_prefix(stored: Mapping[str, Stored], needed: Iterable[str]) -> Mapping[str, Stored]:
@@ -120,8 +136,9 @@ def _extra(
     and so would change what it computes. Outside are a value head, say, and what the index does not name."""
     names = PUBLISHED_NAMES[config.family]
     tied_head = names["lm_head"] + ".weight" if config.tied else None
-    found = [name for name in stored
-             if name not in needed and name != tied_head and not name.endswith("rotary_emb.inv_freq")]  # fmt: skip
+    towers = TOWER_PREFIXES.get(config.family, ())
+    found = [name for name in stored if name not in needed and name != tied_head
+             and not name.endswith("rotary_emb.inv_freq") and not name.startswith(tuple(towers))]  # fmt: skip
     inside = [name for name in found if name.startswith((BASE, names["lm_head"] + ".")) and name not in unnamed]
     return [name for name in found if name not in inside], inside
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.experts import Router
+from dllm.models.experts import Router, StackedExperts
+from dllm.models.networks import network_of
 from dllm.models.transformer import Layer, Transformer
 
 # Bytes of a weight. int4 has a scale and a zero point of bfloat16 for every 32 of them.
@@ -36,7 +37,7 @@ class Footprint:
     def of(config: ModelConfig, kind: str) -> Footprint:
         """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16."""
         with torch.device("meta"):
-            return Footprint.of_model(Transformer(config), kind)
+            return Footprint.of_model(network_of(config), kind)
 
     @staticmethod
     def of_model(model: Transformer, kind: str) -> Footprint:
@@ -53,7 +54,8 @@ def narrowed_numbers(layer: nn.Module) -> int:
     """How many numbers of a layer ``model.quantize`` narrows: all but norms, biases and the router's."""
     assert isinstance(layer, Layer)
     linears = (one for one in layer.modules() if isinstance(one, nn.Linear) and not isinstance(one, Router))
-    return sum(one.weight.numel() for one in linears)
+    stacks = (one for one in layer.modules() if isinstance(one, StackedExperts))
+    return sum(one.weight.numel() for one in linears) + sum(one.gate_up.numel() + one.down.numel() for one in stacks)
 
 
 def refuse_too_large(model: Transformer, kind: str) -> None:

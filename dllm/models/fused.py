@@ -72,7 +72,8 @@ def apart(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         path, _, leaf = name.rpartition(".")
         owner, _, last = path.rpartition(".")
-        if isinstance(model.get_submodule(path), StackedExperts):
+        owning = model.get_submodule(path)
+        if isinstance(owning, StackedExperts) and not owning.as_stored:
             for number, matrix in enumerate(parameter):
                 halves = zip(FUSED[leaf], matrix.chunk(2), strict=True) if leaf in FUSED else [(leaf, matrix)]
                 yield from ((f"{path}.{number}.{part}.weight", value) for part, value in halves)

@@ -8,7 +8,7 @@ only, so that forwards through it can be recorded, replayed and compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -53,6 +53,8 @@ class Projected:
     varlen: bool = False  # attention can take counts of keys
     tiled: bool = False  # attention's numbers do not depend on the batch
     norms: HeadNorms | None = None  # of the heads of queries and keys; None: the model has none
+    scale: float | None = None  # of the products of queries and keys; None: 1 / sqrt(h)
+    windowed: bool = False  # the layer's keys lie in a window
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
@@ -69,8 +71,13 @@ class Projected:
         """The rows of a stream [1, T, ...] by the calls of ``shapes`` (b, n) that make it up, rotated together."""
         query, key, value = self.rotated()
         calls = (by_call(one, shapes) for one in (query, key.transpose(1, 2), value.transpose(1, 2)))
-        return [Projected(query, key, value, None, self.wide, self.triton, self.varlen, self.tiled)
+        return [replace(self, query=query, key=key, value=value, angles=None, norms=None)
                 for query, key, value in zip(*calls, strict=True)]  # fmt: skip
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, visible: Visible) -> Tensor:
+        """What rotated queries [B, n, H, h] of this layer attend to [B, n, H * h]."""
+        seen = visible.in_window() if self.windowed else visible
+        return attend(query, keys, values, seen, self.varlen, self.tiled, self.scale)
 
     def into(self, keys: Tensor, values: Tensor, slots: Tensor | None, rows: Tensor | None = None) -> Tensor:
         """Write keys and values to ``slots`` [B, n] (None: the first n) of ``rows`` [B] (None: all) of the buffers
@@ -132,7 +139,7 @@ class Memory:
         """Keep the fresh rows. Return what they attend to [B, n, H * h]."""
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.show(layer, query, keys, visible, columns)
-        return attend(query, keys, values, visible, fresh.varlen, fresh.tiled)
+        return fresh.attend(query, keys, values, visible)
 
     def show(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
         """Let the reader see what ``exchange`` returned. Whoever overrides ``attend`` calls it."""
@@ -169,7 +176,7 @@ class DeviceCopies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        return Visible(self(visible.mask, device), self(visible.count, device))
+        return Visible(self(visible.mask, device), self(visible.count, device), self(visible.near, device))
 
 
 class NoCacheMemory(Memory):
@@ -220,7 +227,7 @@ class StaticMemory(Memory):
         for first, last in self.ranges:
             own = slice(begin, begin := begin + last - first)
             keys, values = (buffer[first:last, :, : self.reach] for buffer in store)
-            out.append(attend(query[own], keys, values, self.visible.of(own), fresh.varlen, fresh.tiled))
+            out.append(fresh.attend(query[own], keys, values, self.visible.of(own)))
         return torch.cat(out)
 
 

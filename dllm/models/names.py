@@ -33,10 +33,29 @@ _ENCODER = {
     **_QWEN, "embed": "encoder.embed_tokens", "norm": "encoder.norm", "lm_head": "diffusion_head",
     "layer": "encoder.layers.",
 }  # fmt: skip
+_GEMMA = {
+    **_QWEN, "embed": "model.decoder.embed_tokens", "norm": "model.decoder.norm", "layer": "model.decoder.layers.",
+    "attn_out_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm_1", "experts_norm": "pre_feedforward_layernorm_2",
+    "experts_out_norm": "post_feedforward_layernorm_2", "out_norm": "post_feedforward_layernorm",
+    "attn.norm_q": "self_attn.q_norm", "attn.norm_k": "self_attn.k_norm",
+    **{f"router.{part}": f"router.{part}" for part in ("proj", "scale", "per_expert_scale")},
+    "experts.gate_up": "experts.gate_up_proj", "experts.down": "experts.down_proj",
+    "denoising_scalar": "layer_scalar", "scalar": "layer_scalar",
+    "layer.scalar": "model.encoder.language_model.layers.",
+    "self_conditioning.norm": "model.decoder.self_conditioning.pre_norm",
+    **{f"self_conditioning.mlp.{part}": f"model.decoder.self_conditioning.{part}_proj"
+       for part in ("gate", "up", "down")},
+}  # fmt: skip
+# Of a model for several senses: what is left out where only text is read.
+TOWER_PREFIXES = {"diffusion_gemma": ("model.encoder.vision_tower.", "model.encoder.embed_vision.")}
+# Prefixes under which a file may hold the same tensors, since its class ties them.
+TIED_PREFIXES = {"diffusion_gemma": ("model.decoder.", "model.encoder.language_model.")}
 PUBLISHED_NAMES = {
     "llada": _LLADA, "dream": _QWEN, "llada_moe": _QWEN, "sdar": _QWEN, "llada2": _LLADA2, "wedlm": _QWEN,
     "nbdiff": _QWEN, "a2d": _QWEN, "illada": _QWEN, "dream_reasoner": _QWEN, "diffcoder": _QWEN, "sdar_moe": _QWEN,
     "rnd1": _QWEN, "fast_dllm_v2": _QWEN, "nemotron": _ENCODER, "efficient_dlm": _ENCODER,
+    "diffusion_gemma": _GEMMA,
 }  # fmt: skip
 
 
@@ -56,6 +75,8 @@ def parameter_source(parameter: str, config: ModelConfig) -> Source:
         module, _, leaf = parameter.rpartition(".")
         return Source(f"{names[module]}.{leaf}")
     place, inner = _layer_name(int(match[1]), config), match[2]
+    if f"layer.{inner}" in names:  # the layer stands elsewhere in the file, too
+        place = names[f"layer.{inner}"] + match[1]
     if inner in names:  # a bare parameter: the router's expert_bias
         return Source(f"{place}.{names[inner]}")
     expert = re.fullmatch(r"mlp\.(experts\.\d+|shared)\.(gate|up|down)\.(\w+)", inner)

@@ -25,6 +25,7 @@ from dllm.models.files import INDEX, Contents, Stored, broken, read_contents, re
 from dllm.models.footprint import refuse_mapped
 from dllm.models.fused import fuse_products
 from dllm.models.load_progress import Loaded, Watch
+from dllm.models.networks import network_of
 from dllm.models.quantize import quantize_part
 from dllm.models.transformer import Transformer
 from dllm.models.weights import parts_of
@@ -36,7 +37,7 @@ CHECKSUMS = "sha256"  # of the index's metadata: the hash of each file
 def skeleton(config: ModelConfig, kind: str) -> Transformer:
     """The quantised model on the meta device, as it is stored."""
     with torch.device("meta"):
-        model = Transformer(config)
+        model = network_of(config)
     for prefix, _ in parts_of(model):
         part = model.get_submodule(prefix)
         fuse_products(part, True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dllm.models.conditioning import Conditioning
 from dllm.models.memory import Memory, Projected, by_call
 from dllm.models.transformer import Transformer
 
@@ -25,6 +26,7 @@ class Inputs:
     positions: Tensor  # [b, L] of the rotary embeddings
     memory: Memory  # where keys and values go
     columns: Tensor | None  # [b, n] of the canvas; None: all L in order
+    conditioning: Conditioning | None = None  # of a network of two passes
 
 
 class Stream(Memory):
@@ -46,4 +48,7 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     tokens = torch.cat([call.tokens.flatten() for call in calls])[None]
     columns = torch.cat([call.columns.flatten() for call in calls if call.columns is not None])[None]
     positions = calls[0].positions[:1]  # a column has the same position in every row
-    return by_call(model(tokens, positions, Stream([call.memory for call in calls], shapes), columns)[0], shapes)
+    stream = Stream([call.memory for call in calls], shapes)
+    given = [call.conditioning for call in calls if call.conditioning is not None]
+    more = {"conditioning": Conditioning.joined(given)} if given else {}
+    return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)

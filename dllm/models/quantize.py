@@ -132,4 +132,5 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
             if type(child) is nn.Linear:
                 setattr(module, name, NarrowLinear.of(child, BITS[kind], triton, as_stored))
             elif isinstance(child, StackedExperts):
-                setattr(module, name, NarrowExperts.of(child.gate_up, child.down, BITS[kind], as_stored))
+                stacks = child.gate_up, child.down
+                setattr(module, name, NarrowExperts.of(*stacks, BITS[kind], as_stored, child.activation))

@@ -20,6 +20,7 @@ from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
 from dllm.models.masked_lm import MaskedLM, checked_padding
 from dllm.models.names import Source, parameter_sources
+from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
@@ -52,7 +53,7 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
         return checked_padding(MaskedLM(model, config))
     held: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
     with torch.device("meta"):
-        ours = Transformer(config)
+        ours = network_of(config)
     shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
     for name, source in parameter_sources(ours).items():
         owner, _, leaf = name.rpartition(".")

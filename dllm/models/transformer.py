@@ -65,13 +65,15 @@ class Rotary:
     @torch.inference_mode(False)  # a table built while decoding must also serve training later
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
-        places = torch.arange(length, dtype=dtype, device=device)[:, None]
-        if self.yarn is None:
-            angles = places / self.theta**exponent
-        else:
-            angles = places * self.yarn.frequencies(self.theta**-exponent, self.theta)
+        angles = self.angles_of(torch.arange(length, dtype=dtype, device=device)[:, None], exponent)
         cos, sin = angles.cos(), angles.sin()
         return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
+
+    def angles_of(self, places: Tensor, exponent: Tensor) -> Tensor:
+        """The angles [length, d / 2] at ``places`` [length, 1], by exponents 2j / d of theta [d / 2]."""
+        if self.yarn is None:
+            return places / self.theta**exponent
+        return places * self.yarn.frequencies(self.theta**-exponent, self.theta)
 
 
 @dataclass(frozen=True)
@@ -201,6 +203,7 @@ class Transformer(nn.Module):
 
     triton = False
     streams = True  # several calls may run as one stream, layer by layer
+    carries = False  # a forward gives the next one of its rows something on the way (``soft``)
     places: Places | None = None
 
     def __init__(self, config: ModelConfig) -> None:

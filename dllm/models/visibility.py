@@ -16,6 +16,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from dllm.models.attention import Visible
+
 
 @dataclass(frozen=True)
 class AttentionOrder:
@@ -23,11 +25,25 @@ class AttentionOrder:
 
     rank: Tensor  # [B, L] of a key
     reach: Tensor  # [B, L] a query sees the keys whose rank is at most this
+    # [B, L] the rank that a query's window ends with, in layers that have one (None: no layer has)
+    origin: Tensor | None = None
 
     def at(self, columns: Tensor) -> AttentionOrder:
         """The order of the ``columns`` [B, n] alone (L: padding)."""
-        columns = columns.clamp(max=self.rank.shape[1] - 1)
-        return AttentionOrder(self.rank.gather(1, columns), self.reach.gather(1, columns))
+        length = self.rank.shape[1]
+        inside, origin = columns.clamp(max=length - 1), None
+        if self.origin is not None:  # padding sees all, since a row that sees nothing would be nan
+            origin = self.origin.gather(1, inside).masked_fill(columns >= length, -1)
+        return AttentionOrder(self.rank.gather(1, inside), self.reach.gather(1, inside), origin)
+
+    def visible_to(self, queries: AttentionOrder, keys: Tensor | None, window: int | None) -> Visible:
+        """What each of the ``queries`` [B, n] sees, out of ``keys`` [B, S] or [B, n, S] (None: all). In layers with a
+        ``window`` these are of the ranks before its origin the last ones, as many as the window holds beside one more,
+        and all from the origin on."""
+        seen = self.visible(queries, keys)
+        if window is None or queries.origin is None:
+            return Visible(seen)
+        return Visible(seen, near=seen & (self.rank[:, None, : seen.shape[-1]] > (queries.origin - window)[:, :, None]))
 
     def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
         """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] or [B, n, S] (None: all)."""
@@ -87,6 +103,11 @@ class AttentionKind:
     def own_rows(self, masked: Tensor, start: Tensor) -> Tensor | None:
         """Columns [B, L] of a block that sees itself whole, but for one that is committed alone; None: there is no
         difference."""
+        return None
+
+    def denoised(self, masked: Tensor, start: Tensor) -> Tensor | None:
+        """Columns [B, L] that run by a pass of their own, with other weights than decided text; None: there is one pass
+        for all."""
         return None
 
 
@@ -165,7 +186,22 @@ class PromptBlock(ByBlock):
 
 
 @dataclass(frozen=True)
-class Seeded(InBlocks):
+class ActiveBlock(InBlocks):
+    """Of the blocks, that of the first masked column is decoded: the active one."""
+
+    def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
+        """First column [B, 1] of the active block; L where nothing is masked."""
+        length, grid = masked.shape[1], 0 if self.grid_at_zero else start[:, None]
+        first = torch.where(masked, columns_of(masked), length).amin(1, keepdim=True)
+        return torch.where(first < length, grid + (first - grid) // self.length * self.length, length)
+
+    def _inside(self, masked: Tensor, begin: Tensor) -> Tensor:
+        columns = columns_of(masked)
+        return (columns >= begin) & (columns < begin + self.length)
+
+
+@dataclass(frozen=True)
+class Seeded(ActiveBlock):
     """Blocks whose first column is decided by the forward that finishes the block before: its last row predicts that
     column, which is committed alone (the published commit pass, and an autoregressive step). All other forwards predict
     the rest of the active block, that of the first masked column."""
@@ -183,16 +219,6 @@ class Seeded(InBlocks):
 
     def own_rows(self, masked: Tensor, start: Tensor) -> Tensor:
         return self._inside(masked, self._begin(masked, start)) & ~self.alone(masked, start)
-
-    def _begin(self, masked: Tensor, start: Tensor) -> Tensor:
-        """First column [B, 1] of the active block; L where nothing is masked."""
-        length, grid = masked.shape[1], 0 if self.grid_at_zero else start[:, None]
-        first = torch.where(masked, columns_of(masked), length).amin(1, keepdim=True)
-        return torch.where(first < length, grid + (first - grid) // self.length * self.length, length)
-
-    def _inside(self, masked: Tensor, begin: Tensor) -> Tensor:
-        columns = columns_of(masked)
-        return (columns >= begin) & (columns < begin + self.length)
 
 
 @dataclass(frozen=True)
@@ -238,6 +264,44 @@ class ContextCausal(Seeded):
 
 
 @dataclass(frozen=True)
+class DenoisedBlock(ActiveBlock):
+    """The active block sees all of itself and of the text before it, which is causal (DiffusionGemma: its canvas and
+    its context). Blocks count from the answer's start. The rows of the active block run by a pass of their own, and
+    are thrown away; the forward that opens the next block computes its decided text causally, and so finally.
+
+    In layers with a window of W columns, a causal row sees itself and the W - 1 columns before it, and every row of the
+    active block the W - 1 columns before the block, and the block.
+    """
+
+    name = "denoised-block"
+    is_called = "causal outside the block of noise that is decoded"
+    advice = "exact: keys of the causal context never change"
+    causal = True
+    judges = False
+    everywhere = False
+
+    @property
+    def text(self) -> str:
+        return f"causal; both ways inside the block of noise, of {self.length} columns from the answer's start"
+
+    def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
+        columns, begin = columns_of(masked), self._begin(masked, start)
+        inside = self._inside(masked, begin)
+        reach = torch.where(inside, begin + self.length - 1, columns)
+        return AttentionOrder(columns, reach, torch.where(inside, begin, columns))
+
+    def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
+        """The text before the answer, then the blocks."""
+        return blocks_behind(columns_of(masked), start, self.length)
+
+    def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self.denoised(masked, start)
+
+    def denoised(self, masked: Tensor, start: Tensor) -> Tensor:
+        return self._inside(masked, self._begin(masked, start))
+
+
+@dataclass(frozen=True)
 class CausalByRank(AttentionKind):
     """Causal in an order that puts known tokens before masks, both by position (WeDLM, arXiv 2512.22737).
 
@@ -266,7 +330,7 @@ class CausalByRank(AttentionKind):
         return masked  # the row of a known token says nothing of the token itself
 
 
-ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, CausalByRank)
+ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank)
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 

@@ -29,9 +29,12 @@ from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
+from dllm.models.networks import network_of
 from dllm.models.quantize import on_several_devices, quantize_part
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
+
+_PARTS = ("embed", "layers", "norm", "lm_head")  # of every network
 
 
 def read_model_config(folder: Path, attention_block: int | None = None) -> ModelConfig:
@@ -93,7 +96,7 @@ def prepared(
     found = read_contents(folder)
     check_sizes(config, found.tensors)
     with torch.device("meta"):
-        model = Transformer(config)
+        model = network_of(config)
     fit = Fit.of(model, found)
     if fit.problems:
         raise UserError(f"{folder}: {'; '.join(fit.problems[:5])}{' ...' if len(fit.problems) > 5 else ''}.")
@@ -166,6 +169,7 @@ def parts_of(model: Transformer) -> Iterator[tuple[str, str]]:
     """The parts of a model in the order in which rows pass them: the module's name, and what it is called."""
     yield "embed", "the embedding"
     count = len(model.layers)
+    yield from ((name, name.replace("_", "-")) for name, _ in model.named_children() if name not in _PARTS)
     yield from ((f"layers.{number}", f"layer {number + 1} of {count}") for number in range(count))
     yield "norm", "the last norm"
     yield "lm_head", "the head"
@@ -183,7 +187,7 @@ def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
     model does not fit into memory."""
     from accelerate import infer_auto_device_map
 
-    placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer"], dtype=dtype))
+    placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer", "GemmaLayer"], dtype=dtype))
     if "disk" in placement.values():
         raise UserError("the model does not fit in this machine's memory, GPUs and CPU together. Use a smaller dtype.")
     return placement

@@ -69,7 +69,8 @@ class CostModel:
 
     FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k + 2 D K v, and 2 D V per row of the
     head, with q queries, k keys, v rows of which the value alone is computed, D the width, A = heads x head size, K the
-    width of the keys, F the MLP's, V the vocabulary.
+    width of the keys, F the MLP's, V the vocabulary. DiffusionGemma's layers differ in A and K, have an MLP beside the
+    experts, and embed each row of the head again; that a window shows some of them fewer keys is not counted.
 
     Bytes: the weights once, 2 K values per key read and per query written, and the logits. With routed experts F is the
     width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
@@ -91,10 +92,21 @@ class CostModel:
 
     def _flops(self, queries: Tensor, pairs: Tensor, values: Tensor, scored: Tensor) -> Tensor:
         c, alike = self.config, queries.shape[1] == 1
-        layers = self.rows.sum(0, keepdim=True) if alike else self.rows
-        attention = 4 * c.heads * c.head_dim * pairs.sum(1) * (c.layers if alike else 1)
-        alone = 2 * c.width * (c.kv_width * values.sum(1) + c.vocab * scored)
+        layers, widths = (one.sum(0, keepdim=True) if alike else one for one in (self.rows, self.widths[:, 0]))
+        attention = 4 * (pairs * widths.to(pairs.device)).sum(1)
+        alone = 2 * c.width * (c.kv_width * values.sum(1) + self.heads * c.vocab * scored)
         return (queries * layers.to(queries.device)).sum(1) + attention + alone
+
+    @property
+    def heads(self) -> int:
+        """Products of a scored row with the vocabulary: two where it is also embedded again (self-conditioning)."""
+        return 1 if self.config.gemma is None else 2
+
+    @cached_property
+    def widths(self) -> Tensor:
+        """Features of queries and of keys [layers, 2]."""
+        each = [self.config.attention_widths(index) for index in range(self.config.layers)]
+        return torch.tensor(each, dtype=torch.float64).view(-1, 2)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -110,8 +122,8 @@ class CostModel:
         return self._bytes(ledger.kv_tokens, ledger.scored)
 
     def _bytes(self, read: Tensor, scored: Tensor) -> Tensor:
-        c = self.config
-        return self.width * (2 * c.kv_width * read.sum(1) * (c.layers // read.shape[1]) + c.vocab * scored)
+        keys = self.widths[:, 1].sum(0, keepdim=True) if read.shape[1] == 1 else self.widths[:, 1]
+        return self.width * (2 * (read * keys.to(read.device)).sum(1) + self.config.vocab * scored)
 
     def weights(self) -> float:
         """The least bytes of weights that a forward reads. The embedding is a lookup and does not count."""
@@ -127,8 +139,12 @@ class CostModel:
 
     def _layer(self, index: int) -> float:
         """Weights that a layer multiplies one row with."""
-        c, moe = self.config, self.config.moe
-        attention = 2 * c.width * (c.heads * c.head_dim + c.kv_width)
+        c, moe, (queries, keys) = self.config, self.config.moe, self.config.attention_widths(index)
+        attention = 2 * c.width * (queries + keys)
         if moe is None or index not in moe.sparse_layers:
             return attention + 3 * c.width * c.mlp_width
-        return attention + 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
+        experts = 3 * c.width * (moe.top_k * moe.width + moe.shared_width) + c.width * moe.experts
+        if c.gemma is None:
+            return attention + experts
+        values = keys if c.gemma.layers[index].sliding else 0  # global layers have no product for values
+        return attention - c.width * (keys - values) + 3 * c.width * c.mlp_width + experts

@@ -46,7 +46,7 @@ def test_tensors_are_those_of_the_file_however_little_is_mapped(monkeypatch: pyt
 def test_one_layer_at_a_time_is_plain(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a layer is quantised, those before it are, and those behind it are not read."""
     whole: list[nn.Module] = []
-    built: Callable[..., Any] = weights.Transformer
+    built: Callable[..., Any] = weights.network_of
 
     def model_of(*given: Any) -> nn.Module:
         whole.append(built(*given))
@@ -63,7 +63,7 @@ def test_one_layer_at_a_time_is_plain(kind: str, monkeypatch: pytest.MonkeyPatch
             seen.append(at)
         quantize_part(part, *how)
 
-    monkeypatch.setattr(weights, "Transformer", model_of)
+    monkeypatch.setattr(weights, "network_of", model_of)
     monkeypatch.setattr(weights, "quantize_part", watched)
     load_model(MINI, dtype=torch.bfloat16, quantize=kind)
     assert seen == list(range(4))

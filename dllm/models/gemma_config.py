@@ -1,0 +1,166 @@
+"""What a DiffusionGemma's ``config.json`` says: layers of two kinds, experts beside a dense MLP, towers for images.
+
+Only text is read. Defaults are those of transformers 5.24 (``configuration_diffusion_gemma.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dllm.errors import UserError
+from dllm.models import common_keys, tables
+from dllm.models.agreement import FILE, Values, agree
+from dllm.models.families import Fields, special_id
+from dllm.models.keys import REQUIRED, KeyRule, allowed, integer, read_keys, real, shown, token_ids, wrong_value
+from dllm.models.moe import MoEConfig
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
+from dllm.models.visibility import DenoisedBlock
+
+DIFFUSION_GEMMA, MODEL_TYPE = "DiffusionGemmaForBlockDiffusion", "diffusion_gemma"
+SLIDING, GLOBAL = "sliding_attention", "full_attention"
+GLOBAL_EVERY, GLOBAL_HEAD_DIM = 6, 512  # of a file that names neither kinds of layers nor the head size of global ones
+_OBJECT = KeyRule("an object", lambda value: isinstance(value, dict))
+_ROPE: dict[str, Any] = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    GLOBAL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+}
+_TOP: tables.Table = {
+    "text_config": KeyRule("an object", lambda value: isinstance(value, dict), REQUIRED),
+    "canvas_length": integer(1, tables.MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
+}  # fmt: skip
+_TEXT: tables.Table = {
+    "hidden_size": tables.size(), "num_hidden_layers": tables.LAYERS, "num_attention_heads": tables.size(),
+    "num_key_value_heads": tables.size(4), "head_dim": tables.size(256), "per_layer_config": _OBJECT,
+    "global_head_dim": integer(1, tables.MAX_SIZE), "num_global_key_value_heads": integer(1, tables.MAX_SIZE),
+    "layer_types": KeyRule(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda value: isinstance(value, list) and all(
+        one in (SLIDING, GLOBAL) for one in value)),
+    "sliding_window": integer(1, tables.MAX_SIZE, 512), "rope_parameters": _OBJECT,
+    "intermediate_size": tables.size(), "moe_intermediate_size": tables.size(), "num_experts": tables.experts(),
+    "top_k_experts": tables.experts(), "rms_norm_eps": tables.epsilon(1e-6),
+    "hidden_activation": allowed("gelu_pytorch_tanh"), "vocab_size": tables.size(262144),
+    "max_position_embeddings": integer(1, tables.MAX_SIZE, 131072), "use_bidirectional_attention": allowed("vision"),
+    "attention_bias": allowed(False), "final_logit_softcapping": real(1e-3, 1e6, 30.0),
+    "tie_word_embeddings": allowed(True), "pad_token_id": integer(0, tables.MAX_SIZE, 0),
+    "eos_token_id": token_ids(tables.MAX_SIZE),
+}  # fmt: skip
+# Of the towers, and of what else concerns images and sound.
+TOWER_KEYS = frozenset({"vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id",
+                        "boa_token_id", "eoa_token_id", "audio_token_id", "video_token_id",
+                        "vision_soft_tokens_per_image"})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """The attention of a layer."""
+
+    head_dim: int  # h, of one head
+    kv_heads: int  # K, of keys and values
+    sliding: bool  # keys lie in a window, and values have a projection of their own
+    theta: float  # base of the rotary embeddings
+    pairs: int  # pairs of features of a head that rotate; the others stay
+
+
+@dataclass(frozen=True, slots=True)
+class GemmaConfig:
+    """What DiffusionGemma's layers have beside the sizes that all families share."""
+
+    layers: tuple[LayerKind, ...]  # the attention of each
+    softcap: float  # logits z become c tanh(z / c)
+
+
+def gemma_fields(published: Mapping[str, Any]) -> Fields:
+    """Fields of ``ModelConfig`` from the parsed config.json. Raises UserError as ``ModelConfig.from_published``."""
+    if published.get("text_config") is None:
+        raise UserError(f"{FILE} has no text_config, so it describes towers alone. Take the whole checkpoint.")
+    top = read_keys(_TOP, published, FILE)
+    values = read_keys({**common_keys.NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
+    agree(values["top_k_experts"] <= values["num_experts"], values, "a token cannot use more experts than there are",
+          "top_k_experts", "num_experts")  # fmt: skip
+    canvas, longest = top["canvas_length"], values["max_position_embeddings"]
+    agree(canvas <= longest, {**values, **top}, "the first must not be larger", "canvas_length",
+          "max_position_embeddings")  # fmt: skip
+    kinds, layers = tuple(_kinds(values)), values["num_hidden_layers"]
+    moe = MoEConfig(values["num_experts"], values["top_k_experts"], values["moe_intermediate_size"], "softmax",
+                    sparse_layers=tuple(range(layers)), renormalised=True)  # fmt: skip
+    return Fields(
+        family=MODEL_TYPE, width=values["hidden_size"], layers=layers, heads=values["num_attention_heads"],
+        kv_heads=values["num_key_value_heads"], head_dim=values["head_dim"], mlp_width=values["intermediate_size"],
+        vocab=values["vocab_size"], max_length=longest, eps=values["rms_norm_eps"], theta=kinds[0].theta, mask_id=None,
+        eos_id=special_id(values, "eos_token_id", 1), pad_id=values["pad_token_id"], tied=True, qk_norm=True, moe=moe,
+        embed_scale=values["hidden_size"] ** 0.5, attention=DenoisedBlock(canvas), process="uniform",
+        window=values["sliding_window"], gemma=GemmaConfig(kinds, float(values["final_logit_softcapping"])),
+    )  # fmt: skip
+
+
+def _kinds(values: Values) -> Iterator[LayerKind]:
+    """The attention of each layer."""
+    layers, names = values["num_hidden_layers"], values["layer_types"]
+    names = names or [GLOBAL if (index + 1) % GLOBAL_EVERY == 0 else SLIDING for index in range(layers)]
+    agree(len(names) == layers, values, "there must be one kind per layer", "layer_types", "num_hidden_layers")
+    agree(names[-1] == GLOBAL, {"layer_types": names}, f"the last layer must be {GLOBAL!r}, which the class makes it",
+          "layer_types")  # fmt: skip
+    rope = {name: _rope(name, values["rope_parameters"] or _ROPE) for name in dict.fromkeys(names)}
+    overrides = _overrides(values, names)
+    for index, name in enumerate(names):
+        own, (theta, share) = overrides.get(index, {}), rope[name]
+        heads = own.get("num_key_value_heads") or values["num_key_value_heads"]
+        size = own.get("head_dim") or values["head_dim"]
+        given = {**values, "num_key_value_heads": heads, "head_dim": size}
+        agree(values["num_attention_heads"] % heads == 0, given, "the first must be a multiple of the second",
+              "num_attention_heads", "num_key_value_heads")  # fmt: skip
+        agree(size % 2 == 0, given, "a head's features rotate in pairs", "head_dim")
+        yield LayerKind(size, heads, name == SLIDING, theta, int(share * size / 2))
+
+
+def _overrides(values: Values, names: list[str]) -> Mapping[int, Mapping[str, int]]:
+    """Head size and key-value heads of the layers that have their own, by number."""
+    given = values["per_layer_config"]
+    if given is None:
+        own = {"head_dim": values["global_head_dim"] or GLOBAL_HEAD_DIM}
+        if values["num_global_key_value_heads"] is not None:
+            own["num_key_value_heads"] = values["num_global_key_value_heads"]
+        return {index: own for index, name in enumerate(names) if name == GLOBAL}
+    rules = {"head_dim": tables.size(None), "num_key_value_heads": tables.size(None)}
+    found = dict[int, Mapping[str, int]]()
+    for key, own in given.items():
+        place = f"text_config.per_layer_config.{shown(key)}"
+        known = isinstance(own, dict) and own.keys() <= rules.keys()
+        if not (str(key).isdecimal() and int(key) < len(names) and known):
+            rule = f"which must be a layer's number from 0 to {len(names) - 1} with {' and '.join(rules)}"
+            raise wrong_value(FILE, f"{place}={shown(own)}, {rule}")
+        found[int(key)] = read_keys(rules, own, f"{FILE}: {place}")
+    return found
+
+
+def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
+    """Base, and the share of a head that rotates, of layers of one kind."""
+    own, usual = given.get(name), _ROPE[name]
+    place = f"text_config.rope_parameters.{name}"
+    if not isinstance(own, dict) or not own.keys() <= {*usual, "partial_rotary_factor"}:
+        raise wrong_value(FILE, f"{place}={shown(own)}, which must be an object of {', '.join(usual)}")
+    share = real(1e-3, 1, usual.get("partial_rotary_factor", 1.0)) if name == GLOBAL else allowed(1, 1.0, default=1.0)
+    rules = {"rope_type": allowed(usual["rope_type"], default=usual["rope_type"]),
+             "rope_theta": tables.theta(usual["rope_theta"]), "partial_rotary_factor": share}  # fmt: skip
+    found = read_keys(rules, own, f"{FILE}: {place}")
+    return float(found["rope_theta"]), float(found["partial_rotary_factor"])
+
+
+def gemma_unread(published: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of the file that nothing here knows."""
+    text = published.get("text_config") or {}
+    inner = (f"text_config.{key}" for key in common_keys.unread({*_TEXT}, text))
+    return (*common_keys.unread({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
+
+
+def gemma_sizes(published: Mapping[str, Any]) -> dict[str, int]:
+    """Rows and columns that some stored tensor must have, by the keys that imply them."""
+    text = published["text_config"]
+    return {f"text_config.{key}": text[key] for key, one in _TEXT.items() if one.size and text.get(key)
+            and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")}  # fmt: skip
+
+
+def has_towers(published: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint reads images or sound, too."""
+    return any(published.get(key) is not None for key in ("vision_config", "audio_config"))
