@@ -138,6 +138,7 @@ def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
     assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
 
 
+@torch.inference_mode()
 def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
     for kv in ("none", "dual"):
         case = combination("confidence", kv)

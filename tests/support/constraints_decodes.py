@@ -40,7 +40,12 @@ class Recorded:
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
         self.config = SimpleNamespace(
-            prediction_shift=0, seed_shift=None, vocab=self.table.shape[2], attention=FULL, logit_scale=1.0
+            prediction_shift=0,
+            seed_shift=None,
+            vocab=self.table.shape[2],
+            attention=FULL,
+            logit_scale=1.0,
+            process="absorbing",
         )
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
