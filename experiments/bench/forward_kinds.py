@@ -2,7 +2,7 @@
 
 Random weights. A few layers are timed, each kind in turn, and stand for all 32; the head is timed on at most 32 rows,
 since no more are scored at once. CPU seconds, the least of several runs. Prints a Markdown table, and the machine's
-own figures: how fast one thread reads, and multiplies in bfloat16.
+own figures: how fast one thread reads, and multiplies in bfloat16. ``--llama-bench PROGRAM`` adds llama.cpp's columns.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dllm.models.config import ModelConfig
+from experiments.bench import llama_cpp
 from experiments.bench.laptop import network
 from experiments.bench.random_checkpoint import config_of
 from experiments.support import markdown
@@ -67,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=counted, default=4)
     parser.add_argument("--runs", type=counted, default=5)
     parser.add_argument("--threads", type=counted, default=1)
+    parser.add_argument("--llama-bench", type=Path, metavar="PROGRAM", help="llama.cpp's benchmark, measured beside")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     print(
@@ -74,8 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flush=True,
     )
     by_kind = {kind: forward_seconds(kind, options.layers, options.runs) for kind in WEIGHTS}
-    rows = [[str(count), *(f"{by_kind[kind][at]:.2f}" for kind in WEIGHTS)] for at, count in enumerate(ROW_COUNTS)]
-    print(markdown.table(("rows", *WEIGHTS), rows))
+    if options.llama_bench:
+        by_kind |= llama_cpp.forward_seconds(options.llama_bench, ROW_COUNTS, ALL_LAYERS, options.runs, options.threads)
+    rows = [[str(count), *(f"{found[at]:.2f}" for found in by_kind.values())] for at, count in enumerate(ROW_COUNTS)]
+    names = [f"llama.cpp {kind}" if kind in llama_cpp.KINDS else kind for kind in by_kind]
+    print(markdown.table(("rows", *names), rows))
     print(f"\nload {os.getloadavg()[0]:.1f}")
     return 0
 

@@ -278,13 +278,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
     parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these anew and print their tables")
+    parser.add_argument("--items", nargs=2, type=int, metavar=("SHORT", "LONG"), help="with --again: items of a task, "
+                        "and of one with long answers, instead of the card's")  # fmt: skip
     given = parser.parse_args(arguments)
     folder: Path = given.folder
     if given.again:
         torch.set_num_threads(1)
         model = load(folder)
         for name in given.again:
-            asked = Asked(model, COUNTS[name], SEED, LONG.get(name, 0))
+            count, long = given.items or (COUNTS[name], LONG.get(name, 0))
+            asked = Asked(model, count, SEED, long)
             figures = {"count": asked.count, "long": asked.long, "seed": asked.seed}
             print(section(name, {**figures, "right": MEASURES[name](asked)}))
         return 0
