@@ -181,7 +181,7 @@ def test_the_network_reads_nothing_of_a_session_but_its_access() -> None:
     # ``ranges`` says again what ``rows`` says; a recording leaves it out.
 
 
-@pytest.mark.parametrize("cache", ["none", "prefix"])
+@pytest.mark.parametrize("cache", ["none", "prefix"] if full() else ["none"])
 def test_compiled_layers_decode_what_the_loop_decodes(cache: str) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
