@@ -31,6 +31,7 @@ from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
+from dllm.models.stored_tensors import contents_of
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
@@ -131,7 +132,7 @@ def _weights(
     if config.stored_kind is not None:
         return _narrow_weights(folder, config, config.stored_kind)
     try:
-        found = read_contents(folder)
+        found = contents_of(folder, config)
         check_sizes(config, found.tensors)
         model = _skeleton(config)
         fit = Fit.of(model, found)

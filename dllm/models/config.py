@@ -27,6 +27,7 @@ from dllm.models.gemma_config import (
     gemma_unread,
     has_towers,
 )
+from dllm.models.grouped_packing import PACKING_METHODS, GroupedSettings, grouped_settings
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
@@ -110,7 +111,8 @@ class ModelConfig:
                 f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these families."
             )
         refuse_foreign(name, published, FILE)
-        refuse_quantised(published, FILE)
+        refuse_quantised(published, FILE, PACKING_METHODS)
+        grouped_settings(published, FILE)
         stored_kind(published, FILE)
         table, build = FAMILIES[name]
         unset = dict.fromkeys(key for key in FALSE_IS_NULL.get(name, ()) if published.get(key) is False)
@@ -184,6 +186,11 @@ class ModelConfig:
     def stored_kind(self) -> str | None:
         """The kind in which ``task=quantize`` has written the weights; None: they are plain."""
         return stored_kind(self.published, FILE)
+
+    @property
+    def packed(self) -> GroupedSettings | None:
+        """How GPTQ or AWQ has packed the weights; None: they are plain."""
+        return grouped_settings(self.published, FILE)
 
     @property
     def unread(self) -> tuple[str, ...]:

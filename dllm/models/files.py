@@ -18,11 +18,13 @@ from safetensors import safe_open
 
 from dllm.errors import UserError
 from dllm.models.keys import printed, shown
+from dllm.models.packing import Packing
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 CONVERSION = "quantizing.json"  # of a folder that ``task=quantize`` has not finished: what is done
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
 POINTER_BYTES = 1024  # the most that Git LFS reads of a pointer
 
 
@@ -33,11 +35,14 @@ class Stored:
     name: str  # as published
     file: Path  # that holds it
     shape: tuple[int, ...]  # of the tensor
-    dtype: str  # as safetensors calls it
+    dtype: str  # as safetensors calls it, or what people call the packing
+    packing: Packing | None = None  # how its numbers are packed; None: they stand there as they are
 
     @property
     def bytes(self) -> int:
         """Of the tensor's numbers. Kinds of float8 have names with several digits."""
+        if self.packing is not None:
+            return self.packing.bytes
         bits = re.search(r"\d+", self.dtype)
         return prod(self.shape) * (int(bits[0]) if bits else 8) // 8
 

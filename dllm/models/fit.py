@@ -9,13 +9,12 @@ import torch
 from safetensors import safe_open
 
 from dllm.models.config import ModelConfig
-from dllm.models.files import INDEX, Contents, Stored, first_names, mismatched
+from dllm.models.files import FLOATS, INDEX, Contents, Stored, first_names, mismatched
 from dllm.models.keys import printed
 from dllm.models.names import PUBLISHED_NAMES, TIED_PREFIXES, TOWER_PREFIXES, published_shapes
 from dllm.models.prequantized import of_quantised
 from dllm.models.transformer import Transformer
 
-FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
 BASE, PEFT = "model.", "base_model.model."  # prefixes: of the part below the head, and peft's of all
 
 
@@ -72,7 +71,7 @@ def _unfit(stored: Mapping[str, Stored], needed: Mapping[str, tuple[int, ...]]) 
             yield f"tensor {name} is missing{_likely(name, unused)}"
         elif stored[name].shape != shape:
             yield f"tensor {name} has shape {list(stored[name].shape)}, config.json implies {list(shape)}"
-        elif stored[name].dtype not in FLOATS:
+        elif stored[name].packing is None and stored[name].dtype not in FLOATS:
             yield f"tensor {name} is stored as {stored[name].dtype}, not as one of {', '.join(FLOATS)}"
 
 
@@ -155,7 +154,7 @@ def tie_problems(config: ModelConfig, stored: Mapping[str, Stored]) -> list[str]
     """Where the config ties the head to the embedding and the files hold a head too, both must be equal."""
     names = PUBLISHED_NAMES[config.family]
     head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")
-    if not config.tied or head is None or embed is None:
+    if not config.tied or head is None or embed is None or (head.packing or embed.packing) is not None:
         return []
     with safe_open(head.file, framework="pt") as a, safe_open(embed.file, framework="pt") as b:
         equal = torch.equal(a.get_tensor(head.name), b.get_tensor(embed.name))

@@ -14,6 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from dllm.kernels.stepped import SteppedLinear, has_steps
 from dllm.models.experts import MLP, Experts, MoE, StackedExperts
 
 FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
@@ -24,7 +25,7 @@ def fuse_products(model: nn.Module, meta: bool = False) -> None:
     """Fuse all such sets in place. Those that are quantised, or that accelerate fetches for each forward, stay. meta:
     fuse the shapes of a model without weights."""
     for module in list(model.modules()):
-        if isinstance(module, MoE) and isinstance(module.experts, Experts):
+        if isinstance(module, MoE) and isinstance(module.experts, Experts) and not has_steps(module.experts):
             module.experts = stacked(module.experts, meta)
     for module in list(model.modules()):
         for name, parts in FUSED.items():
@@ -33,8 +34,12 @@ def fuse_products(model: nn.Module, meta: bool = False) -> None:
             linears = [module.get_submodule(part) for part in parts]
             if are_plain(linears, meta):
                 setattr(module, name, one_linear(cast("list[nn.Linear]", linears)))
-                for part in parts:
-                    delattr(module, part)
+            elif any(isinstance(one, SteppedLinear) for one in linears):
+                setattr(module, name, SteppedLinear.joined(linears))
+            else:
+                continue
+            for part in parts:
+                delattr(module, part)
 
 
 def one_linear(parts: Sequence[nn.Linear]) -> nn.Linear:

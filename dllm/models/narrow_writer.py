@@ -29,7 +29,7 @@ from dllm.models.footprint import Footprint, gib
 from dllm.models.fused import fuse_products
 from dllm.models.load_progress import Watch
 from dllm.models.narrow_folder import STORED_TYPES, changed_files, index_text, tensors_of
-from dllm.models.prequantized import STORED_KEY, STORED_VERSION
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, STORED_VERSION
 from dllm.models.quantize import quantize_part
 from dllm.models.weights import fill, parts_of, prepared
 
@@ -95,8 +95,9 @@ def quantize_folder(
     done.note()
     finish = partial(_finish, names=names, kind=kind, done=done)
     fill(model, stored, lambda name: "cpu", torch.bfloat16, adapter, finish, watch,
-         skip={part for part, name in names.items() if name in done.files})  # fmt: skip
-    _complete(source, done, {**config.published, STORED_KEY: {"version": STORED_VERSION, "kind": kind}})
+         skip={part for part, name in names.items() if name in done.files}, keep=kind == "int4")  # fmt: skip
+    plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
+    _complete(source, done, {**plain, STORED_KEY: {"version": STORED_VERSION, "kind": kind}})
     return done.total
 
 

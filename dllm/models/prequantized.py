@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dllm.errors import UserError
 from dllm.models.keys import printed, shown
 
-_WAY_OUT = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
+UNQUANTISED = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
 STORED_KEY, STORED_VERSION, STORED_KINDS = "dllm_quantization", 1, ("int8", "int4")  # of ``task=quantize``
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
 QUANTISED_KEYS = ("quantization_config", "quantization", "compression_config")
@@ -19,15 +19,15 @@ _LEAVES = (
 )  # fmt: skip
 
 
-def refuse_quantised(published: Mapping[str, Any], file: str) -> None:
-    """Raise UserError where a config says that its weights are quantised."""
+def refuse_quantised(published: Mapping[str, Any], file: str, but: Collection[str] = ()) -> None:
+    """Raise UserError where a config says that its weights are quantised. but: methods that are read."""
     for name in QUANTISED_KEYS:
         value = published.get(name)
-        if not value:
+        if not value or (isinstance(value, Mapping) and value.get("quant_method") in but):
             continue
         method = value.get("quant_method") if isinstance(value, Mapping) else None
         given = f"{name}={shown(value)}" if method is None else f"{name}.quant_method={shown(method)}"
-        raise UserError(f"{file} has {given}: quantised weights of other programs are not read. {_WAY_OUT}.")
+        raise UserError(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
 
 
 def of_quantised(names: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def of_quantised(names: Iterable[str]) -> str:
     found = next((name for name in names if name.rpartition(".")[2] in _LEAVES), None)
     if found is None:
         return ""
-    return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {_WAY_OUT}"
+    return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {UNQUANTISED}"
 
 
 def stored_kind(published: Mapping[str, Any], file: str) -> str | None:

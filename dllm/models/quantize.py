@@ -18,6 +18,7 @@ numbers are those of the separate ones. The embedding and the head stay, since t
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import cast
 
 import torch
 from torch import nn
@@ -27,8 +28,9 @@ from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import PAIRED
+from dllm.kernels.stepped import SteppedLinear, has_steps, stepped_experts
 from dllm.models.config import ModelConfig
-from dllm.models.experts import StackedExperts
+from dllm.models.experts import MLP, MoE, StackedExperts
 from dllm.models.transformer import Layer, Transformer
 
 BITS = {"int8": 8, "int4": 4}
@@ -127,10 +129,15 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
         scaled = Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
         quantize_(part, scaled, lambda module, name: type(module) is nn.Linear)
         return
+    for mixture in [one for one in part.modules() if isinstance(one, MoE) and has_steps(one.experts)]:
+        pairs = [(expert.gate_up, expert.down) for expert in cast("list[MLP]", list(mixture.experts.children()))]
+        mixture.experts = stepped_experts(cast("list[tuple[nn.Module, nn.Module]]", pairs), as_stored)
     for module in list(part.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, NarrowLinear.of(child, BITS[kind], triton, as_stored))
+            elif isinstance(child, SteppedLinear):
+                setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
                 stacks = child.gate_up, child.down
                 setattr(module, name, NarrowExperts.of(*stacks, BITS[kind], as_stored, child.activation))

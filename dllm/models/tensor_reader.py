@@ -1,9 +1,10 @@
-"""Tensors of safetensors files, one after the other, in little memory."""
+"""Tensors of files, one after the other, in little memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from torch import Tensor
 
 from dllm.models.files import Stored
 from dllm.models.names import Source
+from dllm.models.packing import FourBits
 
 # Bytes read of a file before its mapping is let go. Until then what was read counts as this process's memory: 9.9 GB of
 # the 16.4 GB that loading LLaDA-8B took when all of it stayed mapped. Mapping anew reads the header, some milliseconds.
 MAPPED = 1 << 28
+ROW_MULTIPLE = 64  # rows: a multiple of what any packing keeps together
+UNPACKED = 1 << 23  # numbers that are unpacked at a time: 32 MB of float32
 
 
 class TensorReader:
@@ -36,21 +40,45 @@ class TensorReader:
         self.opened.close()
 
     def read(self, source: Source, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-        """A tensor, or the rows of it, in memory of its own; a few rows are mapped at a time."""
+        """A tensor, or the rows of it, in memory of its own; a few rows are mapped, or unpacked, at a time."""
         found = self.stored[source.name]
         begin, end = source.rows or (0, found.shape[0])
         out = torch.empty((end - begin, *found.shape[1:]), dtype=dtype, device=device)
-        step = max(1, (end - begin) * MAPPED // max(1, found.bytes))
-        for row in range(begin, end, step):
-            last = min(end, row + step)
-            out[row - begin : last - begin] = self._mapped(found, row, last)
+        for first, last in self._pieces(found, begin, end):
+            out[first - begin : last - begin] = (
+                self.part(found, slice(first, last)) if found.packing is None
+                else found.packing.numbers(self.part, first, last)
+            )  # fmt: skip
         return out
 
-    def _mapped(self, found: Stored, begin: int, end: int) -> Tensor:
+    def four_bits(self, source: Source) -> FourBits | None:
+        """A matrix, or rows of it, on the sixteen steps that the file has it on; None: it has others."""
+        found = self.stored[source.name]
+        if found.packing is None:
+            return None
+        begin, end = source.rows or (0, found.shape[0])
+        pieces = []
+        for first, last in self._pieces(found, begin, end):
+            pieces.append(found.packing.four_bits(self.part, first, last))
+            if pieces[-1] is None:
+                return None
+        steps, sizes = zip(*((one.steps, one.sizes) for one in pieces if one is not None), strict=True)
+        return FourBits(torch.cat(steps), torch.cat(sizes))
+
+    def part(self, found: Stored, *slices: slice) -> Tensor:
+        """What slices of a tensor of safetensors name, mapped."""
         if found.file != self.file or self.since > MAPPED:
             self.opened.close()
             self.shard = self.opened.enter_context(safe_open(found.file, framework="pt"))
             self.file, self.since = found.file, 0
-        part: Tensor = self.shard.get_slice(found.name)[begin:end]
+        part: Tensor = self.shard.get_slice(found.name)[slices or slice(None)]
         self.since += part.nbytes
         return part
+
+    def _pieces(self, found: Stored, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        """Rows from and to, a few at a time."""
+        step = max(1, (end - begin) * MAPPED // max(1, found.bytes))
+        if found.packing is not None:
+            step = max(1, UNPACKED // max(ROW_MULTIPLE, ROW_MULTIPLE * prod(found.shape[1:]))) * ROW_MULTIPLE
+        for first in range(begin, end, step):
+            yield first, min(end, first + step)

@@ -20,10 +20,11 @@ from dllm.errors import UserError, warn_once
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear, pack_weights
+from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
-from dllm.models.files import CONVERSION, SINGLE, Stored, read_contents, read_json
+from dllm.models.files import CONVERSION, SINGLE, Stored, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
@@ -31,6 +32,7 @@ from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
 from dllm.models.quantize import on_several_devices, quantize_part
+from dllm.models.stored_tensors import contents_of, packed_words
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
 
@@ -81,7 +83,10 @@ def load_model(
         elif pack:
             pack_weights(part)
 
-    fill(model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch)
+    kept = fill(model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
+                keep=quantize == "int4")  # fmt: skip
+    if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
+        warn_once(f"{path}: {told}")
     if pack and quantize is None:
         pack_weights(model)  # the head
     spread_over_devices(model.eval().requires_grad_(False), placement)
@@ -93,7 +98,7 @@ def prepared(
 ) -> tuple[Transformer, Mapping[str, Stored], tuple[str, ...]]:
     """The model on the meta device, the stored tensors that it needs, and sentences about those that are left out.
     Raises UserError where files or adapter do not fit the config."""
-    found = read_contents(folder)
+    found = contents_of(folder, config)
     check_sizes(config, found.tensors)
     with torch.device("meta"):
         model = network_of(config)
@@ -131,12 +136,14 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 def fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
     adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
-) -> None:  # fmt: skip
+    keep: bool = False,
+) -> int:  # fmt: skip
     """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
-    name. skip: parts that are not read."""
+    name. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files have them on.
+    Returns how many did."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
-    done = 0
+    done = kept = 0
     watch(Loaded(0, total, "beginning"))
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model):
@@ -144,7 +151,11 @@ def fill(
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
                 source = stored[sources[ours].name]
                 done += source.bytes * len(model.get_parameter(ours)) // source.shape[0]
-                if prefix not in skip:
+                if prefix in skip:
+                    pass
+                elif keep and _keeps(model, ours, sources[ours], adapter, reader, place(ours)):
+                    kept += 1
+                else:
                     # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
                     kind = torch.float32 if ours.endswith("expert_bias") else dtype
                     tensor = _read(reader, sources[ours], kind, place(ours), adapter)
@@ -155,6 +166,22 @@ def fill(
                 finish(prefix, part)
     if model.config.tied:
         model.lm_head.weight = model.embed.weight
+    return kept
+
+
+def _keeps(
+    model: Transformer, ours: str, source: Source, adapter: Adapter | None, reader: TensorReader, device: str
+) -> bool:  # fmt: skip
+    """Put the weight of a layer's product into the model on its sixteen steps, where the file has it so and nothing is
+    added to it. Returns whether it did."""
+    owner, _, leaf = ours.rpartition(".")
+    part = model.get_submodule(owner)
+    if not ours.startswith("layers.") or leaf != "weight" or type(part) is not nn.Linear:
+        return False
+    if adapter is not None and source.name in adapter.pairs or (found := reader.four_bits(source)) is None:
+        return False
+    model.set_submodule(owner, SteppedLinear(found.steps.to(device), found.sizes.to(device), part.bias))
+    return True
 
 
 def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:

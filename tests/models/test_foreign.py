@@ -24,7 +24,7 @@ FOREIGN: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 METHODS: list[tuple[dict[str, Any], str]] = [
     *(({"quantization_config": {"quant_method": method}}, repr(method)) for method in (
-        "gptq", "awq", "fp8", "bitsandbytes", "compressed-tensors", "auto-round", "hqq", "torchao", "mxfp4")),
+        "fp8", "bitsandbytes", "compressed-tensors", "auto-round", "hqq", "torchao", "mxfp4")),
     ({"quantization": {"group_size": 64, "bits": 4}}, "'bits': 4"),
     ({"quantization_config": {"group_size": 64, "bits": 4}}, "'bits': 4"),
     ({"compression_config": {"format": "pack-quantized"}}, "pack-quantized"),

@@ -1,0 +1,52 @@
+"""How files hold the numbers of a tensor in few bits, and the sixteen steps that four bits are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.kernels.narrow_product import GROUP
+
+Part = Callable[..., Tensor]  # a stored tensor, or what slices of it name
+
+
+@dataclass(frozen=True)
+class FourBits:
+    """Weights [N, D] on sixteen steps of their groups of 32 columns, as int4 products take them: w = q s + z."""
+
+    steps: Tensor  # q, int8 [N, D], from -8 to 7
+    sizes: Tensor  # s and z, float32 [N, D / 32, 2]
+
+    def widened(self) -> Tensor:
+        """The weights [N, D] in float32."""
+        groups = self.steps.view(len(self.steps), -1, GROUP).float()
+        return (groups * self.sizes[..., :1] + self.sizes[..., 1:]).flatten(1)
+
+
+class Packing(ABC):
+    """One tensor in few bits. Rows are those of the tensor [N, D] as it is published."""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """Of all that holds it."""
+
+    @abstractmethod
+    def numbers(self, part: Part, begin: int, end: int) -> Tensor:
+        """Rows in float32. part: reads what the packing names."""
+
+    def four_bits(self, part: Part, begin: int, end: int) -> FourBits | None:
+        """The same rows as steps; None: they are no sixteen steps in groups of 32 columns."""
+        return None
+
+
+def numbers_in_words(words: Tensor, bits: int, axis: int, order: Sequence[int] = ()) -> Tensor:
+    """The unsigned numbers of int32 ``words``, each of which holds 32 / ``bits`` of them along ``axis``, the first one
+    lowest. order: the numbers that a word holds from its lowest bits on, where that is another."""
+    places = [order.index(number) for number in range(len(order))] or range(32 // bits)
+    parts = [(words >> bits * place).bitwise_and_(2**bits - 1).to(torch.uint8) for place in places]
+    return torch.stack(parts, axis + 1).flatten(axis, axis + 1)
