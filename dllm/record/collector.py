@@ -17,7 +17,7 @@ from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch, machine_load
 from dllm.record.trace import Trace
-from dllm.record.turns import TurnRecord, record_turn
+from dllm.record.turns import Known, TurnRecord, record_turn
 
 Text = Callable[[Sequence[int]], str]
 Words = Callable[[Sequence[int]], list[str]]
@@ -62,6 +62,7 @@ class Collector:
         self.requests: dict[int, Request] = dict(enumerate(requests))
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
+        self.guesses: dict[int, Known] = {number: {} for number in self.requests}
         self.began: dict[int, float] = {}  # seconds at which one joined that was not there from the start
         self.watch = watch or Stopwatch()
         self.watch.start()
@@ -69,10 +70,11 @@ class Collector:
     def join(self, number: int, request: Request) -> None:
         """A request joins the batch under the name ``number``."""
         self.requests[number], self.records[number], self.began[number] = request, [], self.watch.seconds()
+        self.guesses[number] = {}
 
     def forget(self, number: int) -> None:
         """A request has left, and its result is not asked for any more."""
-        for table in (self.requests, self.records, self.rows, self.began):
+        for table in (self.requests, self.records, self.rows, self.began, self.guesses):
             table.pop(number, None)
 
     def observe(self, turn: Turn) -> list[int]:
@@ -91,7 +93,7 @@ class Collector:
         acts = turn.active.tolist()
         for row, name in enumerate(names.tolist()):
             if acts[row]:
-                self.records[name].append(record_turn(turn, row, seconds, self.cost))
+                self.records[name].append(record_turn(turn, row, seconds, self.cost, self.guesses[name]))
 
     def _finish(self, turn: Turn) -> list[int]:
         seconds, cpu_seconds = self.watch.seconds(), self.watch.cpu_seconds()
@@ -161,7 +163,8 @@ class Collector:
         records = self.records[number]
         written = [one for record in records for one in (*record.candidates, *record.edited)]
         committed = [token for commits in written for token in commits.tokens]
-        tokens = sorted({*masks, *committed, self.ids.eos})
+        guessed = [token for record in records for token in record.guesses.tokens]
+        tokens = sorted({*masks, *committed, *guessed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
         return Trace(masks, given, self.ids.placeholder, self.ids.eos, request.answer_start, len(masks), records, words)
 

@@ -108,9 +108,11 @@ def trace_page(panes: Sequence[Pane]) -> str:
     last = max(len(pane.trace.turns) for pane in panes)
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))
-    data = json.dumps({"colours": colours, "panes": [pane_data(pane) for pane in panes]}, separators=(",", ":"))
+    shown = [{**pane_data(pane), "heading": told} for pane, told in zip(panes, headings(panes), strict=True)]
+    data = json.dumps({"colours": colours, "panes": shown}, separators=(",", ":"))
     parts = {
-        "TITLE": escape(title), "STYLE": page_asset("trace.css"), "SCRIPT": page_asset("trace.js"),
+        "TITLE": escape(title), "STYLE": page_asset("trace.css"),
+        "SCRIPT": page_asset("boxes.js") + page_asset("trace.js"),
         "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
         "MARKS": marks_legend(panes),
     }  # fmt: skip
@@ -118,6 +120,15 @@ def trace_page(panes: Sequence[Pane]) -> str:
     for name, text in parts.items():
         html = html.replace(f"{{{{{name}}}}}", text)
     return html
+
+
+def headings(panes: Sequence[Pane]) -> list[str]:
+    """What each pane is called beside the others: by its prompt, or of one prompt by the settings that differ."""
+    if len({pane.title for pane in panes}) == len(panes):
+        return [pane.title for pane in panes]
+    names = [name for name in panes[0].facts if len({pane.facts.get(name) for pane in panes}) > 1]
+    told = [name for name in names if name != "sample"] or names
+    return [", ".join(f"{name} {pane.facts.get(name, '')}" for name in told) or pane.title for pane in panes]
 
 
 def marks_legend(panes: Sequence[Pane]) -> str:
@@ -159,6 +170,7 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
         "refreshed": record.refreshed, "corrected": record.corrected, "refused": of_kept(record.refused, kept),
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
+        "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
     }  # fmt: skip
 
 

@@ -39,6 +39,14 @@ function histories(record) {
   return all;
 }
 
+function guessHistories(record) { // of every position: the model's proposals, each from the forward on that made it
+  const all = record.answer.map(() => []);
+  record.turns.forEach(({ guess }, index) => {
+    guess.at.forEach((at, n) => all[at].push({ step: index + 1, token: guess.token[n], p: guess.p[n] }));
+  });
+  return all;
+}
+
 function eventAt(history, step) { // index of the last event up to a forward, -1: none
   let at = history.length - 1;
   while (at >= 0 && history[at].step > step) at--;
@@ -55,8 +63,8 @@ function word(record, token) {
 
 function new_pane(record) {
   const host = element(byId("panes"), "section", "pane");
-  host.setAttribute("aria-label", record.title);
-  if (data.panes.length > 1) element(host, "h2", "", record.title);
+  host.setAttribute("aria-label", record.heading);
+  if (data.panes.length > 1) element(host, "h2", "", record.heading);
   const facts = element(host, "p", "facts");
   for (const [name, value] of Object.entries(record.facts)) {
     facts.append(facts.childNodes.length ? " · " : "");
@@ -73,13 +81,19 @@ function new_pane(record) {
   const text = element(host, "div", "text");
   text.tabIndex = 0;
   text.setAttribute("role", "application");
-  text.setAttribute("aria-label", `Answer of ${record.title}; left and right arrows walk its tokens`);
+  text.setAttribute("aria-label", `Answer of ${record.heading}; left and right arrows walk its tokens`);
   const edges = new Set(record.turns.map((turn) => turn.block[1]).filter((at) => at > 0));
   const pane = {
-    record, text, history: histories(record), shown: record.answer.map(() => -1), chosen: -1, open: [0, 0],
+    record, text, history: histories(record), guesses: guessHistories(record), shown: record.answer.map(() => ""), chosen: -1,
     edges, strip: null, totals: null, cached: record.turns.some(is_refresh), tokens: record.answer.map(() => element(text, "span", "t")), status: element(host, "p", "status"),
   };
-  pane.tokens.forEach((span, at) => { span.at = at; });
+  const width = measure(text);
+  pane.tokens.forEach((span, at) => {
+    span.at = at;
+    const words = finalWords(pane, at);
+    span.style.width = `${Math.max(...words.map(width))}em`;
+    breakLine(span, lineEnds(words[0]));
+  });
   pane.totals = totals(pane);
   pane.strip = new_strip(pane, host);
   text.addEventListener("pointerover", (event) => explain(pane, event.target.at ?? -1));
@@ -88,6 +102,13 @@ function new_pane(record) {
   text.addEventListener("blur", () => choose(pane, -1));
   text.addEventListener("keydown", (event) => walk(pane, event));
   return pane;
+}
+
+function finalWords(pane, at) { // what a position ends with, then all others that it ever held
+  const { record } = pane;
+  if (record.given[at]) return [word(record, record.answer[at])];
+  const held = pane.history[at].filter((event) => "token" in event).reverse();
+  return held.length ? held.map((event) => word(record, event.token)) : ["·"];
 }
 
 function totals(pane) { // committed positions after each forward
@@ -115,36 +136,45 @@ function show(pane, step) {
     const event = pane.history[at][index];
     const fresh = event !== undefined && event.step === step;
     const inside = at >= begin && at < end;
-    const code = (index + 1) * 4 + (fresh ? 2 : 0) + (inside ? 1 : 0);
+    const guess = guessAt(pane, at, step, event);
+    const code = `${index} ${fresh} ${inside} ${guess?.step}`;
     if (code !== pane.shown[at]) {
       pane.shown[at] = code;
-      draw(pane, at, event, fresh, inside);
+      draw(pane, at, event, fresh, inside, guess);
     }
   }
   pane.status.textContent = status(pane, Math.min(step, turns.length));
   pane.strip.move(step);
 }
 
+function guessAt(pane, at, step, event) { // the guess that is seen at a mask; one from before it was remasked is none
+  if (event && "token" in event) return undefined;
+  const guess = pane.guesses[at][eventAt(pane.guesses[at], step)];
+  return guess && guess.step > (!event || event.kind === "refused" ? 0 : event.step) ? guess : undefined;
+}
+
 function before(history, refused) { // what a position is while a commit of it waits: as it was left before
   return history.slice(0, history.indexOf(refused)).findLast((event) => event.kind !== "refused");
 }
 
-function draw(pane, at, event, fresh, inside) {
+function draw(pane, at, event, fresh, inside, guess) {
   const waits = fresh && event.kind === "refused";
   if (event && event.kind === "refused") event = before(pane.history[at], event);
   const span = pane.tokens[at], record = pane.record, fixed = event && "token" in event;
-  const marks = [pane.edges.has(at) ? "edge" : "", at === pane.chosen ? "chosen" : ""];
+  const guessed = !fixed && !record.given[at] && !waits && guess;
+  const marks = ["kept", pane.edges.has(at) ? "edge" : "", at === pane.chosen ? "chosen" : ""];
   const [ground, letters] = fixed ? data.colours[event.step - 1] : ["", ""];
   if (fixed) {
     marks.push(event.forced && event.by !== "replaced" ? "forced" : "", event.by ?? "", fresh ? "fresh" : "");
   } else if (!record.given[at]) {
-    marks.push("mask", inside ? "open" : "", waits ? "waits" : event ? "undone" : "", fresh ? "fresh" : "");
+    marks.push(guessed ? "guess" : "mask", inside ? "open" : "", waits ? "waits" : event ? "undone" : "", fresh ? "fresh" : "");
   }
   span.className = ["t", ...marks].filter(Boolean).join(" ");
   span.style.backgroundColor = ground;
   span.style.color = letters;
-  span.textContent = fixed ? word(record, event.token)
+  const shown = fixed ? word(record, event.token) : guessed ? word(record, guess.token)
     : record.given[at] ? word(record, record.answer[at]) : waits ? "ø" : event ? "↶" : inside ? "░" : "·";
+  span.textContent = shown.replaceAll("\n", "");
 }
 
 function status(pane, step) {
@@ -154,7 +184,7 @@ function status(pane, step) {
   const turn = turns[step - 1], forced = turn.commit.forced.reduce((sum, flag) => sum + flag, 0);
   const parts = [
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
-    forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} masked again` : "",
+    forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} remasked` : "",
     turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
     turn.corrected.length ? `${turn.corrected.length} proposals corrected` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
@@ -186,6 +216,8 @@ function explain(pane, at) {
   for (const event of history) {
     lines.push(element(tip, "p", event.step > step ? "later" : "", sentence(record, event)));
   }
+  const guess = record.given[at] ? undefined : guessAt(pane, at, step, before_waiting(history, step));
+  if (guess) element(tip, "p", "", `forward ${guess.step}: guessed ${JSON.stringify(record.words[guess.token] ?? "")}, probability ${guess.p}`);
   const box = pane.tokens[at].getBoundingClientRect(), room = document.documentElement;
   const left = Math.min(box.left, room.clientWidth - tip.offsetWidth - 8);
   const above = box.bottom + tip.offsetHeight + 10 > room.clientHeight;
@@ -193,9 +225,13 @@ function explain(pane, at) {
   tip.style.top = `${above ? Math.max(box.top - tip.offsetHeight - 6, 4) : box.bottom + 6}px`;
 }
 
+function before_waiting(history, step) { // the last event up to a forward that is no commit in waiting
+  return history.findLast((event) => event.step <= step && event.kind !== "refused");
+}
+
 function sentence(record, event) {
-  if (event.kind === "remask") return `forward ${event.step}: masked again`;
-  if (event.kind === "roll") return `forward ${event.step}: masked again by the block schedule`;
+  if (event.kind === "remask") return `forward ${event.step}: remasked`;
+  if (event.kind === "roll") return `forward ${event.step}: remasked by the block schedule`;
   if (event.kind === "refused") return `forward ${event.step}: refused by the constraint: it does not go with the others`;
   if (event.kind === "fill") return `forward ${event.step}: filled with end of text by the policy`;
   const token = `${JSON.stringify(record.words[event.token] ?? "")} (id ${event.token})`;
@@ -275,7 +311,7 @@ function lanes(turns) { // a lane: its name, height, and for every forward rows 
   }
   const marked = [
     ["edited", (turn) => turn.edit.at, "--accent"],
-    ["masked again", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"],
+    ["remasked", "remask", "--undone"], ["rolled back", "roll", "--undone"], ["end of text", "fill", "--ink"],
     ["corrected", "corrected", "--bar"], ["refused", "refused", "--undone"], ["replaced", "replaced", "--accent"],
   ];
   for (const [name, key, colour] of marked) {

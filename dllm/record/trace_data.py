@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dllm.record.turns import Commits, TurnRecord
+from dllm.record.turns import Commits, RecordedGuesses, TurnRecord
 
 COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
 
@@ -102,6 +102,7 @@ def turn_of(data: Any) -> TurnRecord:
     return TurnRecord(**{
         **known, "candidates": commits_of(known["candidates"]), "edited": commits_of(known.get("edited", ())),
         "block": tuple(known["block"]),
+        "guesses": RecordedGuesses(**checked(RecordedGuesses, known.get("guesses", {}), "a turn of it")),
     })  # fmt: skip
 
 

@@ -30,6 +30,15 @@ class Commits:
 
 
 @dataclass(frozen=True)
+class RecordedGuesses:
+    """What the model proposed at masks; an entry of every list for each position."""
+
+    positions: list[int] = field(default_factory=list)  # relative to the answer's start
+    tokens: list[int] = field(default_factory=list)  # ids of the proposals
+    confidence: list[float] = field(default_factory=list)  # their probabilities, to two digits; 0: not known
+
+
+@dataclass(frozen=True)
 class TurnRecord:
     """One turn of one request. Lists of lists, and ``edited``, have an entry for each candidate."""
 
@@ -54,14 +63,22 @@ class TurnRecord:
     replaced: list[list[int]] = field(default_factory=list)
     # tokens that replaced others; empty where the sampler never edits
     edited: list[Commits] = field(default_factory=list)
+    # proposals of its forward that differ from the last recorded ones of their masks; told, and not compared, since
+    # the last digit may be another in a batch of another size
+    guesses: RecordedGuesses = field(default_factory=RecordedGuesses, compare=False)
 
     def written(self, number: int) -> list[Commits]:
         """What a candidate committed, and what it edited."""
         return [self.candidates[number], *self.edited[number : number + 1]]
 
 
-def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = None) -> TurnRecord:
-    """What ``turn`` did to batch row ``row``, and what it cost."""
+Known = dict[int, tuple[int, float]]  # by position: what a trace has told last of the proposal there
+
+
+def record_turn(
+    turn: Turn, row: int, seconds: float, cost: CostModel | None = None, known: Known | None = None
+) -> TurnRecord:
+    """What ``turn`` did to batch row ``row``, and what it cost. known: of this row; brought up to date."""
     blocks, view, work = turn.view.blocks, turn.view, turn.cost
     start = int(view.canvas.start[row])
     rows, asked = ((owner.row == row).nonzero()[:, 0].tolist() for owner in (turn.step.owner, turn.tried_owner))
@@ -80,7 +97,23 @@ def record_turn(turn: Turn, row: int, seconds: float, cost: CostModel | None = N
         refused=[_positions(turn.marks.refused, n, start) for n in rows],
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
+        guesses=_guesses(turn, row, start, {} if known is None else known),
     )  # fmt: skip
+
+
+def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
+    """The proposals at masks of a row that differ from those ``known``."""
+    masked, scores = turn.view.canvas.masked[row], turn.view.scores
+    columns = (masked & scores.scored[row]).nonzero()[:, 0]
+    sure = scores.confidence[row][columns].nan_to_num().clamp(min=0).tolist()
+    tokens = scores.token[row][columns].tolist()
+    now = {at - start: (token, round(p, 2)) for at, token, p in zip(columns.tolist(), tokens, sure, strict=True)}
+    hidden = set(_positions(masked, None, start))
+    for position in known.keys() - hidden:  # if it is remasked, its guess is told again
+        del known[position]
+    changed = {position: guess for position, guess in now.items() if known.get(position) != guess}
+    known |= changed
+    return RecordedGuesses(list(changed), [token for token, _ in changed.values()], [p for _, p in changed.values()])
 
 
 def probabilities(turn: Turn) -> Tensor:

@@ -20,7 +20,7 @@ from dllm.samplers.scheduled import Scheduled
 class ReMDM(Scheduled):
     """Commit what the fixed schedule says, the most confident first. ``extra`` corrections come on top of a block's S
     scheduled forwards: before each of them, the ``number`` committed tokens of the block that were least confident when
-    committed are masked again, and the forward commits as many masks, whichever are most confident.
+    committed are remasked, and the forward commits as many masks, whichever are most confident.
 
     The corrections come in a row after x = max(min(floor(7 K / 8), K - 1), 1) forwards of a block of K masks, or, where
     the schedule is shorter, at its end. steps, per_step: the schedule's, as in ``Scheduled`` (both None: 4 positions
@@ -59,7 +59,7 @@ class ReMDM(Scheduled):
         """None: corrections come on top of the schedule."""
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """record [B, L]: the confidence of each commit. owed [B]: how many the last forward masked again."""
+        """record [B, L]: the confidence of each commit. owed [B]: how many the last forward remasked."""
         record = torch.zeros_like(canvas.tokens, dtype=torch.float64)
         return super().start(canvas, blocks) | {"record": record, "owed": torch.zeros_like(canvas.start)}
 

@@ -14,8 +14,12 @@ const FORMS = {
   grammar: ["Grammar, in Lark's syntax", 'start: WORD (" " WORD)*\n%import common.WORD'],
   choice: ["Texts, one in a line", "yes\nno"],
 };
+// Where the repository explains a part.
+const PAGES = {
+  sampler: (name) => `docs/samplers/${name}.md`, blocks: () => "docs/blocks.md", cache: () => "docs/caches.md", eos: () => "docs/eos.md",
+};
 const FIELDS = ["prompt", "form", "formtext", "length", "temperature", "seed"]; // of the page, in its address
-let offered = {}, panes = [], shown = null, control = null, following = true, timer = 0;
+let offered = {}, panes = [], shown = null, control = null, following = true, timer = 0, measured = null;
 
 function element(parent, name, className = "", text = "", more = {}) {
   const made = document.createElement(name);
@@ -82,7 +86,13 @@ function explainParts(pane) { // what each chosen part does, and all that its fi
     if (!offer || (pane.chosen[group].value === OWN && group !== "sampler")) continue;
     const box = element(pane.about, offer.about ? "details" : "div");
     element(box, offer.about ? "summary" : "p", "", `${group} ${name}: ${offer.doc}`);
-    if (offer.about) element(box, "pre", "", offer.about);
+    if (!offer.about) continue;
+    element(box, "pre", "", offer.about);
+    const more = element(box, "p", "", `Its page: ${PAGES[group](name)}`);
+    for (const paper of offer.papers ?? []) {
+      more.append(" · ");
+      element(more, "a", "", `arXiv ${paper}`, { href: `https://arxiv.org/abs/${paper}`, target: "_blank", rel: "noreferrer" });
+    }
   }
 }
 
@@ -284,9 +294,11 @@ function take(track, event, made) {
   if (event.error) throw new Error(event.error.message);
   if (event.diffusion) {
     const { ends, guessed_ends } = event.diffusion;
-    track.frames.push({ ...event.diffusion, ends: new Set(ends), guessed: new Set(guessed_ends) });
-    track.frames.at(-1).words.forEach((_, at) => { // while it is decoded, a box only grows
-      track.widths[at] = Math.max(track.widths[at] ?? 1, letters(track.frames.at(-1), at));
+    const frame = { ...event.diffusion, ends: new Set(ends), guessed: new Set(guessed_ends) };
+    frame.undone = undoneIn(frame, track.frames.at(-1));
+    track.frames.push(frame);
+    frame.words.forEach((_, at) => { // while it is decoded, a box only grows
+      track.widths[at] = Math.max(track.widths[at] ?? 0, width(shownAt(frame, at)));
     });
   }
   for (const choice of event.choices) {
@@ -295,6 +307,13 @@ function take(track, event, made) {
   }
   track.seconds = (performance.now() - track.began) / 1000;
   draw(made);
+}
+
+function undoneIn(frame, before) { // masks that the frame before had committed, or that were such already
+  return new Map(frame.words.flatMap((word, at) => {
+    if (word !== null || !before) return [];
+    return before.words[at] !== null ? [[at, true]] : before.undone.has(at) ? [[at, false]] : [];
+  }));
 }
 
 function stop() {
@@ -350,36 +369,31 @@ function drawPane(pane, track, step) {
 function drawToken(span, word, at, frame, track) { // a frame may be late: it says itself when each token was committed
   const decided = word !== null, turn = decided ? frame.turns[at] : 0, guess = decided ? null : frame?.guesses[at];
   const [ground, letters] = turn ? colours(turn, track.frames.at(-1).turn) : ["", ""];
-  const shown = frame ? shownAt(frame, at) : "·";
-  span.className = ["t", "kept", decided ? "" : guess ? "guess" : "mask", turn && turn === frame.turn ? "fresh" : ""].join(" ");
+  const shown = frame ? shownAt(frame, at) : "·", undone = !decided && shown === "↶";
+  span.className = ["t", "kept", decided ? "" : undone ? "mask undone" : guess ? "guess" : "mask", turn && turn === frame.turn ? "fresh" : ""].join(" ");
   span.style.backgroundColor = ground;
   span.style.color = letters;
-  span.style.width = `${track.widths[at] ?? 1}ch`;
+  span.style.width = `${track.widths[at] ?? width("·")}em`;
   span.textContent = shown.replaceAll("\n", "");
-  breakLine(span, track.breaks ? track.breaks[at] : shown.split("\n").length - 1);
-  const what = turn ? `, forward ${turn}` : decided ? ", given" : guess ? `, guessed with ${guess[1]}` : "";
+  breakLine(span, track.breaks ? track.breaks[at] : lineEnds(shown));
+  const what = undone ? ", remasked" : turn ? `, forward ${turn}` : decided ? ", given" : guess ? `, guessed with ${guess[1]}` : "";
   span.title = `position ${at}${what}`;
 }
 
-function breakLine(span, count) { // so many line ends behind a token
-  while (span.nextSibling?.tagName === "BR" && count < 1) span.nextSibling.remove();
-  if (span.nextSibling?.tagName === "BR") return;
-  for (let made = 0; made < count; made++) span.after(document.createElement("br"));
-}
-
-function shownAt(frame, at) { // the word of a position: committed, guessed, or masked
+function shownAt(frame, at) { // the word of a position: committed, just remasked, guessed, or masked
   const word = frame.words[at], guess = frame.guesses[at];
   if (word !== null) return frame.ends.has(at) ? "∎" : visible(word);
+  if (frame.undone.get(at) || (frame.undone.has(at) && !guess)) return "↶";
   return guess ? (frame.guessed.has(at) ? "∎" : visible(guess[0])) : "·";
 }
 
-const letters = (frame, at) => Math.max([...shownAt(frame, at).replaceAll("\n", "")].length, 1);
+const width = (text) => (measured ??= measure(panes[0].text))(text); // in em
 
 function widthsOf(track) { // of the whole answer: every picture then has its tokens in the same places
   const last = track.frames.at(-1);
   if (!last) return [];
-  track.breaks = last.words.map((_, at) => shownAt(last, at).split("\n").length - 1);
-  return last.words.map((_, at) => letters(last, at));
+  track.breaks = last.words.map((_, at) => lineEnds(shownAt(last, at)));
+  return last.words.map((_, at) => width(shownAt(last, at)));
 }
 
 const visible = (word) => word.replaceAll("\n", "↵\n").replaceAll("\t", "→\t") || "∅";

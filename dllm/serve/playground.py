@@ -87,7 +87,8 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
-        "SCRIPT": playground_asset("playground.js"), "MODEL": escape(shown.model), "LENGTH": str(shown.length),
+        "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js"),
+        "MODEL": escape(shown.model), "LENGTH": str(shown.length),
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
     for name, text in parts.items():

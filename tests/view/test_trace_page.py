@@ -15,7 +15,7 @@ from dllm import Decoder, UserError, load, part
 from dllm.app.command_line import main as cli
 from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
-from dllm.record.page import Pane, pane_data, setting_facts, trace_page
+from dllm.record.page import Pane, headings, pane_data, setting_facts, trace_page
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.__main__ import main, write
@@ -117,16 +117,24 @@ def texts(tab: Any, pane: int = 0) -> list[str]:
     return list(tab.locator(".text").nth(pane).locator(".t").all_text_contents())
 
 
+def guesses(tab: Any, pane: int = 0) -> dict[int, str]:
+    """The guesses that are seen, by position."""
+    spans = tab.locator(".text").nth(pane).locator(".t")
+    there = spans.evaluate_all("all => all.map((one) => one.classList.contains('guess'))")
+    return {at: text for at, (text, guess) in enumerate(zip(texts(tab, pane), there, strict=True)) if guess}
+
+
 def expected(trace: Trace, step: int) -> list[str | None]:
     """The same from the trace, None for a mask."""
     canvas = list(trace.canvases())[step][trace.start :]
-    words = [trace.words[token].replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}\n") for token in canvas]
+    words = [trace.words[token].replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}") for token in canvas]
     ends = ["\N{END OF PROOF}" if token == trace.eos_id else word for token, word in zip(canvas, words, strict=True)]
     return [None if token == trace.mask_id else word for token, word in zip(canvas, ends, strict=True)]
 
 
 def assert_shows(tab: Any, trace: Trace, step: int, pane: int = 0) -> None:
-    got = [None if text in "░·↶" else text for text in texts(tab, pane)]
+    guessed = guesses(tab, pane)
+    got = [None if text in "░·↶" or at in guessed else text for at, text in enumerate(texts(tab, pane))]
     assert got == expected(trace, min(step, len(trace.turns))), step
 
 
@@ -146,6 +154,34 @@ def test_every_forward_shows_the_canvas_of_the_trace(shown: Any, static: Trace) 
     assert where(shown) == 8
     shown.keyboard.press("ArrowLeft")
     assert_shows(shown, static, 7)
+
+
+@pytest.mark.parametrize("sampler", ["wino", "saber"])
+def test_masks_show_the_guesses_that_the_forwards_made(
+    browser: Any, model: Model, sampler: str, tmp_path: Path
+) -> None:
+    """As ``stream`` tells them, which a user follows: what a forward did not score keeps its last guess."""
+    prompt = "Latin square:\nA,B,C,D"
+    decoder = Decoder(model, part("sampler", sampler), "whole", eos="none", gen_length=32)
+    result = decoder(prompt, trace=True)[0]
+    file = result.traced().to_html(tmp_path / "guessed.html")
+    tab = opened(browser, file, reduced_motion="reduce")
+    seen: dict[int, str] = {}
+    first: list[str] = []
+    for shot in decoder.stream(prompt):
+        tab.fill("#step", str(shot.turn))
+        masked = {at for at, token in enumerate(shot.tokens) if token == model.ids.mask}
+        words = {
+            at: "\N{END OF PROOF}" if one.token == model.ids.eos
+            else one.word.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
+            for at, one in shot.provisional.items()
+        }  # fmt: skip
+        seen = {at: word for at, word in {**seen, **words}.items() if at in masked and at not in shot.remasked}
+        assert guesses(tab) == seen, shot.turn
+        places = tab.locator(".text .t").evaluate_all("all => all.map((one) => [one.offsetLeft, one.offsetTop].join())")
+        assert places == (first := first or places), "nothing moves"
+    assert tab.problems == [] and shot.turn == result.nfe > 10
+    tab.close()
 
 
 def test_the_slider_follows_the_mouse_and_the_keys(shown: Any, static: Trace) -> None:
@@ -333,6 +369,17 @@ def test_the_command_writes_a_page_beside_its_trace(model: Model, tmp_path: Path
     assert capsys.readouterr().out.splitlines() == [str(tmp_path / name) for name in ("one.html", "both.html")]
     with pytest.raises(UserError, match="Name another place with -o"):
         write([tmp_path / "one.json"], tmp_path / "nowhere" / "x.html")
+
+
+def test_two_decodes_of_one_prompt_are_called_by_what_differs(static: Trace) -> None:
+    facts = {"sample": "one: prompt 1", "model": "m", "sampler": "static"}
+    other = {"sample": "two: prompt 1", "model": "m", "sampler": "eb"}
+    assert headings([Pane("Sort", static, facts), Pane("Sort", static, other)]) == ["sampler static", "sampler eb"]
+    again = {**facts, "sample": "one: prompt 1, answer 2"}
+    assert headings([Pane("Sort", static, facts), Pane("Sort", static, again)]) == [
+        "sample one: prompt 1", "sample one: prompt 1, answer 2",
+    ]  # fmt: skip
+    assert headings([Pane("Sort", static, facts), Pane("Copy", static, facts)]) == ["Sort", "Copy"]
 
 
 def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) -> None:
