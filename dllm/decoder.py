@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any, Never
 
 import torch
@@ -170,15 +171,21 @@ class Decoder:
         self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
         joint: bool = False, order: str | None = None, slot: str = "auto", free: int = 0,
         temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
-        calibration: Mapping[str, float] | None = None, **named: Question,
+        calibration: Mapping[str, float] | str | Path | None = None, **named: Question,
     ) -> Decisions:  # fmt: skip
         """Answer questions about a state (text, messages or token ids) by probabilities, in one forward; nothing is
-        decoded. Questions by name: as a mapping, or as keywords. See ``dllm.decisions`` and its ``DecisionOptions``.
-        Raises UserError for questions that are unsound, or cannot be laid on a canvas of this model."""
-        options = DecisionOptions(
-            estimator, joint, order, slot, free, temperature, neutral, template, calibration or {}
-        )
-        return self.decide_many([state], {**(questions or {}), **named}, options=options)[0]
+        decoded. Questions by name: as a mapping, or as keywords. calibration: fitted temperatures, or the file that
+        holds them. See ``dllm.decisions`` and its ``DecisionOptions``. Raises UserError for questions that are unsound,
+        or cannot be laid on a canvas of this model."""
+        given: dict[str, Any] = {
+            "estimator": estimator, "joint": joint, "order": order, "slot": slot, "free": free,
+            "temperature": temperature, "neutral": neutral, "template": template, "calibration": calibration,
+        }  # fmt: skip
+        if not isinstance(questions or {}, Mapping):
+            raise UserError(f"questions={questions!r} must be a mapping from names, such as {{'q': Choice(...)}}.")
+        if twice := sorted({*(questions or {})} & {*named}):
+            raise UserError(f"two questions are called {twice[0]!r}. Give each its own name.")
+        return self.decide_many([state], {**(questions or {}), **named}, **given)[0]
 
     def decide_many(
         self, states: Sequence[DecisionState], questions: Mapping[str, Question], *,
@@ -187,7 +194,9 @@ class Decoder:
         """The same of several states, whose canvases share forwards. options: or its fields as keywords. The costs of
         a forward count for the first state in it."""
         refuse_unread_questions(questions)
-        chosen = options_of(fields) if options is None else options
+        if isinstance(states, str) or not all(isinstance(state, str | list) for state in states):
+            raise UserError("states must be a list of texts, of messages or of token ids; decide takes one of them.")
+        chosen = options_of(fields, self.model.name) if options is None else options
         work = [deciding(self.prompts, self.model.ids, state, questions, chosen) for state in states]
         return answered(self.model, work)
 

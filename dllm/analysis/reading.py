@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.analysis.shared_beginnings import Beginnings, beginnings, encode_behind
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 
@@ -44,7 +45,8 @@ class Reading:
     top: tuple[int, ...]  # the likeliest token of every wanted column
     forwards: int  # of the network, begun for this query
     rows: int  # canvases of these forwards
-    query_tokens: int  # columns of these canvases
+    query_tokens: int  # columns of these canvases that were computed
+    cached_tokens: int = 0  # columns that another canvas had computed
 
 
 def read_canvases(
@@ -61,14 +63,14 @@ def read_canvases(
     for chunk in in_chunks(list(groups), max_rows, max_columns):
         asked = [(row, number) for row, canvas in enumerate(chunk) for number in groups[canvas]]
         wanted = [(row, *one) for row, number in asked for one in queries[number].wanted]
-        values = iter(_forward(model, chunk, wanted, guidance))
-        begun, seen = 1, set[int]()
+        logs, saved, begun = _forward(model, chunk, wanted, guidance)
+        values, seen = iter(logs), set[int]()
         for row, number in asked:
             pairs = [next(values) for _ in queries[number].wanted]
             fresh = row not in seen
-            width = fresh * len(chunk[row].tokens) * (2 if guidance else 1)
+            width = fresh * (len(chunk[row].tokens) - saved[row]) * (2 if guidance else 1)
             found[number] = Reading(
-                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), begun, int(fresh), width
+                tuple(p for p, _ in pairs), tuple(top for _, top in pairs), begun, int(fresh), width, fresh * saved[row]
             )
             seen.add(row)
             begun = 0
@@ -95,8 +97,9 @@ def in_chunks(
 @torch.inference_mode()
 def _forward(
     model: Model, canvases: Sequence[ReadCanvas], wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
-) -> list[tuple[tuple[float, ...], int]]:
-    """Log-probabilities and the likeliest token of each of ``wanted``: row, column, tokens."""
+) -> tuple[list[tuple[tuple[float, ...], int]], list[int], int]:
+    """Log-probabilities and the likeliest token of each of ``wanted``: row, column, tokens. Also columns of each canvas
+    that were not computed for it, and calls of the network."""
     network, mask = model.transformer, model.ids.placeholder
     length = max(len(canvas.tokens) for canvas in canvases)
     rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
@@ -108,16 +111,33 @@ def _forward(
         rows = torch.cat([rows, rows.masked_fill(before, mask)])
         masked, start = torch.cat([masked, masked]), torch.cat([start, start])
         valid = None if valid is None else torch.cat([valid, valid])
-    device = network.device
-    hidden = network.encode(
-        rows.to(device), None if valid is None else valid.to(device), masked.to(device), start.to(device)
-    )
     sources = model.config.sources(masked, start).tolist()
     sourced = [(row, sources[row][column], tokens) for row, column, tokens in wanted]
+    shared = None if guidance else _shared(model, canvases, rows, masked, start, sourced)
+    if shared is not None:
+        hidden, cut = encode_behind(model, rows, ends, shared), shared.cut.tolist()
+        sourced = [(row, source - cut[row], tokens) for row, source, tokens in sourced]
+    else:
+        device = network.device
+        hidden = network.encode(
+            rows.to(device), None if valid is None else valid.to(device), masked.to(device), start.to(device)
+        )
     out: list[tuple[tuple[float, ...], int]] = []
     for at in range(0, len(wanted), HEAD_ROWS):
         out += _log_p(model, hidden, len(canvases), sourced[at : at + HEAD_ROWS], guidance)
-    return out
+    return out, [0] * len(canvases) if shared is None else shared.saved.tolist(), 1 if shared is None else 2
+
+
+def _shared(
+    model: Model, canvases: Sequence[ReadCanvas], rows: Tensor, masked: Tensor, start: Tensor,
+    sourced: Sequence[tuple[int, int, tuple[int, ...]]],
+) -> Beginnings | None:  # fmt: skip
+    """Where the canvases may be cut before the first row that is read."""
+    needed = torch.full((len(canvases),), rows.shape[1])
+    for row, source, _ in sourced:
+        needed[row] = min(int(needed[row]), source)
+    prompts = [canvas.tokens[: canvas.start] for canvas in canvases]
+    return beginnings(model, rows, masked, start, needed, prompts)
 
 
 def _log_p(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from dllm.analysis.reading import Reading, ReadQuery, read_canvases
+from dllm.decisions.calibration import read_calibration
 from dllm.decisions.protocol import Deciding, DecisionOptions
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
@@ -35,14 +37,17 @@ def answered(model: Model, work: Sequence[Deciding]) -> list[Decisions]:
     return [one for one in done if one is not None]
 
 
-def options_of(given: Mapping[str, Any]) -> DecisionOptions:
-    """Options from keywords. Raises UserError for one that does not exist."""
+def options_of(given: Mapping[str, Any], model: str) -> DecisionOptions:
+    """Options from keywords. calibration: temperatures by type of question, or a file that holds them for the model.
+    Raises UserError for an option that does not exist."""
     known = [entry.name for entry in fields(DecisionOptions)]
     for name in given:
         if name not in known:
             hint = nearest(name, known)
             raise UserError(f"{name} is no option of a decision; choose among {', '.join(known)}.{hint}")
-    return DecisionOptions(**given)
+    kept = given.get("calibration") or {}
+    kept = read_calibration(kept, model) if isinstance(kept, str | Path) else kept
+    return DecisionOptions(**{**given, "calibration": kept})
 
 
 def refuse_unread_questions(questions: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ from typing import cast
 
 from dllm.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, planned
 from dllm.decisions.questions import Question
+from dllm.decisions.unanswerable import of_question
 from dllm.errors import UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
 
@@ -44,6 +45,8 @@ def with_questions(state: DecisionState, questions: Sequence[Question]) -> Decis
     if is_ids(state):
         raise UserError("instructions are text, and the state is given as token ids. Write them into the state.")
     *before, last = cast("list[Message]", state)
+    if last["role"] != "user":
+        return [*before, last, {"role": "user", "content": asked}]
     return [*before, {**last, "content": f"{last['content']}\n\n{asked}"}]
 
 
@@ -112,7 +115,8 @@ def laid_joint(
     parts = list[TokenIds]()  # ids of the texts between the slots
     for number, (name, question) in enumerate(questions.items()):
         within = encode if number == 0 else prompts.ids_of
-        head, alternatives, tail = cut(within, texts[number], question.texts, texts[number + 1])
+        with of_question(name):
+            head, alternatives, tail = cut(within, texts[number], question.texts, texts[number + 1])
         if number and tuple(head) != parts[-1]:
             raise UserError(f"the text before {name!r} merges with its values. End it with a quote, not with a space.")
         parts += [tuple(head), tail] if number == 0 else [tail]
@@ -157,18 +161,13 @@ def default_pieces(questions: Mapping[str, Question]) -> list[str]:
     return out
 
 
-def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, anywhere: bool) -> Plan:
+def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Plan:
     """What to read of a laid question. mode: ``open``: alternatives of different lengths compete through the token that
     ends them, and nothing stands behind; ``closed``: the text behind is given, every length has its own canvas; auto:
-    open where lengths differ. anywhere: whether the model predicts masks before given text. end: the token that ends a
-    text which nothing follows. free: masks behind the template."""
+    open where lengths differ, and where the model does not see all text behind a mask (``sees_behind``). end: the token
+    that ends a text which nothing follows. free: masks behind the template."""
     lengths = {len(one) for one in laid.alternatives}
-    is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not anywhere))
-    if not anywhere and (not is_open or estimator != "local" or None in laid.head):
-        raise UserError(
-            "this model predicts one block at a time, from left to right. Use estimator=local with a slot at the end "
-            "of the answer, and slot=open."
-        )
+    is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not sees_behind))
     ender = next((cell for cell in laid.tail if cell is not None), end)
     ends = (ender,) if len(lengths) > 1 else ()
     ended = tuple(one + ends for one in laid.alternatives)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from dllm.analysis.reading import Reading, ReadQuery
-from dllm.common.coerce import is_whole
+from dllm.common.coerce import coerce
 from dllm.decisions.canvases import (
     SLOT_MODES,
     DecisionState,
@@ -17,17 +17,19 @@ from dllm.decisions.canvases import (
     plan_of_slot,
 )
 from dllm.decisions.estimators import ESTIMATORS, Plan, SlotScores
-from dllm.decisions.questions import Question
+from dllm.decisions.known_canvases import refuse_unknown_canvases, sees_behind
+from dllm.decisions.questions import QUESTION_TYPES, Question
 from dllm.decisions.results import Decisions, SlotDecision
+from dllm.decisions.unanswerable import TooLong, of_question
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.ids import Ids as SpecialIds
-from dllm.models.visibility import AttentionKind
 from dllm.prompts import Prompts
 
 # Groups of queries, one for each question that is read by itself: a server in exact mode reads each apart.
 Deciding = Generator[list[list[ReadQuery]], list[list[Reading]], Decisions]
 ORDERS = ("surest",)
 MAX_FREE = 256
+LEAST, MOST = 1e-3, 1e3  # temperatures
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,15 @@ class DecisionOptions:
     calibration: Mapping[str, float] = field(default_factory=dict)  # fitted temperatures by type of question
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            object.__setattr__(self, entry.name, coerce(entry.name, getattr(self, entry.name), entry.type))
         in_choices("estimator", self.estimator, ESTIMATORS)
         in_choices("slot", self.slot, SLOT_MODES)
-        if not is_whole(self.free):
-            raise UserError(f"free={self.free!r} must be a whole number.")
         in_range("free", self.free, 0, MAX_FREE)
-        in_range("temperature", self.temperature, 1e-3, 1e3)
+        in_range("temperature", self.temperature, LEAST, MOST)
+        for kind, temperature in self.calibration.items():
+            in_choices("calibration's type of question", kind, QUESTION_TYPES)
+            in_range(f"calibration of {kind}", coerce(f"calibration of {kind}", temperature, "float"), LEAST, MOST)
         if self.order is not None:
             in_choices("order", self.order, ORDERS)
         for name in ("order", "template"):
@@ -68,9 +73,13 @@ def deciding(
     if not questions:
         raise UserError("there is no question. Ask at least one.")
     work = _Work(prompts, ids, options)
+    for one in work.states(state):
+        prompts.encode(one)  # refuses what is no prompt before questions are put behind it
     if not options.joint:
-        plans = {name: work.plan(name, *[laid_alone(prompts, one, question) for one in work.states(state)])
-                 for name, question in questions.items()}  # fmt: skip
+        plans = {}
+        for name, question in questions.items():
+            with of_question(name):
+                plans[name] = work.plan(name, *[laid_alone(prompts, one, question) for one in work.states(state)])
         found = yield [plan.queries for _, plan in plans.values()]
         told = {
             name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
@@ -82,7 +91,10 @@ def deciding(
     while len(answers) < len(questions):
         left = [name for name in questions if name not in answers]
         laid_out = [laid_joint(prompts, one, questions, pieces, decided) for one in work.states(state)]
-        plans = {name: work.plan("", *[laid[name] for laid in laid_out]) for name in left}
+        plans = {}
+        for name in left:
+            with of_question(name):
+                plans[name] = work.plan("", *[laid[name] for laid in laid_out])
         (readings,) = yield [[query for _, plan in plans.values() for query in plan.queries]]
         each = iter(work.counted(readings))
         now = {
@@ -102,8 +114,7 @@ class _Work:
 
     def __init__(self, prompts: Prompts, ids: SpecialIds, options: DecisionOptions) -> None:
         self.prompts, self.ids, self.options = prompts, ids, options
-        self.kind: AttentionKind = prompts.config.attention
-        self.forwards = self.rows = self.query_tokens = 0
+        self.forwards = self.rows = self.query_tokens = self.cached_tokens = 0
         self.lengths: dict[str, int] = {}  # columns of every canvas
 
     def states(self, state: DecisionState) -> list[DecisionState]:
@@ -125,7 +136,7 @@ class _Work:
         return laid, Plan([*plan.queries, *other.queries], finish)
 
     def _read(self, canvas: str, laid: Laid) -> Plan:
-        options, limit = self.options, self.prompts.config.max_length
+        options, config = self.options, self.prompts.config
         plan = plan_of_slot(
             laid,
             self.ids.placeholder,
@@ -133,20 +144,21 @@ class _Work:
             options.estimator,
             options.slot,
             options.free,
-            self.kind.everywhere,
+            sees_behind(config),
         )
         length = max(len(query.canvas.tokens) for query in plan.queries)
-        if length > limit:
-            raise UserError(
-                f"the prompt and the template take {length} tokens, more than the model's limit of {limit}. Shorten "
-                "the prompt."
+        if length > config.max_length:
+            raise TooLong(
+                f"the prompt and the template take {length} tokens, more than the model's limit of {config.max_length}."
+                " Shorten the prompt."
             )
+        refuse_unknown_canvases(config, plan.queries)
         self.lengths[canvas] = max(length, self.lengths.get(canvas, 0))
         return plan
 
     def counted(self, readings: Sequence[Reading]) -> Sequence[Reading]:
         """The readings, whose costs are added up."""
-        for name in ("forwards", "rows", "query_tokens"):
+        for name in ("forwards", "rows", "query_tokens", "cached_tokens"):
             setattr(self, name, getattr(self, name) + sum(getattr(one, name) for one in readings))
         return readings
 
@@ -158,5 +170,5 @@ class _Work:
         )
 
     def result(self, answers: Mapping[str, SlotDecision]) -> Decisions:
-        costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens)
+        costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens, self.cached_tokens)
         return Decisions(answers, self.prompts.name, *costs)

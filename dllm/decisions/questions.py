@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import ClassVar
 
+from dllm.common.coerce import coerce
 from dllm.errors import UserError, in_choices
 
 SLOT_MARK = "{slot}"
+QUESTION_TYPES = ("predicate", "choice", "score")
 LABEL_KINDS = ("values", "letters")
 MAX_CHOICES, MAX_LEVELS = 255, 256
 Value = str | bool
@@ -37,7 +39,16 @@ class Question:
 
     def __post_init__(self) -> None:
         for name in ("values", "descriptions"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise UserError(f"{self.unit if name == 'values' else name}={given!r} must be a list of texts.")
+            object.__setattr__(self, name, tuple(given))
+        for value in self.values:
+            if not isinstance(value, str | bool):
+                raise UserError(f"{self.unit} must be texts, true or false, and {value!r} is none. Write it as text.")
+        for name in ("instructions", "template"):
+            kind = "str | None" if name == "template" else "str"
+            object.__setattr__(self, name, coerce(name, getattr(self, name), kind))
         in_choices("labels", self.labels, LABEL_KINDS)
         texts = [text_of(value) for value in self.values]
         most = min(self.most, len(ascii_uppercase)) if self.labels == "letters" else self.most

@@ -66,8 +66,8 @@ class SlotDecision:
         pairs = zip(numbers or (), self.probabilities.values(), strict=False)
         return None if numbers is None else fsum(number * p for number, p in pairs)
 
-    def to_json(self, name: str) -> dict[str, Any]:
-        """OpenAI's answer, and what only we tell under ``diffusion``."""
+    def to_json(self, name: str | None) -> dict[str, Any]:
+        """OpenAI's answer, and what only we tell under ``diffusion``. name: None for a question that has none."""
         told: dict[str, Any] = {"type": self.question.type, "name": name}
         pairs = list(enumerate(self.probabilities.items()))
         if self.question.type == "predicate":
@@ -99,7 +99,9 @@ class Decisions(Mapping[str, SlotDecision]):
     forwards: int  # of the network
     rows: int  # canvases that were computed
     query_tokens: int  # their columns
+    cached_tokens: int = 0  # columns that were not computed, since another canvas had them
     more: Mapping[str, Any] = field(default_factory=dict)  # what a server adds to the costs
+    unnamed: frozenset[str] = frozenset()  # keys of questions to which a request gave no name
 
     def __getitem__(self, name: str) -> SlotDecision:
         return self.answers[name]
@@ -112,11 +114,13 @@ class Decisions(Mapping[str, SlotDecision]):
 
     def to_json(self) -> dict[str, Any]:
         """The reply of POST /v1/decisions."""
-        slots, cost = len(self.answers), ("forwards", "rows", "query_tokens")
+        slots, cost = len(self.answers), ("forwards", "rows", "query_tokens", "cached_tokens")
+        cached = min(self.cached_tokens, self.input_tokens)  # several canvases of a question count once
         usage = {
-            "input_tokens": self.input_tokens, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": slots,
-            "total_tokens": self.input_tokens + slots,
+            "input_tokens": self.input_tokens, "output_tokens": slots, "total_tokens": self.input_tokens + slots,
+            "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
         }  # fmt: skip
-        answers = [decision.to_json(name) for name, decision in self.answers.items()]
+        answers = [one.to_json(None if name in self.unnamed else name) for name, one in self.answers.items()]
         costs = {**{name: getattr(self, name) for name in cost}, **self.more}
         return {"object": "decision", "model": self.model, "answers": answers, "usage": usage, "diffusion": costs}

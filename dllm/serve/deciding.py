@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
 from dllm.decisions.protocol import Deciding, deciding
+from dllm.decisions.unanswerable import TooLong, Unanswerable
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.decision_fields import ParsedDecisions
 from dllm.serve.decoding import STATUS, too_late
@@ -37,23 +38,32 @@ async def decisions_of(
     and Closing as the scheduler does."""
     began, waited = time.monotonic(), 0.0
     work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options)
-    step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None))
+    names = list(asked.questions)
+    step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None, names))
     while not isinstance(step, Decisions):
         check_rows(step, scheduler.limits.max_rows * CANVASES_PER_ROW)
         done = await _read(ReadJob(step, began + timeout, ident), scheduler, timeout)
         waited += done.waited
-        step = await apart(partial(advanced, work, done.readings))
-    return replace(step, model=asked.model, more={"waited": waited, "seconds": time.monotonic() - began})
+        step = await apart(partial(advanced, work, done.readings, names))
+    costs = {"waited": waited, "seconds": time.monotonic() - began}
+    return replace(step, model=asked.model, more=costs, unnamed=asked.unnamed)
 
 
-def advanced(work: Deciding, readings: list[list[Reading]] | None) -> list[list[ReadQuery]] | Decisions:
-    """What the request reads next, or its answer. Raises ApiError."""
+def advanced(
+    work: Deciding, readings: list[list[Reading]] | None, names: Sequence[str]
+) -> list[list[ReadQuery]] | Decisions:
+    """What the request reads next, or its answer. names: of the questions, in order. Raises ApiError."""
     with as_refusal("questions"):
         try:
             return next(work) if readings is None else work.send(readings)
         except StopIteration as end:
             answer: Decisions = end.value
             return answer
+        except TooLong as error:
+            raise ApiError(400, str(error), "input", "context_length_exceeded") from None
+        except Unanswerable as error:
+            place = f"questions[{names.index(error.name)}]"
+            raise ApiError(400, f"{place}: {error.sentence}", place) from None
 
 
 def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:

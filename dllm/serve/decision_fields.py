@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dllm.common.coerce import coerce
+from dllm.common.coerce import coerce, is_text
 from dllm.decisions import Choice, Predicate, Question, Score
 from dllm.decisions.protocol import DecisionOptions
+from dllm.decisions.questions import QUESTION_TYPES
 from dllm.errors import in_choices, nearest
 from dllm.prompts import Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.body import check_values
-from dllm.serve.fields import flag, object_of
+from dllm.serve.fields import DIFFUSION, flag, object_of
 from dllm.serve.messages import validated_messages
 from dllm.serve.request_parts import Defaults
 
-QUESTION_TYPES = ("predicate", "choice", "score")
-MAX_QUESTIONS = 200
+MAX_QUESTIONS = 400
 DECISION_FIELDS = (
     "model",
     "input",
@@ -27,9 +28,13 @@ DECISION_FIELDS = (
     "diffusion",
     "cache_salt",
     "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_options",
     "metadata",
     "user",
 )
+# Parts of a content by their type, with the field that holds what they say.
+TEXT_PARTS = {"input_text": "text", "text": "text", "output_text": "text", "refusal": "refusal", "input_json": "data"}
 OF_DIFFUSION = ("template", "labels", "estimator", "slot", "free", "temperature", "neutral", "order")
 LIST_FIELDS = {"choice": ("choices", "value"), "score": ("levels", "label")}
 
@@ -41,6 +46,7 @@ class ParsedDecisions:
     model: str  # the name that it was asked by
     state: str | list[Message]  # what the questions are about: a text, or messages
     questions: Mapping[str, Question]  # by name
+    unnamed: frozenset[str]  # names that we gave to questions without one
     options: DecisionOptions  # how they are read
     prompts: Prompts  # the canvases that they become
 
@@ -64,18 +70,27 @@ def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisi
     for name in ("input", "questions"):
         if name not in given:
             raise ApiError(400, f"{name} is missing.", name, "missing_field")
-    ours = object_of("diffusion", given.get("diffusion", {}), OF_DIFFUSION)
+    ours = object_of("diffusion", _without_decoding(given.get("diffusion", {})), OF_DIFFUSION)
     joint = flag("joint", given, "joint")
     labels, template = ours.pop("labels", "values"), ours.pop("template", None)
     if isinstance(template, list) != joint and (joint is False or template is not None):
         rule = "texts and names of questions with joint=true, else a text, or an object of texts by name"
         if template is not None:
             raise ApiError(400, f"diffusion.template must be a list of {rule}.", "diffusion.template")
-    questions = _questions(given["questions"], labels, template if not joint else None)
+    questions, unnamed = _questions(given["questions"], labels, template if not joint else None)
     return ParsedDecisions(
-        model, _input(given["input"]), questions, _options(ours, joint, template if joint else None),
+        model, _input(given["input"]), questions, unnamed, _options(ours, joint, template if joint else None),
         replace(defaults.prompts, chat=None),
     )  # fmt: skip
+
+
+def _without_decoding(value: Any) -> Any:
+    """The same. Raises ApiError for options of a decode."""
+    for name in DIFFUSION if isinstance(value, Mapping) else ():
+        if value.get(name) is not None:
+            sentence = f"diffusion.{name} is an option of a decode, and a decision decodes nothing. Drop it."
+            raise ApiError(400, sentence, f"diffusion.{name}", "unknown_field")
+    return value
 
 
 def _options(ours: Mapping[str, Any], joint: bool, template: Any) -> DecisionOptions:
@@ -92,7 +107,7 @@ def _options(ours: Mapping[str, Any], joint: bool, template: Any) -> DecisionOpt
 
 
 def _input(value: Any) -> str | list[Message]:
-    """A text, or messages, whose parts may be called input_text. Raises ApiError."""
+    """A text, or messages in the form of OpenAI's responses. Raises ApiError."""
     if isinstance(value, str):
         if not value.strip():
             raise ApiError(400, "input is empty: what is to be judged?", "input")
@@ -109,36 +124,62 @@ def _input(value: Any) -> str | list[Message]:
 def _plain(name: str, message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
-    fields = {key: value for key, value in message.items() if (key, value) != ("type", "message")}
-    content = fields.get("content")
-    if isinstance(content, list):
-        for number, part in enumerate(content):
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind not in ("input_text", "text"):
-                place = f"{name}.content[{number}]"
-                raise ApiError(400, f"{place} of type {kind!r} must be input_text: the model reads text alone.", place)
-        fields["content"] = [{**part, "type": "text"} for part in content]
+    if message.get("type", "message") != "message":
+        sentence = f"{name}.type={message['type']!r} must be message: write calls of tools into a message's text."
+        raise ApiError(400, sentence, f"{name}.type")
+    fields = {key: value for key, value in message.items() if key not in ("type", "phase")}
+    if isinstance(fields.get("content"), list):
+        fields["content"] = _text(f"{name}.content", fields["content"])
     return fields
 
 
-def _questions(value: Any, labels: Any, template: Any) -> dict[str, Question]:
+def _text(place: str, parts: list[Any]) -> str:
+    """What the parts of a content say, line by line; objects as JSON. Raises ApiError."""
+    found = []
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        said = part.get(TEXT_PARTS[kind]) if isinstance(kind, str) and kind in TEXT_PARTS else None
+        if kind == "input_json":
+            said = json.dumps(said, ensure_ascii=False) if isinstance(said, Mapping | list) else None
+        if not isinstance(said, str):
+            where = f"{place}[{number}]"
+            raise ApiError(400, f"{where} of type {kind!r} must be input_text: the model reads text alone.", where)
+        found.append(said)
+    return "\n".join(found)
+
+
+def _questions(value: Any, labels: Any, template: Any) -> tuple[dict[str, Question], frozenset[str]]:
+    """Questions by name, and which of these names are ours. Raises ApiError."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_QUESTIONS:
         raise ApiError(400, f"questions must be a list of 1 to {MAX_QUESTIONS} questions.", "questions")
-    found: dict[str, Question] = {}
+    found, ours = dict[str, Question](), set[str]()
+    given = {entry.get("name") for entry in value if isinstance(entry, Mapping) and is_text(entry.get("name"))}
     for number, entry in enumerate(value):
         place = f"questions[{number}]"
         fields = object_of(place, entry, ("type", "name", "instructions", "choices", "levels"))
-        name = fields.get("name", f"q{number + 1}")
+        if "name" not in fields:
+            fields["name"] = free_name(f"q{number + 1}", given)
+            ours.add(fields["name"])
+        name = fields["name"]
         if not isinstance(name, str) or not name or name in found:
             raise ApiError(400, f"{place}.name={name!r} must be a text that no other question has.", f"{place}.name")
         found[name] = _question(place, name, fields, labels, template)
     if isinstance(template, Mapping) and (lost := [name for name in template if name not in found]):
         raise ApiError(400, f"diffusion.template names {lost[0]!r}, which is no question.", "diffusion.template")
-    return found
+    return found, frozenset(ours)
+
+
+def free_name(name: str, taken: Collection[object]) -> str:
+    """The name, with a sign more where it is taken."""
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _question(place: str, name: str, fields: Mapping[str, Any], labels: Any, template: Any) -> Question:
     kind, instructions = fields.get("type"), fields.get("instructions", "")
+    if isinstance(instructions, list):
+        instructions = _text(f"{place}.instructions", instructions)
     with as_refusal(f"{place}.type"):
         in_choices(f"{place}.type", kind, QUESTION_TYPES)
     own = template.get(name) if isinstance(template, Mapping) else template

@@ -137,9 +137,11 @@ class ReadQueue:
     def _read(self, picked: Sequence[tuple[ReadEntry, Unit]]) -> None:
         keys = [(entry, unit.group, place) for entry, unit in picked for place in unit.places]
         queries = [entry.job.groups[group][place] for entry, group, place in keys]
-        told = set[int]()  # each job counts the forward that it took part in
-        for (entry, group, place), one in zip(keys, read_canvases(self.model, queries, len(picked)), strict=True):
-            entry.found[group, place] = replace(one, forwards=int(id(entry) not in told))
+        told = set[int]()  # each job counts the calls that it took part in
+        found = read_canvases(self.model, queries, len(picked))
+        begun = sum(one.forwards for one in found)
+        for (entry, group, place), one in zip(keys, found, strict=True):
+            entry.found[group, place] = replace(one, forwards=0 if id(entry) in told else begun)
             told.add(id(entry))
         for entry, _ in picked:
             entry.todo.popleft()

@@ -19,6 +19,7 @@ from tests.serve.live import Live, live
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 NAMES = [{"value": name} for name in ("Kai", "Emma", "Hugo")]
+MERGING = [{"value": "mma"}, {"value": "x"}]  # behind an E
 FIRST = {"type": "choice", "name": "first", "choices": NAMES}
 TEMPLATE = {"template": '["{slot}", "'}
 ROW = "Rows as JSON:\nBush, 72, Cairo\nIvan, 92, Lima"
@@ -48,20 +49,59 @@ def test_the_answer_is_pythons_in_openais_form(server: Live, mini_model: Model) 
     assert not answer["diffusion"]["calibrated"] and "refusal" not in answer
 
 
+PACKAGE = "The package arrived with a broken screen."
+ABOUT_IT = [
+    {"type": "predicate", "name": "damaged", "instructions": "Does the customer report a damaged item?"},
+    {"type": "choice", "name": "department", "instructions": "Which department should handle this complaint?",
+     "choices": [{"value": "returns"}, {"value": "billing"}]},
+    {"type": "score", "instructions": "How severe is the damage?",
+     "levels": [{"label": "cosmetic"}, {"label": "broken"}]},
+]  # fmt: skip
+
+
 def test_openais_client_reads_the_answers(server: Live) -> None:
+    """By its own method and by its post, with the example of vLLM's documentation. The strict form of the reply is that
+    of OpenAI's schema, in which a question without a name has null."""
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
-    body = {
-        "model": "mini", "questions": [{"type": "predicate", "instructions": "Is it a list?"}, {
-            "type": "score", "name": "length", "instructions": "How long is it?",
-            "levels": [{"label": "short"}, {"label": "long", "description": "over ten"}]}],
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": STATE}]}],
-    }  # fmt: skip
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    if not hasattr(client, "decisions"):
+        pytest.skip("OpenAI's client before 3.26 has no decisions: pip install -U openai")
+    from openai.types.decision import Decision
+
+    found = client.decisions.create(model="mini", input=PACKAGE, questions=ABOUT_IT)
+    damaged, department, severity = found.answers
+    assert (damaged.name, department.name, severity.name) == ("damaged", "department", None)
+    assert 0 < damaged.probability < 1 and department.choice in ("returns", "billing")
+    assert [one.value for one in severity.probabilities] == [0, 1]
+    assert severity.score == pytest.approx(severity.probabilities[1].probability)
+    Decision.model_validate(found.model_dump(), strict=True)
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": PACKAGE}], "type": "message"}]
+    body = {"model": "mini", "input": parts, "questions": ABOUT_IT}
     told = client.post("/decisions", body=body, cast_to=object)
-    first, second = told["answers"]
-    assert first["name"] == "q1" and 0 < first["probability"] < 1
-    assert [one["value"] for one in second["probabilities"]] == [0, 1]
-    assert second["score"] == pytest.approx(second["probabilities"][1]["probability"])
+    assert told["answers"] == found.model_dump()["answers"]
+    with pytest.raises(openai.BadRequestError, match="1 to 400 questions"):
+        client.decisions.create(model="mini", input=PACKAGE, questions=[])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": [{"role": "developer", "content": "Be strict."}, {"role": "user", "content": "Hello."}]},
+        {"input": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": [
+            {"type": "output_text", "text": "No."}, {"type": "refusal", "refusal": "Not you."}],
+            "phase": "final_answer"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_json", "data": {"city": "K\u00f6ln"}}]}]},
+        {"questions": [{"type": "predicate", "instructions": [{"type": "input_text", "text": "Is it a list?"}]}]},
+        {"prompt_cache_key": "a", "prompt_cache_options": {"mode": "implicit"}, "safety_identifier": "b"},
+        {"questions": [{"type": "predicate", "name": "q2"}, {"type": "predicate", "instructions": "Is it?"}]},
+        {"questions": [{"type": "choice", "instructions": "Is it?", "choices": [{"value": True}, {"value": False}]}]},
+    ],
+)  # fmt: skip
+def test_openais_other_forms_are_taken(server: Live, body: dict[str, Any]) -> None:
+    told = ask(server, diffusion={}, **body)
+    assert told.status_code == 200, told.text
+    details = told.json()["usage"]["input_tokens_details"], told.json()["usage"]["output_tokens_details"]
+    assert details == ({"cached_tokens": 0, "cache_write_tokens": 0}, {"reasoning_tokens": 0})
 
 
 def test_vllms_fields_are_taken(server: Live) -> None:
@@ -82,7 +122,16 @@ def test_vllms_fields_are_taken(server: Live) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
-        ({"questions": []}, "questions", "1 to 200"),
+        ({"questions": []}, "questions", "1 to 400"),
+        ({"questions": [{"type": "predicate"}] * 401}, "questions", "1 to 400"),
+        ({"questions": [{**FIRST, "choices": [{"value": f"{n}"} for n in range(256)]}]}, "questions[0].choices",
+         "2 to 255 values, and has 256"),
+        ({"questions": [{"type": "score", "levels": [{"label": f"{n}"} for n in range(257)]}]}, "questions[0].levels",
+         "2 to 256 levels, and has 257"),
+        ({"questions": [{**FIRST, "choices": [{"value": f"{n}"} for n in range(27)]}],
+          "diffusion": {"labels": "letters"}}, "questions[0].choices", "2 to 26 values with labels=letters"),
+        ({"questions": [FIRST, {**FIRST, "name": "second", "choices": [{"value": True}, {"value": "true"}]}]},
+         "questions[1].choices", "'true' stands there twice"),
         ({"questions": [FIRST, FIRST]}, "questions[1].name", "no other question"),
         ({"questions": [{**FIRST, "choices": NAMES[:1]}]}, "questions[0].choices", "2 to 255 values, and has 1"),
         ({"questions": [{**FIRST, "choices": [*NAMES, NAMES[0]]}]}, "questions[0].choices", "must be distinct"),
@@ -93,18 +142,28 @@ def test_vllms_fields_are_taken(server: Live) -> None:
         ({"input": " "}, "input", "empty"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "text alone"),
         ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role", "input\\[0\\].role"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"}]}, "input[0].type",
+         "write calls of tools into"),
+        ({"input": [{"role": "user", "content": [{"type": "input_json", "data": "x"}]}]}, "input[0].content[0]",
+         "text alone"),
         ({"temperature": 1.0}, "temperature", 'write "diffusion"'),
         ({"max_tokens": 3}, "max_tokens", "no field of a decision"),
-        ({"diffusion": {"sampler": "eb"}}, "diffusion.sampler", "no field 'sampler'"),
-        ({"diffusion": {"guidance": 1}}, "diffusion.guidance", "no field 'guidance'"),
+        ({"stream": True}, "stream", "no field of a decision"),
+        ({"diffusion": {"sampler": "eb"}}, "diffusion.sampler", "a decision decodes nothing"),
+        ({"diffusion": {"steps": 8}}, "diffusion.steps", "a decision decodes nothing"),
+        ({"diffusion": {"guidance": 1}}, "diffusion.guidance", "a decision decodes nothing"),
+        ({"diffusion": {"calibration": "c.json"}}, "diffusion.calibration", "no field 'calibration'"),
+        ({"diffusion": {"template": ""}}, "questions[0].choices", "holds it 0 times"),
         ({"diffusion": {"template": "none"}}, "questions[0].choices", "holds it 0 times"),
         ({"diffusion": {"template": "{slot}{slot}"}}, "questions[0].choices", "holds it 2 times"),
         ({"diffusion": {"template": ["a"]}}, "diffusion.template", "must be a list"),
         ({"diffusion": {"estimator": "locl"}}, "diffusion.estimator", "Did you mean 'local'"),
         ({"diffusion": {"order": "surest"}}, "diffusion.order", "joint=true"),
         ({"diffusion": {"template": 'E{slot}', "labels": "values"},
-          "questions": [{**FIRST, "choices": [{"value": "mma"}, {"value": "x"}]}]}, "questions", "merges with"),
-        ({"input": "Kai " * 5000}, "questions", "model's limit"),
+          "questions": [{**FIRST, "choices": MERGING}]}, "questions[0]", "'mma' merges with"),
+        ({"diffusion": {"template": ['["', "first", '", "E', "second", '"']}, "joint": True, "questions": [
+            FIRST, {**FIRST, "name": "second", "choices": MERGING}]}, "questions[1]", "merges"),
+        ({"input": "Kai " * 5000}, "input", "model's limit"),
         ({"model": "other"}, "model", "not served here"),
     ],
 )  # fmt: skip

@@ -1,0 +1,31 @@
+"""What is refused of a decision, beside what a value of one kind refuses by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dllm.errors import UserError
+
+
+class TooLong(UserError):
+    """A prompt and a template that the model's length does not hold."""
+
+
+class Unanswerable(UserError):
+    """A question that cannot be laid on a canvas. name: its own; sentence: why."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(f"question {name!r}: {sentence}")
+        self.name, self.sentence = name, sentence
+
+
+@contextmanager
+def of_question(name: str) -> Iterator[None]:
+    """What is refused is refused of this question."""
+    try:
+        yield
+    except (TooLong, Unanswerable):
+        raise
+    except UserError as error:
+        raise Unanswerable(name, str(error)) from None
