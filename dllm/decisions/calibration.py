@@ -13,7 +13,8 @@ from math import fsum, log
 from pathlib import Path
 
 from dllm.decisions.estimators import softmax
-from dllm.errors import UserError
+from dllm.decisions.questions import QUESTION_TYPES
+from dllm.errors import UserError, in_choices, in_range
 
 LOW, HIGH = 0.5, 10.0  # temperatures; a fit of items without an error runs to 0, which says nothing of others
 MIN_ERRORS = 20
@@ -105,4 +106,7 @@ def read_calibration(file: str | Path, model: str) -> dict[str, float]:
         raise UserError(f"calibration={str(file)!r} is no file of task=decide calibrate=true. Name one.") from None
     if kept != model:
         raise UserError(f"calibration={str(file)!r} was fitted for {kept}, and this model is {model}. Fit it anew.")
+    for kind, temperature in found.items():
+        in_choices(f"calibration={str(file)!r}, type", kind, QUESTION_TYPES)
+        in_range(f"calibration={str(file)!r}, temperature of {kind}", temperature, LOW, HIGH)
     return found

@@ -235,7 +235,12 @@ def describe(path: str | Path, mask_id: int | None = None, attention_block: int 
     config = read_model_config(folder, attention_block)
     tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
     config, ids = resolve_ids(config, tokenizer, mask_id)
-    return Description(folder, config, tokenizer, ids, Path(path).expanduser().resolve().name)
+    return Description(folder, config, tokenizer, ids, called(path))
+
+
+def called(path: str | Path) -> str:
+    """What reports call a model: its folder's name."""
+    return Path(path).expanduser().resolve().name
 
 
 def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:

@@ -79,7 +79,8 @@ def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisi
             raise ApiError(400, f"diffusion.template must be a list of {rule}.", "diffusion.template")
     questions, unnamed = _questions(given["questions"], labels, template if not joint else None)
     return ParsedDecisions(
-        model, _input(given["input"]), questions, unnamed, _options(ours, joint, template if joint else None),
+        model, _input(given["input"]), questions, unnamed, 
+        _options(ours, joint, template if joint else None, defaults.calibration),
         replace(defaults.prompts, chat=None),
     )  # fmt: skip
 
@@ -93,7 +94,9 @@ def _without_decoding(value: Any) -> Any:
     return value
 
 
-def _options(ours: Mapping[str, Any], joint: bool, template: Any) -> DecisionOptions:
+def _options(
+    ours: Mapping[str, Any], joint: bool, template: Any, calibration: Mapping[str, float]
+) -> DecisionOptions:  # fmt: skip
     kinds = {"estimator": "str", "slot": "str", "free": "int", "temperature": "float", "neutral": "str", "order": "str"}
     sound: dict[str, Any] = {}
     for name, value in ours.items():
@@ -103,7 +106,8 @@ def _options(ours: Mapping[str, Any], joint: bool, template: Any) -> DecisionOpt
     if template is not None and not all(isinstance(piece, str) for piece in template):
         raise ApiError(400, "diffusion.template must hold texts and names of questions.", "diffusion.template")
     with as_refusal("diffusion"):
-        return DecisionOptions(joint=joint, template=None if template is None else tuple(template), **sound)
+        pieces = None if template is None else tuple(template)
+        return DecisionOptions(joint=joint, template=pieces, calibration=calibration, **sound)
 
 
 def _input(value: Any) -> str | list[Message]:

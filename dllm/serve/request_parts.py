@@ -46,6 +46,7 @@ class Defaults:
     # switches of the model's chat template that hold where a request gives none
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     fits: bool = False  # an answer has fewer masks where the prompt leaves fewer
+    calibration: Mapping[str, float] = field(default_factory=dict)  # temperatures of decisions, by type of question
 
     @property
     def names(self) -> tuple[str, ...]:

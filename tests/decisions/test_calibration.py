@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from dllm import UserError
+from dllm import Decoder, UserError, load
+from dllm.app.command_line import main as cli
+from dllm.app.runs.service import plan_of, service_of
+from dllm.compose.parts import composed
+from dllm.decisions import Choice
 from dllm.decisions.calibration import (
     Labelled,
     best_temperature,
@@ -22,8 +28,8 @@ from dllm.decisions.calibration import (
     write_calibration,
 )
 from dllm.decisions.estimators import softmax
-
-ROOT = Path(__file__).parents[2]
+from dllm.serve.settings import ServeSettings
+from tests.serve.live import live
 
 
 def drawn(temperature: float, count: int = 4000) -> list[Labelled]:
@@ -64,29 +70,123 @@ def test_few_errors_are_refused_and_files_belong_to_a_model(tmp_path: Path) -> N
         read_calibration(tmp_path / "none.json", "mine")
 
 
-def test_the_command_answers_a_file_and_says_how_good_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("types", [{"chioce": 2.0}, {"choice": 0.1}, {"choice": float("nan")}, {"choice": 11}])
+def test_a_file_of_temperatures_that_no_fit_gives_is_refused(types: dict[str, float], tmp_path: Path) -> None:
+    content = {"model": "mine", "types": {kind: {"temperature": one} for kind, one in types.items()}}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="Did you mean 'choice'|must lie in"):
+        read_calibration(tmp_path / "c.json", "mine")
+
+
+@dataclass
+class Files:
+    """A folder with a file of questions and one of states, and the command on them in this process."""
+
+    folder: Path
+    monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str]
+
+    def write(self, question: dict[str, Any], lines: list[tuple[str, str]]) -> None:
+        (self.folder / "q.json").write_text(json.dumps([question]))
+        states = [json.dumps({"prompt": state, "truth": {question["name"]: truth}}) for state, truth in lines]
+        (self.folder / "p.jsonl").write_text("\n".join(states))
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, what it said, what it complained of."""
+        files = [f"prompts={self.folder}/p.jsonl", f"task.questions={self.folder}/q.json", f"output={self.folder}"]
+        self.monkeypatch.setattr(sys, "argv", ["run.py", "task=decide", *files, *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = self.capfd.readouterr()
+        return code, out, " ".join(err.split())
+
+    def answers(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.folder / name / "decisions.jsonl").read_text().splitlines()
+        return [json.loads(line)["answers"][0] for line in lines]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Files:
+    return Files(tmp_path, monkeypatch, capfd)
+
+
+def test_the_command_answers_a_file_and_says_how_good_it_was(files: Files) -> None:
     names = ["Kai", "Emma", "Hugo"]
+    orders = (((0, 1, 2), "Emma"), ((2, 1, 0), "Emma"), ((0, 2, 1), "Kai"))
     question = {"type": "choice", "name": "first", "choices": names, "template": '["{slot}", "'}
-    (tmp_path / "q.json").write_text(json.dumps([question]))
-    lines = [
-        {"prompt": f"Sort the list:\n{json.dumps([names[k] for k in order])}", "truth": {"first": truth}}
-        for order, truth in (((0, 1, 2), "Emma"), ((2, 1, 0), "Emma"), ((0, 2, 1), "Kai"))
-    ]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    command = [
-        sys.executable,
-        "run.py",
-        "task=decide",
-        f"prompts={tmp_path}/p.jsonl",
-        f"task.questions={tmp_path}/q.json",
-    ]
-    place = [f"output={tmp_path}", "name=out"]
-    done = subprocess.run([*command, *place], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "first: 3 labelled, accuracy 0.667" in done.stdout and "3 answers, forwards 1, rows 3" in done.stdout
-    rows = [json.loads(line) for line in (tmp_path / "out" / "decisions.jsonl").read_text().splitlines()]
-    assert [row["answers"][0]["choice"] for row in rows] == ["Emma"] * 3
-    refused = subprocess.run(
-        [*command, f"output={tmp_path}", "task.calibrate=true"], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert refused.returncode == 2 and "needs at least 20" in " ".join(refused.stderr.split())
+    files.write(question, [(f"Sort the list:\n{json.dumps([names[k] for k in order])}", one) for order, one in orders])
+    code, out, err = files.run("name=out")
+    assert code == 0, err
+    assert "first: 3 labelled, accuracy 0.667" in out and "3 answers, forwards 1, rows 3" in out
+    assert [answer["choice"] for answer in files.answers("out")] == ["Emma"] * 3
+    code, _, err = files.run("task.calibrate=true")
+    assert code == 2 and "needs at least 20" in err
+
+
+POOL = (
+    "Bahu",
+    "Boochut",
+    "Briceex",
+    "Ceabeet",
+    "Chaiyur",
+    "Cheeng",
+    "Clacoo",
+    "Cobairt",
+    "Dije",
+    "Drelu",
+    "Drix",
+    "Deal",
+)
+
+
+def test_a_fitted_temperature_is_read_by_the_command_by_python_and_by_the_server(files: Files) -> None:
+    """Spelt names, a fifth of which are wrong. Scores stay, probabilities are theirs at the temperature."""
+    rng = Random(1)
+    lists = [rng.sample(POOL, 5) for _ in range(150)]
+    question = {"type": "choice", "name": "first", "choices": list(POOL), "template": '["{slot}", "'}
+    cheap = "task.estimator=marginal"  # a canvas for each question
+    files.write(question, [(f"Sort the list:\n{json.dumps(names)}", min(names)) for names in lists])
+    code, out, err = files.run(cheap, "task.calibrate=true", "name=fit")
+    assert code == 0, err
+    kept = str(files.folder / "fit" / "calibration.json")
+    content = json.loads(Path(kept).read_text())
+    fit = content["types"]["choice"]
+    assert content["model"] == "mini-llada" and fit["items"] == 150 and 1 < fit["temperature"] < 10
+    assert fit["nll_after"] < fit["nll_before"] and f"choice: T {fit['temperature']:.2f} from 150 answers" in out
+
+    code, out, err = files.run(cheap, f"model.calibration={kept}", "name=again")
+    assert code == 0 and f"T {fit['temperature']:.2f}" in out, err
+    answer, before = files.answers("again")[0], files.answers("fit")[0]
+    assert answer["diffusion"]["calibrated"] and answer["diffusion"]["temperature"] == fit["temperature"]
+    assert not before["diffusion"]["calibrated"] and answer["choice"] == before["choice"]
+    cold = [one["probability"] for one in before["probabilities"]]
+    warm = softmax([log(p) for p in cold], fit["temperature"])
+    assert [one["probability"] for one in answer["probabilities"]] == pytest.approx(warm, abs=1e-9)
+
+    state = f"Sort the list:\n{json.dumps(lists[0])}"
+    asked = Choice(POOL, template='["{slot}", "')
+    python = Decoder(load("mini-llada")).decide(state, first=asked, estimator="marginal", calibration=kept)
+    assert python["first"].calibrated
+    assert list(python["first"].probabilities.values()) == pytest.approx(warm, abs=1e-5)
+
+    config: Any = OmegaConf.to_container(composed(["task=serve", f"model.calibration={kept}"]), resolve=True)
+    service = service_of(config, plan_of(config), ServeSettings(port=0))
+    assert service.defaults.calibration == {"choice": fit["temperature"]}
+    body: dict[str, Any] = {"input": state, "questions": [{**question, "choices": [{"value": name} for name in POOL]}]}
+    template = {"template": body["questions"][0].pop("template"), "estimator": "marginal"}
+    with live(service.defaults.model, defaults=service.defaults) as server, server.client() as client:
+        told, own = (
+            client.post("/v1/decisions", json={**body, "diffusion": {**template, **more}}).json()["answers"][0]
+            for more in ({}, {"temperature": 1.0})
+        )
+    assert told["diffusion"]["calibrated"] and not own["diffusion"]["calibrated"]
+    assert [one["probability"] for one in told["probabilities"]] == pytest.approx(warm, abs=1e-5)
+    assert [one["probability"] for one in own["probabilities"]] == pytest.approx(cold, abs=1e-5)
+
+    code, _, err = files.run("model=mini-dream", f"model.calibration={kept}")
+    assert code == 2 and "was fitted for mini-llada, and this model is mini-dream" in err
+    code, _, err = files.run("model.calibration=nowhere.json")
+    assert code == 2 and "is no file of task=decide" in err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
 from dllm.common.terminal import say
-from dllm.decisions.calibration import Labelled, fitted, quality, read_calibration, write_calibration
+from dllm.decisions.calibration import Labelled, fitted, quality, write_calibration
 from dllm.decisions.canvases import DecisionState
 from dllm.decisions.protocol import DecisionOptions
 from dllm.decisions.question_files import questions_of_file
@@ -37,7 +37,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         questions_of_file(str(task["questions"])),
         coerce("task.calibrate", task["calibrate"], "bool"),
     )
-    options = options_of_task(task, plan.prompts.name)
+    options = options_of_task(task, plan.calibration)
     lines = states_of(Path(plan.options.prompts), questions)
     decoder = plan.decoder(plan.load())
     name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
@@ -51,17 +51,16 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
                 line = {"id": str(number), **one.to_json(), **({"truth": truth} if truth else {})}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found += many
-    report_decisions(plan.prompts.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
+    report_decisions(decoder.model.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
 
 
-def options_of_task(task: dict[str, Any], model: str) -> DecisionOptions:
+def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> DecisionOptions:
     """Raises UserError for a value that no reading has."""
     values = {name: coerce(f"task.{name}", task[name], kind) for name, kind in OPTION_KINDS.items()}
-    kept = {} if task["calibration"] is None else read_calibration(str(task["calibration"]), model)
     template = task["template"]
     if template is not None and not (isinstance(template, list) and all(isinstance(one, str) for one in template)):
         raise UserError(f"task.template={template!r} must be a list of texts and names of questions.")
-    return DecisionOptions(**values, template=template, calibration=kept)
+    return DecisionOptions(**values, template=template, calibration=calibration)
 
 
 def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[DecisionState, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from dllm.constrained.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.decisions.calibration import read_calibration
 from dllm.decoder import Decoder, refuse_stop
 from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
@@ -50,6 +51,7 @@ class RunPlan:
     prompts: Prompts  # what is decoded
     path: Path  # the checkpoint's folder
     constraint: Constraint | None = None  # of every text that brings none of its own (None: such texts are free)
+    calibration: Mapping[str, float] = field(default_factory=dict)  # temperatures of decisions, by type of question
 
     @staticmethod
     def of(config: dict[str, Any]) -> RunPlan:
@@ -79,7 +81,9 @@ class RunPlan:
         runtime_of(config).check(parts, architecture, device)
         if tokenizer is None and options.stop:
             raise UserError(f"stop={options.stop} needs text, and model {prompts.name} has no tokenizer. Drop it.")
-        plan = RunPlan(config, options, parts, sampling, prompts, found.path, constraint_of(config))
+        kept = model["calibration"]
+        calibration = {} if kept is None else read_calibration(kept, found.name)
+        plan = RunPlan(config, options, parts, sampling, prompts, found.path, constraint_of(config), calibration)
         if plan.constraint is not None:
             plan.check_constraint()
         return plan

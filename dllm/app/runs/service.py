@@ -7,13 +7,12 @@ import os
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
 from dllm.common.terminal import VisibleLog
 from dllm.errors import UserError
-from dllm.models.bundle import shipped_models
+from dllm.models.bundle import called, shipped_models
 
 if TYPE_CHECKING:
     from dllm.serve.app import Service
@@ -60,6 +59,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         fits=config["gen_length"] is None,
         aliases=settings.names[1:],
         chat_template_kwargs=plan.prompts.chat_template_kwargs,
+        calibration=plan.calibration,
     )
     defaults.check()
     threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
@@ -84,9 +84,7 @@ def served_names(config: Mapping[str, Any], given: Collection[str], names: Seque
     if names:
         return tuple(names)
     by_folder = "model.path" in given and "model" not in given
-    return (
-        (Path(str(config["model"]["path"])).expanduser().resolve().name,) if by_folder else (config["model"]["name"],)
-    )
+    return (called(str(config["model"]["path"])),) if by_folder else (config["model"]["name"],)
 
 
 def url_of(host: str, port: int) -> str:
