@@ -25,6 +25,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import NARROW, Footprint
+from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
@@ -170,7 +171,7 @@ def _tokens(
     """Tokenizer and ids, the config with its ids filled in, and their problems."""
     tokenizer = None
     try:
-        tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
+        tokenizer = tokenizer_at(folder)
         config, ids = resolve_ids(config, tokenizer, mask_id)
     except UserError as error:
         return tokenizer, None, config, [str(error)]

@@ -19,6 +19,8 @@ from dllm.kernels.packed import can_pack
 from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
+from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
+from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.names import published_shapes
@@ -64,8 +66,10 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     name, known, folder = str(path), shipped_models(), Path(path).expanduser()
     if name in known:
         return CHECKPOINTS / name
-    if folder.is_dir():
+    if folder.is_dir() or is_gguf(folder):
         return folder
+    if folder.suffix.lower() == GGUF_SUFFIX:
+        raise UserError(f"model.path={name!r} is no file here. Download it, and give its path.")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(
             f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
@@ -233,7 +237,7 @@ def describe(path: str | Path, mask_id: int | None = None, attention_block: int 
     """
     folder = locate(path, weights=False)
     config = read_model_config(folder, attention_block)
-    tokenizer = Tokenizer.from_folder(folder) if Tokenizer.present(folder) else None
+    tokenizer = tokenizer_at(folder)
     config, ids = resolve_ids(config, tokenizer, mask_id)
     return Description(folder, config, tokenizer, ids, called(path))
 

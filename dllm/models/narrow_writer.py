@@ -27,6 +27,8 @@ from dllm.models.config import ModelConfig
 from dllm.models.files import CONVERSION, INDEX, read_json
 from dllm.models.footprint import Footprint, gib
 from dllm.models.fused import fuse_products
+from dllm.models.gguf_file import is_gguf, read_gguf
+from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.load_progress import Watch
 from dllm.models.narrow_folder import STORED_TYPES, changed_files, index_text, tensors_of
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, STORED_VERSION
@@ -112,7 +114,8 @@ def _finish(prefix: str, part: nn.Module, names: Mapping[str, str], kind: str, d
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:
     """Names, sizes and times of a folder's files: what a conversion that goes on must find unchanged."""
-    files = sorted(file for file in folder.iterdir() if file.is_file())
+    there = read_gguf(folder).files if is_gguf(folder) else folder.iterdir()
+    files = sorted(file for file in there if file.is_file())
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
@@ -126,8 +129,11 @@ def _refuse_full_disk(folder: Path, wanted: int) -> None:
 
 
 def _complete(source: Path, done: Conversion, config: Mapping[str, object]) -> None:
-    for file in _beside(source):
-        shutil.copyfile(file, done.folder / file.name)
+    if not is_gguf(source):
+        for file in _beside(source):
+            shutil.copyfile(file, done.folder / file.name)
+    elif (tokenizer := tokenizer_at(source)) is not None:
+        tokenizer.save(done.folder)
     write_whole(done.folder / INDEX, index_text(done.places, done.files, done.total))
     write_whole(done.folder / "config.json", json.dumps(config, indent=1) + "\n")
     (done.folder / CONVERSION).unlink()

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dllm.models.config import ModelConfig
-from dllm.models.files import Contents, Stored, read_contents
+from dllm.models.files import FLOATS, Contents, Stored, read_contents
+from dllm.models.gguf_config import gguf_contents
+from dllm.models.gguf_file import is_gguf, read_gguf
 from dllm.models.grouped_packing import with_packed
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:
     """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
     other."""
+    if is_gguf(folder):
+        return gguf_contents(read_gguf(folder), config)
     found = read_contents(folder)
     return found if config.packed is None else with_packed(found, config.packed)
 
@@ -21,7 +25,7 @@ def contents_of(folder: Path, config: ModelConfig) -> Contents:
 def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
     """A sentence about matrices that come in few bits and what becomes of them; empty: there are none. kind: a dtype,
     or one of ``model.quantize``. kept: matrices that keep their steps."""
-    packed = Counter(one.dtype for one in stored.values() if one.packing is not None)
+    packed = Counter(one.dtype for one in stored.values() if one.packing is not None and one.dtype not in FLOATS)
     if not packed:
         return ""
     said = ", ".join(f"{count} matrices as {name}" for name, count in packed.most_common())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,18 +58,48 @@ class Tokenizer:
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
         encode_text(backend, PROBE)
+        return Tokenizer._of(backend, settings, _template(folder, settings), _generation_eos(folder))
+
+    @staticmethod
+    def assembled(
+        backend: Backend, special_tokens: Mapping[str, str], template: Any, ends: Sequence[int], file: Path
+    ) -> Tokenizer:  # fmt: skip
+        """From its parts. special_tokens: text by key. ends: ids that end an answer. file: what they come from. Raises
+        UserError for a template that is none, and a vocabulary that lacks bytes."""
+        if template is not None and not isinstance(template, str):
+            raise broken(f"{file} holds a chat_template that is no text")
+        if template is not None:
+            _check_template(template, file)
+        backend.no_truncation()
+        backend.no_padding()
+        encode_text(backend, PROBE)
+        settings = {**read_keys(token_tables.TOKENIZER, {}, ""), **special_tokens}
+        return Tokenizer._of(backend, settings, template, ends)
+
+    @staticmethod
+    def _of(
+        backend: Backend, settings: Mapping[str, Any], template: str | None, more_ends: Sequence[int]
+    ) -> Tokenizer:  # fmt: skip
         special_tokens, known = _special_tokens(settings), backend.get_vocab()
         marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
         mask = next((known[text] for text in (*marked, *MASK_TOKENS) if text in known), None)
-        ends = tuple(dict.fromkeys([known[text] for text in STOP_TOKENS if text in known] + _generation_eos(folder)))
+        ends = tuple(dict.fromkeys([*(known[text] for text in STOP_TOKENS if text in known), *more_ends]))
         special_ids = _special_ids(backend, known, special_tokens, settings)
         named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
         return Tokenizer(
-            backend=backend, special_tokens=special_tokens, template=_template(folder, settings), mask_id=mask,
+            backend=backend, special_tokens=special_tokens, template=template, mask_id=mask,
             eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
             size=max(known.values(), default=-1) + 1,
         )  # fmt: skip
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, from which ``from_folder`` reads the same."""
+        self.backend.save(str(folder / "tokenizer.json"))
+        template = {} if self.template is None else {"chat_template": self.template}
+        text = json.dumps({**self.special_tokens, **template}, indent=1)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.stop_ids)}) + "\n")
 
     def __len__(self) -> int:
         return self.size

@@ -28,6 +28,8 @@ from dllm.models.files import CONVERSION, SINGLE, Stored, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
+from dllm.models.gguf_config import gguf_config
+from dllm.models.gguf_file import is_gguf, read_gguf
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
@@ -40,8 +42,10 @@ _PARTS = ("embed", "layers", "norm", "lm_head")  # of every network
 
 
 def read_model_config(folder: Path, attention_block: int | None = None) -> ModelConfig:
-    """The folder's ``config.json``. attention_block: see ``ModelConfig.with_attention_block``. Raises UserError when it
-    is missing, broken or of an unknown family."""
+    """The folder's ``config.json``, or what a GGUF file says in its place. attention_block: see
+    ``ModelConfig.with_attention_block``. Raises UserError when it is missing, broken or of an unknown family."""
+    if is_gguf(folder):
+        return gguf_config(read_gguf(folder)).with_attention_block(attention_block)
     file = folder / "config.json"
     if (folder / CONVERSION).is_file():
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")

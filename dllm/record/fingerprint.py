@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dllm.common.digest import sha256_of
+from dllm.models.gguf_file import is_gguf, read_gguf
 
 HASHED_SUFFIXES = (".json", ".safetensors", ".jinja", ".txt")
 LARGE_BYTES = 64 << 20  # smaller files are hashed at every call, in 0.05 s
@@ -26,7 +27,11 @@ def fingerprint(checkpoint: Path) -> str:
     """
     if is_download(checkpoint):
         return checkpoint.name
-    files = sorted(file for file in checkpoint.iterdir() if file.suffix in HASHED_SUFFIXES)
+    files = [checkpoint]
+    if checkpoint.is_dir():
+        files = sorted(file for file in checkpoint.iterdir() if file.suffix in HASHED_SUFFIXES)
+    elif is_gguf(checkpoint):
+        files = list(read_gguf(checkpoint).files)
     with ThreadPoolExecutor() as pool:
         found = "".join(f"{file.name} {value}\n" for file, value in zip(files, pool.map(file_hash, files), strict=True))
     return hashlib.sha256(found.encode()).hexdigest()[:16]

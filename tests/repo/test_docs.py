@@ -28,6 +28,7 @@ from dllm.compose.parts import build_part, choices, composed
 from dllm.samplers.base import Sampler
 from dllm.tasks.base import Task
 from experiments.pages.methods import section
+from tests.support.gguf_files import mini_gguf
 from tests.support.tiny import MODELS, make_tiny
 
 ROOT = Path(__file__).parents[2]
@@ -249,6 +250,8 @@ def test_the_commands_of_a_page_run(
     monkeypatch.chdir(tmp_path)
     for name in ("mine.jsonl", "FILE"):
         (tmp_path / name).write_text(LINE)
+    if any("model.path=FILE.gguf" in words for words in runnable(page)):
+        mini_gguf(tmp_path / "FILE.gguf")
     for words in runnable(page):
         given = settled(words, tiny)
         monkeypatch.setattr(sys, "argv", given[1:] if given[1] == "run.py" else given[2:])

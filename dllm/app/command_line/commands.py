@@ -15,6 +15,7 @@ from pathlib import Path
 from dllm.app.command_line.brought import of_model
 from dllm.compose.parts import choices, options_of_choices
 from dllm.errors import UserError, nearest
+from dllm.models.gguf_file import is_gguf
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 
@@ -106,9 +107,9 @@ def _model(name: str, word: str) -> list[str]:
         return [f"model={word.casefold()}"]
     if word.casefold() in hubs:
         return [f"model={hubs[word.casefold()]}"]
-    if Path(word).expanduser().is_dir():
+    if Path(word).expanduser().is_dir() or is_gguf(Path(word).expanduser()):
         return [f"model.path={word}"]
-    way_out = f"Name a folder, or one of {', '.join(choices('model'))}"
+    way_out = f"Name a folder, a .gguf file, or one of {', '.join(choices('model'))}"
     said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
     near = of_model(word) or ""
     hint = f" Did you mean {near.removeprefix('write model=')!r}?" if near else nearest(word, choices("model"))

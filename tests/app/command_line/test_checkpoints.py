@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 
+from dllm.app.command_line.commands import with_command
 from dllm.errors import warn_once
+from dllm.models.bundle import locate
 from tests.app.command_line.conftest import Run
+from tests.support.gguf_files import mini_gguf
 from tests.support.tiny import MODELS, make_tiny
 
 pytestmark = pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")  # pyproject.toml ignores them elsewhere
@@ -27,11 +32,13 @@ def edited(folder: Path, source: str, gone: tuple[str, ...] = (), **changes: Any
     return folder
 
 
-def answer(run: Run, model: Path) -> dict[str, Any]:
+def answer(run: Run, model: Path, *asked: str) -> dict[str, Any]:
     """What a prompt gives: the line of its results, without times."""
     warn_once.cache_clear()
     runs = model.parent / "runs"
-    outcome = run("prompt=w1 w2", "sampler=static", "sampling.temperature=0.5", f"output={runs}", model=model)
+    outcome = run(
+        *(asked or ("prompt=w1 w2", "sampler=static", "sampling.temperature=0.5")), f"output={runs}", model=model
+    )
     assert outcome.code == 0, outcome.err
     (line,) = runs.glob("*/results.jsonl")
     row = json.loads(line.read_text())
@@ -93,3 +100,33 @@ def test_a_dream_folder_under_lladas_name_gets_a_line(run: Run, tmp_path: Path) 
         warn_once.cache_clear()
         assert outcome.code == 0 and outcome.err.count("Warning:") == 1
         assert "holds a checkpoint of DreamModel, and model=llada-8b-instruct names one of LLaDAModelLM" in outcome.err
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0"])
+def test_a_gguf_file_answers_as_its_folder(run: Run, tmp_path: Path, kind: str) -> None:
+    """Checked and decoded by the short command, too."""
+    file = mini_gguf(tmp_path / "x" / "mini.gguf", Kind[kind])
+    (tmp_path / "y").mkdir()
+    folder = Path(shutil.copytree(locate("mini-llada"), tmp_path / "y" / "mini"))
+    asked = ("prompt=Copy the list:\\n[1, 2]", "gen_length=16")
+    found, expected = (answer(run, model, *asked) for model in (file, folder))
+    assert found["text"] == expected["text"] and found["nfe"] == expected["nfe"]
+    assert ("30 matrices as Q8_0: they are widened to float32" in found["err"]) == (kind == "Q8_0")
+    assert run("task=check", f"model.path={file}").code == 0
+    assert with_command(["check", str(file)])[-1] == f"model.path={file}"
+    assert f"model.path={file}" in with_command(["run", str(file), "Hi"])
+
+
+def test_a_gguf_file_that_is_no_model_of_ours_is_refused(run: Run, tmp_path: Path) -> None:
+    file = mini_gguf(tmp_path / "mini.gguf")
+    sound = file.read_bytes()
+    for data, sentence in (
+        (sound[: len(sound) // 2], "the file is cut off. Finish the download."),
+        (sound.replace(b"llada", b"llama"), "read from GGUF are llada, llada-moe, dream"),
+        (b"no model", "does not begin as a GGUF file does"),
+    ):
+        file.write_bytes(data)
+        outcome = run("prompt=w1", model=file)
+        assert outcome.code == 2 and outcome.err.startswith("Error: ") and sentence in outcome.err
+        assert not outcome.folder.exists() or not list(outcome.folder.iterdir())
+        assert run("task=check", f"model.path={file}").code == 1

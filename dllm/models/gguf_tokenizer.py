@@ -1,0 +1,106 @@
+"""The tokenizer and chat template that a GGUF file holds.
+
+Tokens, merges and a word for how text is cut before it is merged (``tokenizer.ggml.pre``), whose expressions stand here
+as the published tokenizers have them; or, where a converter added it, the whole ``tokenizer.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from dllm.errors import UserError
+from dllm.models.files import broken
+from dllm.models.gguf_file import GgufFile, is_gguf, read_gguf
+from dllm.models.keys import shown
+from dllm.models.tokenizer import QWEN2_SPLIT, Tokenizer
+
+_LING_SPLIT = (  # Ling's, which LLaDA's, LLaDA-MoE's and LLaDA2's are
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_GPT4_SPLIT = QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")  # Llama 3's, too
+_GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+SPLITS = {
+    "bailingmoe": _LING_SPLIT, "bailingmoe2": _LING_SPLIT, "llada-moe": _LING_SPLIT, "qwen2": QWEN2_SPLIT,
+    "llama-bpe": _GPT4_SPLIT, "llama3": _GPT4_SPLIT, "gpt-2": _GPT2_SPLIT,
+}  # fmt: skip
+_COMPOSED = ("qwen2",)  # texts are brought into NFC first
+_MERGES_LAST = ("llama-bpe", "llama3")  # a whole word that is a token is one, whatever merges make of it
+_CONTROL, _OWN, _UNUSED = 3, 4, 5  # kinds of tokens: special, added by a user, no token at all
+_SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls",
+            "mask": "mask"}  # fmt: skip  # sic: GGUF's word, and ours
+
+
+def tokenizer_at(path: Path) -> Tokenizer | None:
+    """The tokenizer of a checkpoint's folder, or of a GGUF file: its own, else that of files beside it. None: there is
+    none. Raises UserError for one that cannot be read."""
+    if not is_gguf(path):
+        return Tokenizer.from_folder(path) if Tokenizer.present(path) else None
+    file = read_gguf(path)
+    way_out = (
+        f"Put the model's tokenizer.json and tokenizer_config.json into {path.parent}, or give prompts as token ids"
+    )
+    try:
+        backend = _backend(file.metadata, path)
+    except UserError as error:
+        if Tokenizer.present(path.parent):
+            return Tokenizer.from_folder(path.parent)
+        raise UserError(f"{str(error).rstrip('.')}. {way_out}.") from error
+    if backend is not None:
+        return _assembled(backend, file, path)
+    return Tokenizer.from_folder(path.parent) if Tokenizer.present(path.parent) else None
+
+
+def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
+    ids = {ours: file.metadata.get(f"tokenizer.ggml.{theirs}_token_id") for theirs, ours in _SPECIAL.items()}
+    special = {f"{name}_token": text for name, number in ids.items()
+               if isinstance(number, int) and (text := backend.id_to_token(number)) is not None}  # fmt: skip
+    ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    known = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
+    return Tokenizer.assembled(backend, special, file.metadata.get("tokenizer.chat_template"), known, path)
+
+
+def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
+    """None: the file has no vocabulary."""
+    whole, kind = metadata.get("tokenizer.huggingface.json"), metadata.get("tokenizer.ggml.model")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if isinstance(whole, str) and whole:
+        try:
+            return Backend.from_str(whole)
+        except Exception as error:
+            raise broken(f"{path}: its tokenizer.huggingface.json cannot be read ({error})") from error
+    if kind in (None, "none", "no_vocab") or not tokens:
+        return None
+    if kind != "gpt2":
+        raise UserError(f"{path} has a vocabulary of the kind {shown(kind)}, and only byte-level BPE (gpt2) is read.")
+    if (cut := metadata.get("tokenizer.ggml.pre")) not in SPLITS:
+        raise UserError(f"{path} has tokenizer.ggml.pre={shown(cut)}, and known ones are {', '.join(SPLITS)}.")
+    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    merges = [tuple(merge.split(" ")) for merge in metadata.get("tokenizer.ggml.merges") or ()]
+    if len(kinds) != len(tokens) or not merges or any(len(merge) != 2 for merge in merges):
+        raise broken(f"{path}: tokens, token types and merges of its vocabulary do not fit each other")
+    return _byte_level(dict(zip(tokens, kinds, strict=True)), tokens, merges, str(cut), path)
+
+
+def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], cut: str, path: Path) -> Backend:
+    vocabulary = {text: number for number, text in enumerate(tokens) if kinds[text] != _UNUSED}
+    try:
+        backend = Backend(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut in _MERGES_LAST))
+    except Exception as error:
+        raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
+    if cut in _COMPOSED:
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(SPLITS[cut]), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])  # fmt: skip
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([
+        AddedToken(text, special=kinds[text] == _CONTROL, normalized=False)
+        for text in vocabulary if kinds[text] in (_CONTROL, _OWN)
+    ])  # fmt: skip
+    return backend
