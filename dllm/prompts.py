@@ -158,6 +158,10 @@ class Prompts:
         """What each token adds to ``text(tokens)``: joined, they are that text's UTF-8."""
         return [b""] * len(tokens) if self.tokenizer is None else self.tokenizer.pieces(tokens)
 
+    def token_bytes(self, token: int) -> bytes:
+        """What a token writes by itself, where it is a part of a character, too; special tokens write nothing."""
+        return b"" if self.tokenizer is None else self.tokenizer.token_bytes(token)
+
     def words(self, tokens: Sequence[int]) -> list[str]:
         """The text of each token by itself: special tokens by name, ``<id>`` if the model has no tokenizer."""
         for token in set(tokens).difference(self.known):

@@ -23,6 +23,9 @@ class Reproposer(Protocol):
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
         """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
 
+    def log_probabilities(self, row: Tensor, column: Tensor) -> Tensor:
+        """Log-probabilities [k, V] in nats, float64, of the distribution that confidences come from."""
+
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
 

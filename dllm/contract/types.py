@@ -92,7 +92,8 @@ class Scores:
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None  # None: no part asked for them; papers: logits
     lookup: Lookup | None = None  # None: no part asked for it
-    repropose: Reproposer | None = None  # proposals anew among fewer tokens (None: no row is under a constraint)
+    # proposals anew among fewer tokens, and all logits (None: no row is under a constraint, and nobody asked for them)
+    repropose: Reproposer | None = None
     attention: AttentionWeights | None = None  # None: no part asked for it; papers: attention map
     # [N, L] numbers of the drafts that lay in the forward, from 1, 0 elsewhere (None: there were none); papers: draft
     # tokens

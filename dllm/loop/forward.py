@@ -89,6 +89,7 @@ class Forward:
     needs: tuple[Need, ...]  # what sampler, blocks, end-of-text policy and cache want to know of a forward
     shrinks: bool  # the end-of-text policy may shorten answers
     network: Network  # what runs the model: itself, or its recordings
+    offers: bool = False  # its logits may be read until the next turn, also where no row is under a constraint
 
     @staticmethod
     def of(model: Transformer, ids: Ids, parts: Parts, network: Network | None = None) -> Forward:
@@ -148,7 +149,7 @@ class Forward:
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
         probe = None if asked is None else AttentionCapture.of(asked, self.model.config, canvas, blocks)
         forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
-        scores = self._score(canvas, blocks, plan, hidden, wanted, not rows.constraints.free)
+        scores = self._score(canvas, blocks, plan, hidden, wanted, self.offers or not rows.constraints.free)
         drafts = None if plan.beside is None else plan.beside.drafts
         scores = replace(scores, attention=attention, drafts=drafts)
         cost = rows.session.cost(forward, scores.scored.sum(1))
@@ -168,12 +169,12 @@ class Forward:
         plan: ForwardPlan,
         hidden: HiddenStates,
         wanted: Tensor,
-        constrained: bool,
+        offers: bool,
     ) -> Scores:
         scored, columns, at = self._columns(canvas, blocks, plan, hidden, wanted)
         read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
         again = None
-        if constrained:
+        if offers:
             vocab = self.model.config.vocab
             again = LogitReproposer(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
         statistics = scatter_columns(read.statistics, columns, length)

@@ -182,6 +182,12 @@ class LogitReproposer(Rowwise):
         at = (self.columns[row] == column[:, None]).long().argmax(1)
         return self.proposer.ban(self.find(self.source[row, at]))
 
+    def log_probabilities(self, row: Tensor, column: Tensor) -> Tensor:
+        logits = self.logits(row, column)
+        if self.proposer.sampling.tempered:
+            logits = self.proposer.filter_logits(logits, self.canvas.temperature[row, None])
+        return logits.double().log_softmax(-1)
+
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         fitting = logits.masked_fill(~allowed, -torch.inf)
         if self.proposer.sampling.plain:

@@ -100,7 +100,7 @@ class RecordedTurns:
     def __call__(self, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
         self.parts = self.parts or parts
         assert self.parts == parts, "one setting"
-        if not rows.constraints.free:  # the host takes part in their turns
+        if forward.offers or not rows.constraints.free:  # the host takes part in their turns
             return take_turn(rows, forward, parts)
         rows = rows.bounded()
         for pool in self.pools.attach_buffers(rows.session):

@@ -56,6 +56,10 @@ class Runner:
         proposer = replace(proposer, wanted=proposer.wanted | {"entropy"})
         return replace(self, forward=replace(self.forward, proposer=proposer))
 
+    def offering(self) -> Runner:
+        """The same with logits that may be read until the next turn."""
+        return replace(self, forward=replace(self.forward, offers=True))
+
     @torch.inference_mode()
     def start(
         self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1, parts: Parts | None = None

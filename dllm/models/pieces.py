@@ -14,6 +14,7 @@ from os.path import commonprefix
 from tokenizers import Tokenizer as Backend
 
 HEX_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte, as SentencePiece spells it
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # a blank, as SentencePiece spells it
 MOST_IDS = 16  # ids that may make up a character together
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands in a text for bytes that are no character
 
@@ -24,6 +25,18 @@ def pieces_of(backend: Backend, ids: Sequence[int]) -> list[bytes]:
     text = str(backend.decode(list(ids), skip_special_tokens=False))
     spellings = [backend.id_to_token(number) or "" for number in ids]
     return _byte_level(spellings, text) or _by_prefixes(backend, ids, spellings, text)
+
+
+def alone(backend: Backend, number: int) -> bytes:
+    """The bytes of one id by itself: also where they are no character, and with the space that decoders leave out in
+    front of a text."""
+    text, spelling = str(backend.decode([number], skip_special_tokens=False)), backend.id_to_token(number) or ""
+    if _byte_level([spelling], text) is not None:
+        return written(spelling)
+    if HEX_BYTE.fullmatch(spelling):
+        return bytes.fromhex(spelling[3:5])
+    spaced = spelling.replace(SPACE, " ")
+    return (spaced if spaced.strip() == text.strip() else text).encode()
 
 
 def _byte_level(spellings: Sequence[str], text: str) -> list[bytes] | None:

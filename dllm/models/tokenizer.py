@@ -19,7 +19,7 @@ from dllm.models.chat_template import compile_template, names_read, parse_templa
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
-from dllm.models.pieces import pieces_of
+from dllm.models.pieces import alone, pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
@@ -184,6 +184,10 @@ class Tokenizer:
         """What each id adds to ``decode(ids)``: joined, they are that text's UTF-8. Special ids add nothing."""
         kept = iter(pieces_of(self.backend, [number for number in ids if number not in self.special_ids]))
         return [b"" if number in self.special_ids else next(kept) for number in ids]
+
+    def token_bytes(self, number: int) -> bytes:
+        """The bytes of one id by itself. Special ids have none."""
+        return b"" if number in self.special_ids else alone(self.backend, number)
 
 
 def _settings(folder: Path) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Scored:
     piece: bytes  # what it adds to the reply's text
     name: str  # what it is called where there is no tokenizer, and so no text
     logprob: float  # at its commit, nats
+    others: tuple[Scored, ...] = ()  # the tokens that were likeliest there, if they are asked for
 
 
 @dataclass(frozen=True)
@@ -194,20 +195,27 @@ class Decoding:
         """The reply's tokens, whose pieces make up its text: of an infilling with its head, without its ends of text;
         before a stop string that begins inside a token, with the part of that token."""
         result: Result = done.result
-        entries = list(zip(result.canvas, done.logprobs, strict=True))
+        others = done.likeliest or [[]] * len(result.canvas)
+        entries = list(zip(result.canvas, done.logprobs, others, strict=True))
         if text.head is not None:
-            entries = [(token, nan) for token in text.head] + [one for one in entries if one[0] not in self.ends]
+            entries = [(token, nan, []) for token in text.head] + [one for one in entries if one[0] not in self.ends]
         else:
             entries = entries[: len(result.tokens)]
-        tokens, left = [token for token, _ in entries], len(ending.text.encode())
+        tokens, left = [token for token, _, _ in entries], len(ending.text.encode())
         found: list[Scored] = []
-        for (token, p), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
+        for (token, p, pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
             if left <= 0 and len(found) >= len(ending.tokens):
                 break
             name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
-            found.append(Scored(piece[: max(left, 0)], name, p if isfinite(p) else UNKNOWN))
+            beside = tuple(self._alone(*pair) for pair in pairs)
+            found.append(Scored(piece[: max(left, 0)], name, p if isfinite(p) else UNKNOWN, beside))
             left -= len(piece)
         return found
+
+    def _alone(self, token: int, p: float) -> Scored:
+        """A token that might have stood in a place, by itself: special ones by name."""
+        piece = self.prompts.token_bytes(token)
+        return Scored(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
 
 
 def too_late(seconds: float) -> ApiError:

@@ -15,10 +15,11 @@ from dllm.words.meaning import meaning
 KINDS = {
     "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
     "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str", "parallel_tool_calls": "bool",
+    "top_logprobs": "int",
 }  # fmt: skip
 # Fields of OpenAI's, vLLM's and llama.cpp's without effect here, and the values that ask for none.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,), "frequency_penalty": (0,), "top_logprobs": (0,), "echo": (False,), "suffix": ("",),
+    "presence_penalty": (0,), "frequency_penalty": (0,), "echo": (False,), "suffix": ("",),
     "best_of": (1,), "store": (False,), "logit_bias": ({},), "service_tier": ("auto", "default"),
     "modalities": (["text"],), "reasoning_effort": ("none",), "verbosity": ("medium",), "prediction": ({},),
     "audio": ({},), "web_search_options": ({},), "functions": ([],), "function_call": ("none",),
@@ -42,13 +43,14 @@ REASONS = {
 WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
 # vLLM's and llama.cpp's words for a form, which response_format says here.
-FORMS = ("guided_json", "guided_regex", "guided_choice", "json_schema")
+FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
 DIFFUSION = (
     "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "constraint",
     "snapshots", "trace",
 )  # fmt: skip
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
+MAX_LIKELIEST = 20  # tokens that log-probabilities tell of a position
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
 
@@ -121,15 +123,20 @@ def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
         return bool(coerce(name, fields.get(key, False), "bool"))
 
 
-def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> bool:
-    """Whether log-probabilities are asked for: by true in chat, by 0 (those of no other tokens) in completions."""
-    value = fields.get("logprobs", False)
-    if isinstance(value, bool):
-        return value
-    if chat or not is_whole(value) or value:
-        rule = "true or false" if chat else "0, true or false: those of other tokens are not served"
+def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> tuple[bool, int]:
+    """Whether log-probabilities are asked for, and of how many of the likeliest tokens: in chat by true and
+    ``top_logprobs``, in completions by that number. Raises ApiError."""
+    value, name = fields.get("logprobs", False), "top_logprobs" if chat else "logprobs"
+    if not isinstance(value, bool) and (chat or not is_whole(value)):
+        rule = "true or false" if chat else f"a number up to {MAX_LIKELIEST}, true or false"
         raise ApiError(400, f"logprobs={value!r} must be {rule}.", "logprobs")
-    return True
+    asked = value if isinstance(value, bool) else True
+    count = fields.get("top_logprobs", 0) if chat or isinstance(value, bool) else value
+    if not 0 <= count <= MAX_LIKELIEST:
+        raise ApiError(400, f"{name}={count} must lie in [0, {MAX_LIKELIEST}].", name)
+    if count and not asked:
+        raise ApiError(400, f"top_logprobs={count} goes with logprobs=true. Add it.", "top_logprobs")
+    return asked, count
 
 
 def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
+from dllm.record.likeliest import Likeliest
 from dllm.record.results import Result
 
 
@@ -34,6 +35,7 @@ class Job:
     follow: bool = True  # its progress is told, which costs a copy from the device in every turn
     snapshots: bool = False  # its progress has the model's guesses
     trace: bool = False  # its result has a trace
+    likeliest: int = 0  # so many of the likeliest tokens are told of each position
     ident: str = ""  # of its request, in the log
 
 
@@ -60,6 +62,9 @@ class Done:
     logprobs: list[float]  # of every token of ``result.canvas`` at its commit, nats; nan: not known
     waited: float  # seconds from its submission to its first turn
     turns: int  # turns of the loop that it was in, idle ones included
+    # of every token of ``result.canvas`` those that its forward found likeliest; empty where it was not asked for, and
+    # an entry is empty where no forward decided the token
+    likeliest: list[Likeliest] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

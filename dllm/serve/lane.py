@@ -13,6 +13,8 @@ from dllm.loop.runner import Runner
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
+from dllm.record.likeliest import Likeliest, likeliest
+from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.serve.jobs import Event, Job, Progress
 from dllm.serve.progress import progress_of
@@ -34,6 +36,8 @@ class Entry:
     stuck: str = ""  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began anew is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
+    # by column and forward the tokens that were likeliest there, where it wrote
+    likeliest: dict[tuple[int, int], Likeliest] = field(default_factory=dict)
 
     @property
     def columns(self) -> int:
@@ -43,14 +47,29 @@ class Entry:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for jobs that may share a lane."""
-        return (self.job.chosen.key, self.job.trace, self.number if self.alone else None)
+        offers = self.job.likeliest > 0
+        return (self.job.chosen.key, self.job.trace, offers, self.number if self.alone else None)
+
+    def note_likeliest(self, turn: Turn, row: int) -> None:
+        """Note what was likeliest where its row wrote, if its client asked for it."""
+        if self.job.likeliest and bool(turn.active[row]):
+            forward = int(turn.view.blocks.turn[row])
+            found = likeliest(turn, row, self.job.likeliest)
+            self.likeliest.update({(column, forward): tokens for column, tokens in found.items()})
+
+    def likeliest_of(self, result: Result) -> list[Likeliest]:
+        """Of each position of the answer, in the forward that decided it; nothing where nobody asked."""
+        begin = self.job.request.answer_start
+        places = [(begin + at, forward) for at, forward in enumerate(result.turns)]
+        return [self.likeliest.get(place, []) for place in places] if self.job.likeliest else []
 
 
 class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. service: seconds of the
     device that each of its rows has had."""
 
-    def __init__(self, runner: Runner, prompts: Prompts, trace: bool) -> None:
+    def __init__(self, runner: Runner, prompts: Prompts, trace: bool, offers: bool = False) -> None:
+        runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace
         network = runner.model.transformer
         cost = CostModel(runner.model.config, network.dtype.itemsize)
@@ -97,10 +116,11 @@ class SettingBatch:
     def finish(self, turn: Turn) -> list[Entry]:
         """Note what a turn did. Returns the jobs that it finished, whose results the collector has until the coming
         turn."""
-        self.collector.observe(turn)
         order = list(self.entries.values())
-        for entry in order:
+        for row, entry in enumerate(order):
+            entry.note_likeliest(turn, row)
             entry.turns += 1
+        self.collector.observe(turn)
         done = [order[row] for row in turn.finished]
         for entry in done:
             del self.entries[entry.number]

@@ -125,16 +125,27 @@ class Envelope:
             reason = "tool_calls"
         return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **notes}}
 
+    def _top(self, scored: Sequence[Scored]) -> list[dict[str, float]] | None:
+        """Of each token those that were likeliest in its place, as completions tell them; None: not asked for."""
+        if not any(job.likeliest for job in self.parsed.jobs):
+            return None
+        return [{token_text(other, "bytes:"): other.logprob for other in one.others} for one in scored]
+
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any]:
         """Of each token at its commit."""
         if self.parsed.chat:
-            content = [{"token": token_text(one), "logprob": one.logprob, "bytes": list(one.piece), "top_logprobs": []}
-                       for one in scored]  # fmt: skip
+            content = [{"token": token_text(one), "logprob": one.logprob, "bytes": list(one.piece),
+                        "top_logprobs": [likely(other) for other in one.others]} for one in scored]  # fmt: skip
             return {"content": content, "refusal": None}
         return {
             "tokens": [token_text(one, "bytes:") for one in scored], "token_logprobs": [one.logprob for one in scored],
-            "top_logprobs": None, "text_offset": text_offsets([one.piece for one in scored]),
+            "top_logprobs": self._top(scored), "text_offset": text_offsets([one.piece for one in scored]),
         }  # fmt: skip
+
+
+def likely(token: Scored) -> dict[str, Any]:
+    """One of the tokens that were likeliest in a place, as chat tells it."""
+    return {"token": token_text(token), "logprob": token.logprob, "bytes": list(token.piece)}
 
 
 def token_text(token: Scored, mark: str = "") -> str:

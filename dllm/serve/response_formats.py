@@ -63,7 +63,14 @@ def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str,
     name = given[0] if given else "response_format"
     if name == "response_format":
         return {**rest, **_of_llama(forms)}, {}
-    made, place = _of_vllm(name, forms[name])
+    key, value = name, forms[name]
+    if name == "structured_outputs":
+        held = object_of(name, value, ("json", "regex", "choice", "grammar"))
+        if len(held) != 1:
+            raise ApiError(400, f"{name} must hold one of json, regex, choice, grammar, and holds {len(held)}.", name)
+        ((kind, value),) = held.items()
+        key, name = f"guided_{kind}", f"{name}.{kind}"
+    made, place = _of_vllm(key, value, name)
     return {**rest, "response_format": made}, {place: name, "response_format": name}
 
 
@@ -78,11 +85,14 @@ def _of_llama(forms: Mapping[str, Any]) -> dict[str, Any]:
     return {} if form is None else {"response_format": form}
 
 
-def _of_vllm(name: str, value: Any) -> tuple[dict[str, Any], str]:
-    """The form that a field of vLLM's or llama.cpp's asks for, and what sentences call what it holds."""
-    if name == "guided_regex":
+def _of_vllm(key: str, value: Any, name: str) -> tuple[dict[str, Any], str]:
+    """The form that a field of vLLM's or llama.cpp's asks for, and what sentences call what it holds. name: of the
+    field in the request."""
+    if key == "guided_regex":
         return {"type": "regex", "pattern": value}, "response_format.pattern"
-    if name == "guided_choice":
+    if key == "guided_grammar":
+        return {"type": "grammar", "grammar": value}, "response_format.grammar"
+    if key == "guided_choice":
         return {"type": "choice", "options": value}, "response_format.options"
     if isinstance(value, str):
         try:

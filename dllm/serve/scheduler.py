@@ -234,7 +234,9 @@ class Scheduler:
             entry = self.queue.popleft()
             opening += entry.columns
             if entry.key not in self.lanes:
-                lane = SettingBatch(self.runner_of(entry.job.chosen), self.prompts, entry.job.trace)
+                lane = SettingBatch(
+                    self.runner_of(entry.job.chosen), self.prompts, entry.job.trace, entry.job.likeliest > 0
+                )
                 lane.service = min(self._services(), default=0.0)
                 self.lanes[entry.key] = lane
             self.lanes[entry.key].add(entry)
@@ -313,7 +315,8 @@ class Scheduler:
             told.ended["done"] += 1
             told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
-        return Done(result, logprobs, (entry.started or entry.submitted) - entry.submitted, entry.turns)
+        waited = (entry.started or entry.submitted) - entry.submitted
+        return Done(result, logprobs, waited, entry.turns, entry.likeliest_of(result))
 
     def _retry(self, key: object, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
@@ -360,4 +363,4 @@ class Scheduler:
 
 def again(entry: Entry, alone: bool = False) -> Entry:
     """The job as it was before its first turn."""
-    return replace(entry, turns=0, alone=alone or entry.alone)
+    return replace(entry, turns=0, alone=alone or entry.alone, likeliest={})

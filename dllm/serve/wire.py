@@ -48,7 +48,7 @@ class ParsedRequest:
     chat: bool  # of /v1/chat/completions
     stream: bool  # the reply comes piece by piece
     include_usage: bool  # the stream ends with its usage
-    logprobs: bool  # log-probabilities are asked for
+    logprobs: bool  # log-probabilities are asked for; a job says of how many tokens
     snapshots: bool  # the canvas after each turn is asked for
     trace: bool  # a trace file is asked for
     stop: tuple[str, ...]  # strings that end an answer
@@ -101,7 +101,7 @@ def _parsed(
 ) -> ParsedRequest:
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
-    logprobs, stop = wants_logprobs(fields, chat), stop_strings(fields)
+    (logprobs, likeliest), stop = wants_logprobs(fields, chat), stop_strings(fields)
     constraint = parse_constraint(fields, diffusion, stop)
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     if snapshots and not stream:
@@ -127,7 +127,7 @@ def _parsed(
 
     follow = stream or bool(stop)  # else only the end is told, which spares a copy in every turn
     return ParsedRequest(
-        jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots=snapshots, trace=trace) for one in requests),
+        jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots, trace, likeliest) for one in requests),
         model=fields.get("model", defaults.name), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,

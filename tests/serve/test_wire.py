@@ -67,6 +67,8 @@ def test_forms_have_the_spellings_of_other_servers(mini: Defaults) -> None:
     assert constraint(guided_regex="[ab]+") == constraint(response_format={"type": "regex", "pattern": "[ab]+"})
     assert constraint(guided_choice=["a"]) == constraint(response_format={"type": "choice", "options": ["a"]})
     assert constraint(guided_choice=["a"], response_format={"type": "text"}) == constraint(guided_choice=["a"])
+    for kind, value in (("choice", ["a"]), ("regex", "a+"), ("json", {"enum": ["a"]}), ("grammar", 'start: "a"')):
+        assert constraint(structured_outputs={kind: value}) == constraint(**{f"guided_{kind}": value})
 
 
 def test_null_is_not_set_wherever_it_stands(mini: Defaults) -> None:
