@@ -27,8 +27,9 @@ from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.loop.runner import Runner
-from dllm.models.bundle import Model
-from dllm.prompts import Message, Prompt, Prompts, as_list
+from dllm.mini import outside
+from dllm.models.bundle import Model, shipped_models
+from dllm.prompts import Message, Prompt, Prompts, as_list, last_text
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.decode_config import decode_settings, of_request
@@ -125,7 +126,8 @@ class Decoder:
             done[number] = result
             while at in done:
                 prompt = many[at][0]
-                yield replace(done.pop(at), prompt=prompt if isinstance(prompt, str) else "")
+                text = prompt if isinstance(prompt, str) else ""
+                yield replace(done.pop(at), prompt=text, notes=self._notes(prompt))
                 at += 1
 
     def run(
@@ -209,6 +211,13 @@ class Decoder:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
         request = self.prompts.request(prompt, seed)
         return request if request.constraint is not None else replace(request, constraint=self.constraint)
+
+    def _notes(self, prompt: Prompt) -> tuple[str, ...]:
+        """What is to be said of a prompt: that a model that comes along knows nothing like it."""
+        if self.model.name not in shipped_models() or not (text := last_text(prompt)):
+            return ()
+        sentence = outside.warning([text])
+        return () if sentence is None else (sentence,)
 
     def min_tokens(self, constraint: Constraint) -> int:
         """Tokens of the shortest text that a constraint allows. Raises UserError if it cannot be compiled."""

@@ -7,7 +7,7 @@ import torch
 from dllm.contract import Turn
 
 Likeliest = list[tuple[int, float]]  # ids and their log-probabilities in nats, the likeliest first
-CHUNK = 32  # positions at once: their log-probabilities are float64, 1 MB each at a vocabulary of 126,464
+POSITIONS_AT_ONCE = 32  # positions at once: their log-probabilities are float64, 1 MB each at a vocabulary of 126,464
 
 
 @torch.inference_mode()
@@ -19,7 +19,7 @@ def likeliest(turn: Turn, row: int, count: int) -> dict[int, Likeliest]:
     written = turn.step.written[turn.step.owner.row == row].any(0)
     columns = (written & turn.view.scores.scored[row]).nonzero()[:, 0]
     found: dict[int, Likeliest] = {}
-    for some in columns.split(CHUNK):
+    for some in columns.split(POSITIONS_AT_ONCE):
         numbers = offered.log_probabilities(torch.full_like(some, row), some)
         values, ids = numbers.topk(min(count, numbers.shape[-1]))
         for column, pairs in zip(some.tolist(), zip(ids.tolist(), values.tolist(), strict=True), strict=True):

@@ -12,7 +12,8 @@ from dllm.record.notebook import coloured
 from dllm.record.trace import Trace
 
 ResultRow = dict[str, Any]  # a line of results.jsonl: ``Result.to_json``, and what the run adds
-NOT_STORED = ("trace", "words")  # a trace has a file of its own; words follow from the tokenizer
+# A trace has a file of its own; words follow from the tokenizer, and notes from the prompt.
+NOT_STORED = ("trace", "words", "notes")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Result:
     words: list[str] = field(default_factory=list, repr=False)  # text of each token of the canvas by itself
     constraint: ConstraintReport | None = None  # what it did to the row; None: the row was free
     trace: Trace | None = field(default=None, repr=False)  # every turn; None: not asked for
+    # sentences on a prompt that is a text, such as the one where a mini model knows nothing like it
+    notes: tuple[str, ...] = ()
 
     @property
     def useful_tokens(self) -> int:
@@ -87,4 +90,4 @@ class Result:
         # An infilling is shown whole, an answer up to its end.
         shown = len(self.words) if self.given_tokens else len(self.tokens)
         cost = f"{self.useful_tokens} tokens, {self.nfe} forwards, {self.tpf:.2f} per forward"
-        return coloured(self.prompt, self.words[:shown], self.turns, cost)
+        return coloured(self.prompt, self.words[:shown], self.turns, "\n".join([cost, *self.notes]))

@@ -37,7 +37,9 @@ from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.request_parts import Defaults
+from dllm.serve.response_events import AnsweringResponse
 from dllm.serve.response_formats import formats_offered
+from dllm.serve.responses import ResponseEnvelope, parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
@@ -91,6 +93,7 @@ class Service:
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/responses", self.respond, methods=["POST"]),
             Route("/v1/decisions", self.decide, methods=["POST"]),
             Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
             Route("/v1/parts", self.parts), Route("/health", self.health),
@@ -114,10 +117,14 @@ class Service:
         self.compiling.close()
 
     async def chat(self, request: HttpRequest) -> Response:
-        return await self._reply(request, chat=True)
+        return await self._reply(request, lambda body: wire.parse_request(body, True, self.defaults))
 
     async def complete(self, request: HttpRequest) -> Response:
-        return await self._reply(request, chat=False)
+        return await self._reply(request, lambda body: wire.parse_request(body, False, self.defaults))
+
+    async def respond(self, request: HttpRequest) -> Response:
+        read = lambda body: parse_response(body, self.defaults)  # noqa: E731
+        return await self._reply(request, read, AnsweringResponse, ResponseEnvelope)
 
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
@@ -174,17 +181,21 @@ class Service:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
-    async def _reply(self, request: HttpRequest, chat: bool) -> Response:
-        """Decode what a request asks for. Raises ApiError for what cannot be."""
+    async def _reply(
+        self, request: HttpRequest, read: Callable[[dict[str, Any]], wire.ParsedRequest],
+        kind: type[Answering] = Answering, envelope: type[Envelope] = Envelope,
+    ) -> Response:  # fmt: skip
+        """Decode what a request asks for. read: what its body says. kind, envelope: how the reply is written. Raises
+        ApiError for what cannot be decoded."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
-        asked = await self._apart(lambda: wire.parse_request(parsed(body), chat, self.defaults))
+        asked = await self._apart(lambda: read(parsed(body)))
         ident = request.state.ident
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
             await self._begin(decoding, request)
-        answer = Answering(self.metrics, decoding, Envelope(ident, asked.model, asked), request.state.line)
+        answer = kind(self.metrics, decoding, envelope(ident, asked.model, asked), request.state.line)
         if not asked.stream:
             return await answer.whole(request)
         return Streaming(answer, self.settings.send_timeout)
@@ -243,8 +254,8 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     """Routes that are not there, and methods that a route does not take."""
     assert isinstance(error, HTTPException)
     way_out = {
-        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/decisions, /v1/models "
-             "or /v1/parts.",
+        404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/responses, "
+             "/v1/decisions, /v1/models or /v1/parts.",
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)

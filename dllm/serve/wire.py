@@ -11,6 +11,7 @@ from typing import Any
 from dllm.common.coerce import coerce, is_whole
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.mini import outside
 from dllm.models.bundle import shipped_models
 from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.prompts import ChatPrompt, Message, Prompts
@@ -29,7 +30,6 @@ from dllm.serve.messages import validated_messages, validated_prompts
 from dllm.serve.request_parts import SHORT, Defaults
 from dllm.serve.response_formats import parse_constraint, with_form
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
-from dllm.tasks.mini import outside
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")

@@ -43,7 +43,7 @@ def test_the_python_of_the_page_runs(server: Live, capsys: pytest.CaptureFixture
     said = capsys.readouterr().out
     assert said.startswith('["Hugo", "Emma", "Kai"]\n["Hugo", "Emma", "Kai"]')
     assert said.count('["Kai", "Emma", "Hugo"] 1\n') == 2
-    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\nseat \['names'\]\n$", said)
+    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\nseat \['names'\]\n\[\"Emma\", \"Hugo\", \"Kai\"\]\n$", said)
 
 
 def test_curl_gets_what_the_page_shows(server: Live) -> None:

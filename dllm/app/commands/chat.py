@@ -17,12 +17,12 @@ from dllm.common.terminal import as_text, complain, say
 from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
+from dllm.mini import outside
 from dllm.models.bundle import shipped_models
 from dllm.prompts import Message
 from dllm.record.page import setting_facts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
-from dllm.tasks.mini import outside
 from dllm.view.live import LiveView
 
 HELP = "Type a message. /reset starts over, /settings shows what decodes, /exit or Ctrl-D leaves."

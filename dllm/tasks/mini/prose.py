@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dllm.mini.word_lists import NOUNS, PLACES, VERBS
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import spoken
 from dllm.tasks.parallelbench import sentences
-from dllm.tasks.parallelbench.word_lists import NOUNS, PLACES, VERBS
 
 
 def _words_to_sentence(draw: Draw) -> Sample:

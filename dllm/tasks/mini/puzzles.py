@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dllm.mini.word_lists import MINI_SYMBOLS
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
-from dllm.tasks.parallelbench.word_lists import MINI_SYMBOLS
 
 
 def _latin(draw: Draw) -> Sample:

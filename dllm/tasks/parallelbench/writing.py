@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from dllm.mini.word_lists import EVERYDAY, RARE
 from dllm.tasks.parallelbench.record import Record
 from dllm.tasks.parallelbench.waiting_line import MakeRecord
-from dllm.tasks.parallelbench.word_lists import EVERYDAY, RARE
 
 
 def words_maker(level: str, count: int) -> MakeRecord:

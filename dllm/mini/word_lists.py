@@ -8,7 +8,7 @@ from typing import Any
 
 _HERE = Path(__file__).parent
 _MINI: dict[str, str] = json.loads((_HERE / "mini_vocabulary.json").read_text())
-_FULL: dict[str, Any] = json.loads((_HERE / "data" / "vocabulary.json").read_text())
+_FULL: dict[str, Any] = json.loads((_HERE / "names_and_themes.json").read_text())
 
 
 def _words(kind: str) -> tuple[str, ...]:

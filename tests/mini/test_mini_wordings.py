@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from dllm.tasks.mini import styles, tasks, wordings
+from dllm.mini import wordings
+from dllm.tasks.mini import styles, tasks
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
 OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.FURTHER}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from dllm.tasks.mini import outside, tasks
+from dllm.mini import outside
+from dllm.tasks.mini import tasks
 
 FAR = (
     "What is the capital of France?", "Tell me a joke", "Translate to German: good morning", "Hello", "Who are you?",
@@ -16,6 +17,7 @@ FAR = (
     "I feel sad today and do not know why", "東京はどこですか", "SELECT name FROM people WHERE age > 30;",
     "Once upon a time there was a king who lived in a distant country,", "How do I cook rice?",
     "lorem ipsum dolor sit amet",
+    "Complete the lyrics.\nThere is a river in my valley\nAnd nobody knows how deep the water flows",
     "Give me five ideas for my next holiday with children, dogs and grandparents",
 )  # fmt: skip
 

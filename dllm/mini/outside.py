@@ -16,10 +16,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dllm.tasks.mini import lexicon, wordings
+from dllm.mini import lexicon, wordings
 
 KNOWN_SHARE = 0.5
 SHOWN = 3  # words that the sentence names
+# So many different words in lower case that the models never met are a text of another kind. Of 175 seed instructions
+# of Self-Instruct 6 pass, without this rule 16; of 3,600 items of training's tasks in names and wordings that it never
+# saw, it stops 2.
+MOST_STRANGE = 5
 WORD = re.compile(r"[^\W\d_]+")
 QUOTED = re.compile(r"\"[^\"\n]*\"|(?<![A-Za-z])'[^'\n]*'(?![A-Za-z])")
 BETWEEN = re.compile(r"[,;:|?\n\[\]]|\.(?=\s|$)| - ")
@@ -103,8 +107,16 @@ def in_pieces(data: Sequence[str]) -> list[str]:
     ]
 
 
+def strange(prompt: str) -> set[str]:
+    """The words in lower case, outside of quotes, that the models never met whole."""
+    words = {word for found in parts(prompt) for word in found if word.islower() and len(word) > 1}
+    return {word for word in words - STOP_WORDS - known() if word not in single_tokens()}
+
+
 def is_outside(prompt: str) -> bool:
     """Whether the models were not trained on anything like this."""
+    if len(strange(prompt)) >= MOST_STRANGE:
+        return True
     said, data = request_and_data(prompt)
     share = sum(word in known() for word in said) / len(said) if said else 0.0
     return share < KNOWN_SHARE or data < 2
