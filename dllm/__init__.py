@@ -31,6 +31,8 @@ __all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part", "
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("dllm.common.versions").version_of("dllm")
     if name not in _PLACES:
         raise AttributeError(f"module 'dllm' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

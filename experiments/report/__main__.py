@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dllm.common.terminal import complain, say
 from dllm.errors import UserError
 from dllm.record.cost import Machine, machine
 from experiments.report import methods
+from experiments.report.arguments import parser
 from experiments.report.cells import read
 from experiments.report.labels import settings
 from experiments.report.older import Codes
@@ -51,14 +51,7 @@ class Choice:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.report", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of sweeps or runs of a task")
-    parser.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
-    parser.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
-    parser.add_argument("--methods", nargs="+", default=[], metavar="METHOD", help="show these alone, in this order")
-    parser.add_argument("--baseline", metavar="METHOD", help="compare with this one: METHOD or 'METHOD, SETTING'")
-    parser.add_argument("--highlight", metavar="METHOD", help="draw this method before others, and print it bold")
-    given = parser.parse_args(arguments)
+    given = parser().parse_args(arguments)
     choice = Choice(given.machine, given.methods, given.baseline, given.highlight)
     page = report(given.folders, given.out or given.folders[0] / "report", choice)
     say(f"Report: {page}\nBeside it: {MADE}")

@@ -58,10 +58,10 @@ def run_lines(lines: Sequence[str], where: Path, watched: Sequence[str], hidden:
 
 
 QUICK = {
-    0: ["--help", "sampler=credit --help", "--version", "--cfg job"],
+    0: ["--help", "sampler=credit --help", "run --help", "serve --help", "report --help", "--version", "--cfg job"],
     2: [
         "sampler=confidance", "constraint=regx", "constraint.pattern=a",
-        "sampler.treshold=0.8", "gen_lenght=8", "static", "task=chekc", "sampler=static,eb",
+        "sampler.treshold=0.8", "gen_lenght=8", "static", "run nosuch x", "task=chekc", "sampler=static,eb",
         "-m sampler=static,confidance", "-m sampler=static gen_lenght=8,16", "gen_length=many", "resume=nothing",
         "experiment=small", "sampler/inner=eb", "--hepl",
     ],

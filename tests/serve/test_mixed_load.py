@@ -24,7 +24,7 @@ from tests.serve.live import live
 from tests.support.harness import full
 
 openai = pytest.importorskip("openai", reason="pip install openai")
-REQUESTS, TOGETHER = (200, 32) if full() else (24, 12)
+REQUESTS, TOGETHER = (200, 32) if full() else (14, 10)
 NAMES = {"type": "array", "items": {"enum": ["Kai", "Emma", "Hugo", "Ada"]}, "minItems": 2, "maxItems": 4}
 SEATS = {"type": "object", "properties": {"names": NAMES}, "required": ["names"], "additionalProperties": False}
 FREE = {"type": "object", "properties": {"free": {"type": "boolean"}}, "required": ["free"]}
@@ -106,7 +106,7 @@ def test_every_reply_under_load_is_the_one_alone(mini_model: Model) -> None:
         )  # fmt: skip
         return of(client, body)
 
-    limits = Limits(max_rows=4, max_waiting=8)
+    limits = Limits(max_rows=4, max_waiting=8 if full() else 3)
     defaults = replace(mini_defaults(mini_model), name="mini-llada")
     with live(mini_model, defaults=defaults, limits=limits, timeout=600.0) as server:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=30, timeout=600)

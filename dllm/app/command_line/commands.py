@@ -15,7 +15,6 @@ from pathlib import Path
 from dllm.app.command_line.brought import of_model
 from dllm.compose.parts import choices, options_of_choices
 from dllm.errors import UserError, nearest
-from dllm.models.gguf_file import is_gguf
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
 
@@ -107,7 +106,9 @@ def _model(name: str, word: str) -> list[str]:
         return [f"model={word.casefold()}"]
     if word.casefold() in hubs:
         return [f"model={hubs[word.casefold()]}"]
-    if Path(word).expanduser().is_dir() or is_gguf(Path(word).expanduser()):
+    place = Path(word).expanduser()
+    # as ``dllm.models.gguf_file.is_gguf`` has it, whose import takes seconds
+    if place.is_dir() or (place.suffix.lower() == ".gguf" and place.is_file()):
         return [f"model.path={word}"]
     way_out = f"Name a folder, a .gguf file, or one of {', '.join(choices('model'))}"
     said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
@@ -119,6 +120,9 @@ def _model(name: str, word: str) -> list[str]:
 def run_report(arguments: Sequence[str]) -> int:
     """``dllm report``, which comes with a checkout. Raises UserError where there is none. Returns the exit code."""
     try:
+        from experiments.report.arguments import parser
+
+        parser("dllm report").parse_args(arguments)  # which ends here for --help, before anything heavy is imported
         from experiments.report.__main__ import main
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "experiments":

@@ -23,10 +23,10 @@ DEFAULT_BUDGET = 256  # tokens of an answer where the harness names none; its ow
 
 
 class Harness(Task):
-    """harness: the name of the task. fields: columns that a local file must have. score: the metric or filter that
-    tables show first. path: a local file; shots_path: one with worked examples. shots: how many of them stand before
-    a question (None: as the harness has it), limit: the first N questions, budget: tokens of an answer (None: as the
-    harness has it). seed: draws the worked examples; 1234 is lm-eval's own.
+    """harness: the name of the task, which must be given. fields: columns that a local file must have. score: the
+    metric or filter that tables show first. path: a local file; shots_path: one with worked examples. shots: how many
+    of them stand before a question (None: as the harness has it), limit: the first N questions, budget: tokens of an
+    answer (None: as the harness has it). seed: draws the worked examples; 1234 is lm-eval's own.
 
     Raises UserError when lm-eval is not installed, or the data cannot be had.
     """
@@ -34,10 +34,15 @@ class Harness(Task):
     stock: str | None = None  # a subclass that scores by itself names the task's file below lm_eval/tasks
 
     def __init__(
-        self, harness: str, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
+        self, harness: str | None = None, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
         shots_path: str | None = None, shots: int | None = None, limit: int | None = None, budget: int | None = None,
         seed: int = 1234,
     ) -> None:  # fmt: skip
+        if harness is None:
+            raise UserError(
+                "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates; python -m dllm.app.lm_eval ls "
+                "tasks lists them."
+            )
         self.name, self.fields, self.primary = harness, tuple(fields), score
         self.path, self.shots_path, self.shots, self.limit = path, shots_path, shots, limit
         self.budget, self.seed = budget, seed

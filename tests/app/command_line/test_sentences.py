@@ -151,7 +151,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("line", "said"), [
     (["compare=statik"], "compare='statik' must be one of true, false, or samplers of adas, "),
     (["-m", "sampler=static,eb"], "a prompt without an answer is decoded without -m."),
-    (["task=lm_eval"], "task needs task.harness=VALUE"),
+    (["task=lm_eval"], "task=lm_eval needs task.harness=NAME, a task of lm-eval that generates"),
 ])  # fmt: skip
 def test_a_way_out_is_named(line: list[str], said: str, run: Run) -> None:
     outcome = run(*([] if "task" in line[0] else ["prompt=w1"]), *line)
