@@ -29,6 +29,15 @@ EXAMPLE_PROMPTS = ("Write a haiku about the sea.", "What is 17 times 23?", "Name
 MINI_EXAMPLE_PROMPTS = (
     'Sort the list:\n["Kai", "Emma", "Hugo"]', "Latin square:\nA,B,C,D", "Shuffle these names: Ada, Felix, Zoe",
 )  # fmt: skip
+# What the example of a decision fills in, by the field.
+EXAMPLE_DECISION = {
+    "prompt": "My card was charged twice for one order.", "question": "Which team should answer?",
+    "alternatives": "billing\nshipping\nreturns", "template": "",
+}  # fmt: skip
+MINI_EXAMPLE_DECISION = {
+    "prompt": MINI_EXAMPLE_PROMPTS[0], "question": "", "alternatives": "Kai\nEmma\nHugo",
+    "template": '["{slot}", "',
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class Shown:
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overrides: Sequence[str] = ()  # of the model, on a command line
     examples: Sequence[str] = EXAMPLE_PROMPTS  # prompts to begin with
+    decision: Mapping[str, str] = field(default_factory=lambda: EXAMPLE_DECISION)  # the example of a decision
 
     @staticmethod
     def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
@@ -51,7 +61,7 @@ class Shown:
         return Shown(
             defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
             tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
-            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS,
+            MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS, MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
         )  # fmt: skip
 
 
@@ -82,12 +92,12 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
     page = playground_asset("playground.html")
     served = {
         "model": shown.model, "gradient": GRADIENT, "examples": shown.examples, "defaults": shown.defaults,
-        "command": "dllm run", "overrides": shown.overrides,
+        "command": "dllm run", "overrides": shown.overrides, "decision": shown.decision,
     }  # fmt: skip
     parts = {
         "STYLE": page_asset("trace.css") + playground_asset("playground.css"),
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
-        "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js"),
+        "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
         "MODEL": escape(shown.model), "LENGTH": str(shown.length),
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip

@@ -18,6 +18,7 @@ from dllm.models.bundle import Model
 from dllm.record.final_commits import final_commits
 from dllm.record.trace import read_trace
 from dllm.serve.playground import Shown, playground_page
+from dllm.serve.request_parts import Defaults
 from dllm.view.__main__ import write
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import writing
@@ -334,3 +335,63 @@ def test_a_server_that_is_gone_is_told_in_own_words(browser: Any, served: Model)
     finished(page, state="refused")
     assert page.inner_text(".refused").startswith("The server does not answer.")
     page.close()
+
+
+@pytest.fixture(scope="module")
+def deciding(browser: Any, mini_model: Model, mini: Defaults) -> Iterator[tuple[Any, Live]]:
+    """The page of mini-llada with its decisions unfolded. An error of a script fails the test."""
+    with live(mini_model, defaults=mini) as server:
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.problems = []
+        page.on("pageerror", lambda error: page.problems.append(str(error)))
+        page.goto(server.url)
+        page.wait_for_selector("select[name=sampler]")
+        page.click("#decide summary")
+        yield page, server
+        assert page.problems == []
+        page.close()
+
+
+def weighed(page: Any) -> list[list[str]]:
+    """Each bar's alternative, its share, and the bar's width to the percent, once they are there."""
+    page.wait_for_function("() => document.getElementById('weighed').textContent !== ''")
+    rows = page.locator("#weights tr")
+    return [[row.locator("th").inner_text(), row.locator(".share").inner_text(),
+             row.locator(".bar").evaluate("bar => bar.style.width")] for row in rows.all()]  # fmt: skip
+
+
+def test_a_decision_has_a_bar_for_each_alternative(deciding: tuple[Any, Live]) -> None:
+    page, server = deciding
+    page.click("#example")
+    (best, *rest), told = weighed(page), page.inner_text("#weighed")
+    with server.client() as client:
+        choices = [{"value": name} for name in ("Kai", "Emma", "Hugo")]
+        body = {"input": page.input_value("#prompt"), "questions": [{"type": "choice", "choices": choices}],
+                "diffusion": {"template": '["{slot}", "'}}  # fmt: skip
+        (answer,) = client.post("/v1/decisions", json=body).json()["answers"]
+    top = max(one["probability"] for one in answer["probabilities"])
+    assert best[:2] == ["Emma", f"{100 * top:.0f} %"] and float(best[2].rstrip("%")) == pytest.approx(
+        100 * top, abs=0.1
+    )
+    assert {row[0] for row in rest} == {"Kai", "Hugo"} and all(row[1] == "< 0.1 %" for row in rest)
+    assert page.locator(".chosen th").inner_text() == "Emma"
+    assert "1 forward · 1 canvas ·" in told and "not calibrated" in told
+    boxes = [page.locator("#weights .bar").nth(at).bounding_box() for at in range(3)]
+    assert boxes[0]["width"] > 100 * max(1, boxes[1]["width"]) and boxes[0]["x"] == boxes[1]["x"]
+
+
+def test_what_is_refused_of_a_decision_is_said(deciding: tuple[Any, Live]) -> None:
+    page, _ = deciding
+    page.fill("#alternatives", "Kai\nKai")
+    page.click("#weigh button[type=submit]")
+    page.wait_for_selector("#unweighed:not([hidden])")
+    assert "must be distinct" in page.inner_text("#unweighed") and page.locator("#weights tr").count() == 0
+    page.fill("#alternatives", "\n".join(f"{n}" for n in range(40)))
+    page.click("#weigh button[type=submit]")
+    assert len(weighed(page)) == 32 and "likeliest 32 of 40" in page.inner_text("#weighed")
+    assert page.locator("#unweighed").is_hidden()
+    page.goto(page.url)  # the address holds what was asked
+    page.reload()
+    page.wait_for_selector("select[name=sampler]")
+    page.wait_for_function("() => document.getElementById('alternatives').value.startsWith('0\\n')")
+    assert page.locator("#weigh").is_visible()
