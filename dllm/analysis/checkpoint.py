@@ -83,7 +83,7 @@ class Report:
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Name and text of every fact, in the order of the table."""
-        yield "folder", str(self.folder)
+        yield "folder" if self.folder.is_dir() else "file", str(self.folder)
         if self.config is None:
             return
         yield from _size_rows(self, self.config)

@@ -61,16 +61,22 @@ def shipped_models() -> list[str]:
 
 
 def locate(path: str | Path, weights: bool = True) -> Path:
-    """The folder of a shipped model, a local folder or a hub id. A hub id is downloaded: data files only, never code,
-    and no weights if ``weights`` is False. Raises UserError when there is no such model."""
+    """The folder of a shipped model, a local folder or a hub id, or a GGUF file, here or on the hub (owner/name/FILE).
+    A hub id is downloaded: data files only, never code, and no weights of a folder if ``weights`` is False. Raises
+    UserError when there is no such model."""
     name, known, folder = str(path), shipped_models(), Path(path).expanduser()
     if name in known:
         return CHECKPOINTS / name
     if folder.is_dir() or is_gguf(folder):
         return folder
-    if folder.suffix.lower() == GGUF_SUFFIX:
+    wanted = DATA_FILES + ["*.safetensors"] * weights
+    found, file = re.fullmatch(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)", name), ""
+    if found is not None:
+        name, file = found[1], found[2]
+        wanted = [re.sub(r"-\d{5}-of-", "-*-of-", file)]  # all parts, where there are several
+    elif folder.suffix.lower() == GGUF_SUFFIX:
         raise UserError(f"model.path={name!r} is no file here. Download it, and give its path.")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(
             f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
             f"id of the form owner/name.{nearest(name, known)}"
@@ -79,14 +85,20 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=DATA_FILES + ["*.safetensors"] * weights))
+        there = Path(snapshot_download(name, allow_patterns=wanted)) / file
     except Exception as error:
         offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
         why = "the hub cannot be reached from here" if offline else first_line(error)
+        kind = "folder" if found is None else "file"
         raise UserError(
-            f"model.path={name!r} is no folder here, and could not be downloaded as a hub id ({why}). Download it "
-            "elsewhere and pass the folder: model.path=FOLDER."
+            f"model.path={str(path)!r} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
+            f"elsewhere and pass the {kind}: model.path={kind.upper()}."
         ) from error
+    if file and not is_gguf(there):
+        raise UserError(
+            f"model.path={str(path)!r}: {name} on the hub has no file {file}. Give the name of one that it has."
+        )
+    return there
 
 
 def load(

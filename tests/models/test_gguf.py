@@ -41,6 +41,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "dream_gqa": WIDE,
     "llada_moe": {**WIDE, "expert_intermediate_size": 256, "num_key_value_heads": 4, "head_dim": 64,
                   "dense_intermediate_size": 256, "moe_layer_freq": [1, 1]},
+    "rnd1": {**WIDE, "moe_intermediate_size": 256, "head_dim": 64},
 }  # fmt: skip
 SMALL = {"num_hidden_layers": 2, "n_layers": 2}
 
@@ -55,7 +56,7 @@ def converted(name: str, where: Path, kind: Kind, **more: Any) -> tuple[Path, Pa
 
 @pytest.mark.parametrize(("name", "kind"), [
     *(("llada_mha_untied", kind) for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0")),
-    ("llada_gqa_tied", "Q8_0"), ("dream_gqa", "Q8_0"), ("llada_moe", "Q4_0"),
+    ("llada_gqa_tied", "Q8_0"), ("dream_gqa", "Q8_0"), ("llada_moe", "Q4_0"), ("rnd1", "Q8_0"),
 ])  # fmt: skip
 def test_widened_it_computes_what_its_float32_copy_does(name: str, kind: str, tmp_path: Path) -> None:
     """Bit for bit, with q and k of LLaDA in their published order, and experts out of one tensor."""
@@ -300,6 +301,25 @@ def test_parts_of_a_file_are_read_together_or_named(tmp_path: Path) -> None:
         load(parts[2])
     with pytest.raises(UserError, match=r"is one of 3 parts, which are named NAME-00001-of-00003\.gguf\. Give the par"):
         load(tmp_path / "one.gguf")
+
+
+def test_a_file_on_the_hub_is_downloaded_with_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    with pytest.raises(UserError, match=r"owner/name on the hub has no file none\.gguf"):
+        locate("owner/name/none.gguf")
+    asked.clear()
+    (tmp_path / "sub").mkdir()
+    for name in ("model-Q8_0.gguf", "sub/m-00001-of-00003.gguf"):
+        (tmp_path / name).touch()
+    assert locate("owner/name-GGUF/model-Q8_0.gguf") == tmp_path / "model-Q8_0.gguf"
+    assert locate("owner/name/sub/m-00001-of-00003.gguf") == tmp_path / "sub" / "m-00001-of-00003.gguf"
+    assert asked == [("owner/name-GGUF", ["model-Q8_0.gguf"]), ("owner/name", ["sub/m-*-of-00003.gguf"])]
 
 
 def test_a_missing_file_and_a_missing_library(tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ Bytes = NDArray[np.uint8]
 ARCHITECTURES = {
     "LLaDAModelLM": ("llada", gguf.MODEL_ARCH.LLADA), "DreamModel": ("dream", gguf.MODEL_ARCH.DREAM),
     "LLaDAMoEModelLM": ("llada-moe", gguf.MODEL_ARCH.LLADA_MOE),
+    "RND1LM": ("rnd1", gguf.MODEL_ARCH.QWEN3MOE),  # gguf 0.19 has no names of its own for it; its body is Qwen3-MoE's
 }  # fmt: skip
 
 
@@ -162,6 +163,7 @@ class Converted:
         for name, add in {
             "num_experts": writer.add_expert_count, "num_experts_per_tok": writer.add_expert_used_count,
             "expert_intermediate_size": writer.add_expert_feed_forward_length,
+            "moe_intermediate_size": writer.add_expert_feed_forward_length, "head_dim": writer.add_key_length,
             "mask_token_id": writer.add_mask_token_id, "eos_token_id": writer.add_eos_token_id,
             "pad_token_id": writer.add_pad_token_id, "bos_token_id": writer.add_bos_token_id,
         }.items():  # fmt: skip
