@@ -7,16 +7,18 @@ in which this package is registered, and do not need this module.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from dllm.common.terminal import complain, excepthook
 from dllm.errors import UserError, not_installed
 
 
-def main() -> None:
-    """Exit code 2, with one sentence, for an error that the user can put right; else lm-eval's own."""
+def main(command: Callable[[], None] | None = None) -> None:
+    """Exit code 2, with one sentence, for an error that the user can put right; else lm-eval's own. command: what to
+    do (None: hand over to lm-eval)."""
     sys.excepthook = excepthook
     try:
-        evaluate()
+        (command or evaluate)()
     except UserError as error:
         complain("Error:", " ".join(str(error).split()))
         raise SystemExit(2) from None
