@@ -24,7 +24,7 @@ from dllm.tasks.base import Item
 from dllm.tasks.build import task_of
 from dllm.tasks.standard.harness import Harness
 
-INSTEAD = "Use python -m dllm.app.lm_eval with --log_samples."
+LOG_THEM_THERE = "Use python -m dllm.app.lm_eval with --log_samples."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,7 +63,7 @@ def sample_logs(cell: StoredCell) -> dict[str, list[dict[str, Any]]]:
         if item is None:
             raise UserError(f"{cell.folder} has an answer to {row['id']!r}, which its task does not ask any more.")
         if item.choices:
-            raise UserError(f"{cell.folder} holds likelihoods of choices, which a run does not keep. {INSTEAD}")
+            raise UserError(f"{cell.folder} holds likelihoods of choices, which a run does not keep. {LOG_THEM_THERE}")
         found.setdefault(item.task, []).extend(_samples(task, item, row))
     return found
 
