@@ -237,7 +237,8 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     yield "free memory", f"{_size(free)} on this machine's CPU"
     for dtype in BYTES:
         yield f"cache {dtype}", f"keys and values of a token: {_size(report.kv_bytes(dtype))}"
-    yield "logits", f"of a block of 32, in float32: {_size(32 * 4 * config.vocab)}"
+    block = config.attention.block if config.process == "uniform" else None
+    yield "logits", f"of a block of {block or 32}, in float32: {_size((block or 32) * 4 * config.vocab)}"
     if report.parameters >= TIMED and not own_class:
         for kind in (one for one in _kinds(config) if one != "float32"):
             times = " / ".join(f"{one:.2g}" for one in forward_seconds(config, report.active, kind))
@@ -264,7 +265,8 @@ def _narrows(config: ModelConfig, kind: str) -> bool:
 def _token_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:
     tokenizer = report.tokenizer
     for name, number in (("mask id", config.mask_id), ("eos id", config.eos_id), ("pad id", config.pad_id)):
-        yield name, _spell(number, tokenizer)
+        no_mask = name == "mask id" and config.process == "uniform"
+        yield name, "none: undecided positions show noise" if no_mask else _spell(number, tokenizer)
     yield "stops", ", ".join(_spell(number, tokenizer) for number in report.ids.stops) if report.ids else "unknown"
     length = "no tokenizer" if tokenizer is None else f"{len(tokenizer)} ids in the tokenizer"
     yield "vocabulary", f"{length}, {config.vocab} logit columns"

@@ -25,7 +25,7 @@ from dllm.contract.setting import Setting
 from dllm.errors import IncompatibleParts, SettingWarning, UserError
 from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
-from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal
+from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock
 from dllm.models.weights import read_model_config
 
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")
@@ -68,6 +68,11 @@ class ModelKind:
                 "NBDiff: causal outside the block that is decoded",
                 replace(dream, attention=ContextCausal(32)),
                 "nbdiff-7b",
+            ),
+            ModelKind(
+                "DiffusionGemma: noise instead of masks, causal outside the canvas",
+                replace(llada, attention=DenoisedBlock(32), process="uniform", mask_id=None),
+                "diffusiongemma-26b",
             ),
         ]
 
@@ -147,16 +152,27 @@ def markdown_table(caches: list[str], columns: Mapping[str, list[str]]) -> Itera
     yield ""
 
 
+def by_process(kind: ModelKind, samplers: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The samplers for models of the process of this kind, and a line that names the others."""
+    noise = kind.config.process == "uniform"
+    fit = {name: sampler for name, sampler in samplers.items() if sampler.traits.renoises == noise}
+    if noise:
+        return fit, "All other samplers decide masks, and are refused."
+    others = ", ".join(f"`{name}`" for name in samplers if name not in fit)
+    return fit, f"Refused, as it is for models of noise: {others}."
+
+
 def compatibility_page() -> str:
     """The page in Markdown."""
     samplers, schedules, caches, policies = all_parts()
     reasons, lines = Reasons(), [PAGE_HEAD]
     for kind in ModelKind.all():
+        fit, others = by_process(kind, samplers)
         columns = {
             name: [table_cell(kind, sampler, cache, schedules, policies["none"], reasons) for cache in caches.values()]
-            for name, sampler in samplers.items()
+            for name, sampler in fit.items()
         }
-        lines += [f"## {kind.title}", "", *markdown_table(list(caches), columns)]
+        lines += [f"## {kind.title}", "", *markdown_table(list(caches), columns), others, ""]
     kind = ModelKind.all()[0]
     columns = {
         name: [table_cell(kind, samplers["confidence"], cache, schedules, policy, reasons) for cache in caches.values()]

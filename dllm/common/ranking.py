@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,14 @@ def rank(score: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
 def top_k_mask(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
     """The ``count`` [B] highest-scoring positions of ``among`` in each row, as a mask [B, L]."""
     return among & (rank(score, among)[1] < count[:, None])
+
+
+def within_budget(cost: Tensor, among: Tensor, budget: Tensor) -> Tensor:
+    """The cheapest positions of ``among`` [B, L], as many as keep the sum of their ``cost`` [B, L] without its largest
+    entry at or below ``budget`` [B]. That is always at least one: its sum without itself is 0."""
+    ranked = cost.masked_fill(~among, torch.inf).sort(dim=1, stable=True).values
+    before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
+    return top_k_mask(-cost, among, ((before <= budget[:, None]) & (ranked < torch.inf)).sum(1))
 
 
 def few_largest(values: Tensor, count: int, block: int = 512) -> tuple[Tensor, Tensor]:
@@ -54,7 +63,5 @@ def few_largest(values: Tensor, count: int, block: int = 512) -> tuple[Tensor, T
 def one_of(tokens: Tensor, ids: Iterable[int]) -> Tensor:
     """Which ``tokens`` are one of a few ``ids``. The ids stay numbers: a tensor of them would be copied to the device
     in every turn."""
-    found = torch.zeros_like(tokens, dtype=torch.bool)
-    for one in ids:
-        found = found | (tokens == one)
-    return found
+    found = [tokens == one for one in ids]
+    return reduce(Tensor.__or__, found) if found else torch.zeros_like(tokens, dtype=torch.bool)

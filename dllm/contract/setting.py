@@ -72,8 +72,8 @@ class Setting:
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
 
     def check_process(self, sampler: Rule) -> None:
-        """Raise UserError for a rule of masks under a model of noise, for one of noise under a model of masks, and for
-        a temperature beside the rule's own."""
+        """Raise UserError for a rule of masks under a model of noise, for one of noise under a model of masks, for a
+        temperature beside the rule's own, and for blocks that are no canvas of the model."""
         name, temperature = f"sampler={name_of(sampler)}", self.sampling.temperature
         if self.model.process == "uniform" and not sampler.traits.renoises:
             raise UserError(
@@ -88,6 +88,14 @@ class Setting:
             raise UserError(
                 f"sampling.temperature={temperature}: {name} sets the temperature of every forward itself. Set "
                 "sampling.temperature=0, and the options of the sampler."
+            )
+        canvas, schedule = self.model.attention.block, self.blocks
+        whole = schedule.fixed_length == canvas and schedule.traits.one_at_a_time and not schedule.traits.rolls_back
+        if sampler.traits.renoises and canvas is not None and not whole:
+            own = "" if schedule.fixed_length is None else f" blocks.block_length={schedule.fixed_length}"
+            raise UserError(
+                f"blocks={name_of(schedule)}{own}: {self.model.architecture} denoises canvases of {canvas} columns, "
+                f"each whole and one after the other. Use blocks=fixed blocks.block_length={canvas}."
             )
 
     def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor
 
+from dllm.common.ranking import one_of
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
@@ -33,17 +36,18 @@ class EndOfText:
         """What must be scored for the policy, in every forward."""
         return ()
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        """The candidates [N] of a turn, cut or filled where a committed or predicted ``eos_id`` asks for it. ``view``
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        """The candidates [N] of a turn, cut or filled where a committed or predicted end of text asks for it. ``view``
         [N]: what the sampler saw, repeated for each candidate, with the blocks as they are now. ``step``: what it
-        decided. full [N]: the current block is full, and closes in this turn unless it must have more forwards."""
+        decided. ends: the ids that end a text, first the one that fills. full [N]: the current block is full, and
+        closes in this turn unless it must have more forwards."""
         raise NotImplementedError
 
 
-def answer_ends(canvas: Canvas, eos_id: int) -> Tensor:
+def answer_ends(canvas: Canvas, ends: Iterable[int]) -> Tensor:
     """Committed end-of-text tokens that end the answer [B, L]: those behind all given text. In infilling, an EOS in one
     gap does not end what is given after it."""
-    return (canvas.tokens == eos_id) & canvas.tail & ~canvas.masked
+    return one_of(canvas.tokens, ends) & canvas.tail & ~canvas.masked
 
 
 def after_first(canvas: Canvas, where: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import argmax_mask
+from dllm.common.ranking import argmax_mask, one_of
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import EosTraits
@@ -31,10 +31,10 @@ class EoTP(EndOfText):
     def needs(self) -> tuple[Need, ...]:
         return (Need(self.scope),)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         before = (candidates.masked | step.commit) & candidates.tail
         scores = view.scores
-        says = scores.scored & before & (candidates.columns < candidates.end[:, None]) & (scores.token == eos_id)
+        says = scores.scored & before & (candidates.columns < candidates.end[:, None]) & one_of(scores.token, ends)
         if self.scope == "block":
             says = says & view.blocks.in_open
         accepted = says & False if step.accepted is None else step.accepted & step.commit & says

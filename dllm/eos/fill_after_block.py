@@ -31,11 +31,11 @@ class FillAfterBlock(EndOfText):
                 "that closes. Use eos=stop_at_eos, stop_front, truncate_at_eos or keep."
             )
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         if not view.blocks.shapes.any(full):  # in most turns
             return candidates
-        ends, inside = answer_ends(candidates, eos_id), view.blocks.in_block
-        ended = (ends & inside).any(1) if self.when == "any" else (ends | ~inside).all(1)
+        found, inside = answer_ends(candidates, ends), view.blocks.in_block
+        ended = (found & inside).any(1) if self.when == "any" else (found | ~inside).all(1)
         rest = candidates.undecided & (candidates.columns >= view.blocks.end[:, None]) & (full & ended)[:, None]
-        tokens, masked = candidates.tokens.masked_fill(rest, eos_id), candidates.masked.masked_fill(rest, False)
+        tokens, masked = candidates.tokens.masked_fill(rest, ends[0]), candidates.masked.masked_fill(rest, False)
         return replace(candidates, tokens=tokens, masked=masked, shortened=candidates.shortened | rest.any(1))

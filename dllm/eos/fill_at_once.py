@@ -16,8 +16,8 @@ class FillAtOnce(EndOfText):
 
     traits = EosTraits(at_once=True, fills=True, shrinks=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, ends))
         rest = candidates.undecided & (candidates.columns >= end[:, None]) & found[:, None]
-        filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, eos_id))
+        filled = candidates.commit(rest, candidates.tokens.masked_fill(rest, ends[0]))
         return filled.stop_at(end, found & ~candidates.shortened, attended=True)

@@ -15,5 +15,5 @@ class FullLength(EndOfText):
 
     traits = EosTraits(at_once=False, shrinks=False, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         return candidates

@@ -15,7 +15,7 @@ class StopAtLastEos(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        ends = answer_ends(candidates, eos_id)
-        behind = (ends * (candidates.columns + 1)).amax(1)
-        return candidates.stop_at(behind, ends.any(1) & ~candidates.shortened, attended=True)
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        found = answer_ends(candidates, ends)
+        behind = (found * (candidates.columns + 1)).amax(1)
+        return candidates.stop_at(behind, found.any(1) & ~candidates.shortened, attended=True)

@@ -44,12 +44,12 @@ class StopFront(EndOfText):
     def resolved(self, ids: Ids) -> EndOfText:
         return self if self.stops is not None else replaced(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         length, at = len(candidates.columns), candidates.columns - candidates.start[:, None]
         gap = torch.where(candidates.undecided, candidates.columns, length).amin(1, keepdim=True)
         front = (at >= 0) & (candidates.columns < gap) & candidates.valid & candidates.tail
-        ends = one_of(candidates.tokens, (eos_id,) if self.stops is None else self.stops) & ~candidates.given
+        last = one_of(candidates.tokens, ends if self.stops is None else self.stops) & ~candidates.given
         if self.limit is not None:
-            ends = ends | (at >= self.limit - 1)
-        end, found = after_first(candidates, front & ends)
+            last = last | (at >= self.limit - 1)
+        end, found = after_first(candidates, front & last)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

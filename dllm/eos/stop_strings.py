@@ -37,8 +37,8 @@ class StopStrings(EndOfText):
     def check(self, setting: Setting) -> None:
         self.inner.check(setting)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        candidates = self.inner.cut(candidates, view, step, eos_id, full)
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        candidates = self.inner.cut(candidates, view, step, ends, full)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
         if step.edit is not None:  # what lies in a block that stays open may be replaced

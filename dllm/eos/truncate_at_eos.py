@@ -17,7 +17,7 @@ class TruncateAtEos(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, ends))
         found = found & ~view.forced_positions.any(1)
         return candidates.stop_at(end, found & (end < candidates.end), attended=False)

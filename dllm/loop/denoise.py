@@ -15,6 +15,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import Bounded, Shapes
 from dllm.errors import UserError
+from dllm.loop.carried import nothing_yet
 from dllm.loop.forward import Forward
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
@@ -63,7 +64,7 @@ def start_rows(
     shapes = Shapes() if lag is None else Bounded(lag, lag * parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
     canvas = forward.process.fill(canvas)
-    rows = Rows.start(canvas, forward.start(canvas), parts, shapes, constraints)
+    rows = Rows.start(canvas, forward.start(canvas), parts, shapes, constraints, nothing_yet(forward.model, canvas))
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
 

@@ -19,6 +19,7 @@ from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.process import Process, process_of
+from dllm.loop.carried import by_block, conditioning, expected
 from dllm.loop.probe import AttentionCapture
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.loop.rows import Rows
@@ -76,6 +77,8 @@ class HeadOutput:
     find: Callable[[Tensor], Tensor]  # makes logits [..., V] of parts of ``source``
     logits: Logits | None  # reads logits of columns, where a part asked for them
     lookup: Lookup | None  # reads the probability of a token at columns, where a part asked for it
+    # [N, r, D] what the next forward is given of each column (None: nothing); papers: soft embeddings
+    soft: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,9 @@ class Forward:
         """How many ids the model has."""
         return self.model.config.vocab
 
-    def __call__(self, rows: Rows) -> tuple[Scores, ForwardPlan, ForwardPass, ForwardCost]:
-        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the plan [N], the pass, and its
-        cost."""
+    def __call__(self, rows: Rows) -> tuple[Scores, ForwardPlan, ForwardPass, ForwardCost, Tensor]:
+        """Run a forward of the candidates [N] of ``rows``. Returns their scores, the plan [N], the pass, its cost, and
+        what the rows hand to the next one [B, C, D]."""
         owner, canvas = rows.owner, rows.candidates
         plan = rows.session.plan(owner.per_row(canvas), rows.blocks, rows.next_positions, rows.remembered)
         plan = owner.per_candidate(plan)
@@ -149,11 +152,11 @@ class Forward:
         asked = next((need.attention for need in self.needs if need.attention is not None), None)
         probe = None if asked is None else AttentionCapture.of(asked, self.model.config, canvas, blocks)
         forward, hidden, attention = self._hidden(rows, canvas, plan, probe)
-        scores = self._score(canvas, blocks, plan, hidden, wanted, self.offers or not rows.constraints.free)
+        scores, carried = self._score(canvas, blocks, plan, hidden, wanted, rows)
         drafts = None if plan.beside is None else plan.beside.drafts
         scores = replace(scores, attention=attention, drafts=drafts)
         cost = rows.session.cost(forward, scores.scored.sum(1))
-        return scores, plan, forward, self._cost(cost, blocks)
+        return scores, plan, forward, self._cost(cost, blocks), carried
 
     def _cost(self, cost: ForwardCost, blocks: BlockState) -> ForwardCost:
         """The cost, in which rows that wait count in ``computed`` only: they ran, for nothing."""
@@ -169,12 +172,12 @@ class Forward:
         plan: ForwardPlan,
         hidden: HiddenStates,
         wanted: Tensor,
-        offers: bool,
-    ) -> Scores:
+        rows: Rows,
+    ) -> tuple[Scores, Tensor]:
         scored, columns, at = self._columns(canvas, blocks, plan, hidden, wanted)
         read, length = self._read(canvas, blocks, hidden, columns, at), len(canvas.columns)
         again = None
-        if offers:
+        if self.offers or not rows.constraints.free:
             vocab = self.model.config.vocab
             again = LogitReproposer(self.proposer, read.find, read.source, columns, canvas, blocks.turn, vocab)
         statistics = scatter_columns(read.statistics, columns, length)
@@ -182,7 +185,11 @@ class Forward:
         if "shadow" in self.proposer.wanted:
             statistics |= scatter_columns({"shadow": self._shadow(hidden, plan.shadows, canvas)}, plan.shadows, length)
         committable = scored & plan.committable
-        return Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
+        scores = Scores(scored, token, confidence, committable, statistics, read.logits, read.lookup, again)
+        if read.soft is None:
+            return scores, rows.carried
+        return scores, blocks.shapes.update(blocks.active, by_block(read.soft, columns, blocks, rows.carried),
+                                            rows.carried)  # fmt: skip
 
     def _columns(
         self, canvas: Canvas, blocks: BlockState, plan: ForwardPlan, hidden: HiddenStates, wanted: Tensor
@@ -213,7 +220,8 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = lookup_stored(logits, self.proposer.triton) if few else None
-            return HeadOutput(found, logits.values, lambda found: found, logits if keep else None, lookup)
+            soft = expected(self.model, logits.values, canvas.temperature) if self.model.carries else None
+            return HeadOutput(found, logits.values, lambda found: found, logits if keep else None, lookup, soft)
         rows, lookup = hidden.take(at), None
         found = self.proposer.fused(rows, self.model, canvas, inside, blocks.shapes.nonzero(columns < length))
         if few and weight is not None:
@@ -243,14 +251,17 @@ class Forward:
         extra, memories = plan.shadows.shape[1], [rows.session.memory(forward, call) for call in forward.calls]
         watches = [] if probe is None else probe.watch(forward, memories)
         found = self._run(
-            [self._inputs(canvas, call, memory, extra) for call, memory in zip(forward.calls, memories, strict=True)]
+            [
+                self._inputs(canvas, call, memory, extra, rows)
+                for call, memory in zip(forward.calls, memories, strict=True)
+            ]
         )
         calls = [self._found(call, *one, len(canvas.columns), extra)
                  for call, one in zip(forward.calls, found, strict=True)]  # fmt: skip
         weights = None if probe is None else probe.weights(forward, watches)
         return forward, HiddenStates.of(calls, canvas.columns, len(canvas.row_id)), weights
 
-    def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int) -> Inputs:
+    def _inputs(self, canvas: Canvas, call: Call, memory: Memory, extra: int, rows: Rows) -> Inputs:
         """What the network takes for the queries [b, n] of a call's candidates, or of their rows if these lie side by
         side. The last ``extra`` queries are masks that stand in for committed tokens."""
         tokens, positions = (
@@ -265,14 +276,15 @@ class Forward:
         if call.masks is not None:
             tokens = tokens.masked_fill(call.masks, self.ids.placeholder)
         if beside is None or queries is None:
-            return Inputs(tokens, positions, memory, queries)
+            given = conditioning(self.model, canvas, call, rows) if self.model.carries else None
+            return Inputs(tokens, positions, memory, queries, given)
         return Inputs(beside.pack(tokens), positions[beside.candidates[:, 0]], memory, beside.pack(queries))
 
     def _run(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden rows of each call and their columns."""
         if len(calls) > 1 and self.streams:
             return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
-        return [self.network(call.tokens, call.positions, call.memory, call.columns) for call in calls]
+        return [self.network(call.tokens, call.positions, call.memory, call.columns, **call.more) for call in calls]
 
     def _found(
         self, call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int

@@ -184,8 +184,9 @@ def shapes_of(rows: Rows) -> Key:
 
 
 def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy tensors to others of the same shapes, in one launch for each kind of number."""
-    pairs = [(one, other) for one, other in zip(into, source, strict=True) if one is not other]
+    """Copy tensors to others of the same shapes, in one launch for each kind of number. An empty one would make it a
+    launch for each tensor."""
+    pairs = [(one, other) for one, other in zip(into, source, strict=True) if one is not other and one.numel()]
     for _, same in groupby(sorted(pairs, key=lambda pair: str(pair[0].dtype)), key=lambda pair: pair[0].dtype):
         targets, sources = zip(*same, strict=True)
         torch._foreach_copy_(list(targets), list(sources))

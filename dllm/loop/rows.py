@@ -72,6 +72,9 @@ class Rows:
     remembered: State  # [B, ...] what the cache remembers of the rows
     next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
+    # [B, C, D] what the forward of a row hands to the next one of its block, by the block's columns; empty where the
+    # network takes nothing. In papers: self-conditioning
+    carried: Tensor
 
     # What the host holds.
 
@@ -82,8 +85,11 @@ class Rows:
     reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
 
     @staticmethod
-    def start(canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch) -> Rows:
-        """Rows before their first turn, one candidate each."""
+    def start(
+        canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
+        carried: Tensor | None = None,
+    ) -> Rows:  # fmt: skip
+        """Rows before their first turn, one candidate each. carried: blank [B, C, D] (None: nothing is carried)."""
         sampler, blocks = parts.sampler, parts.blocks
         first, known = blocks.start(canvas, sampler.traits.lookahead, shapes), tuple[HostView, ...]()
         if shapes.bounded:
@@ -91,7 +97,9 @@ class Rows:
         state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
             canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session.remembers(canvas),
-            torch.zeros_like(canvas.tokens), Ledger.start(canvas), session, constraints, known,
+            torch.zeros_like(canvas.tokens), Ledger.start(canvas),
+            canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, session,
+            constraints, known,
             Pace.start(canvas, first, sampler.may_wait(canvas)),
         )  # fmt: skip
 
@@ -125,7 +133,7 @@ class Rows:
         blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
             self.candidates.select(candidates), owner, blocks, select(self.state, left), select(self.remembered, left),
-            self.next_positions[left], select(self.ledger, left), self.session.select(left),
+            self.next_positions[left], select(self.ledger, left), self.carried[left], self.session.select(left),
             self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
             tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
@@ -141,7 +149,8 @@ class Rows:
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), join(self.remembered, fresh.remembered),
             join(self.next_positions, fresh.next_positions), join(self.ledger, fresh.ledger),
-            self.session.join(fresh.session), self.constraints.join(fresh.constraints), self.known + fresh.known,
+            join(self.carried, fresh.carried), self.session.join(fresh.session),
+            self.constraints.join(fresh.constraints), self.known + fresh.known,
             self.paces + fresh.paces, tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
@@ -173,4 +182,4 @@ class Rows:
         return replace(self, known=known, paces=paces, reports=reports[1:]), done
 
 
-ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger")
+ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger", "carried")

@@ -33,6 +33,7 @@ class ScoredCandidates:
     run: ForwardPass  # the forward
     cost: ForwardCost  # [M] what it computed
     remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
+    carried: Tensor  # [B, C, D] what the rows hand to their next forward
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,9 @@ def heated(rows: Rows, parts: Parts) -> Rows:
 
 def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
     """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made anew."""
-    scores, plan, run, cost = forward(rows)
+    scores, plan, run, cost, carried = forward(rows)
     scores, corrected = rows.constraints.propose(rows.candidates, rows.owner, scores)
-    return ScoredCandidates(rows.candidates, rows.owner, scores, plan.forced, corrected, run, cost, plan.state)
+    return ScoredCandidates(rows.candidates, rows.owner, scores, plan.forced, corrected, run, cost, plan.state, carried)
 
 
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts) -> ChosenCandidates:
@@ -135,7 +136,7 @@ def close_turn(
         full = full & ~owner.per_candidate(step.keep_open)
     seen = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
     cut = kept_cut(
-        parts.eos, parts.sampler.traits.edits, parts.eos.cut(canvas, seen, step, ids.eos, full), canvas, seen, step
+        parts.eos, parts.sampler.traits.edits, parts.eos.cut(canvas, seen, step, ids.ends, full), canvas, seen, step
     )
     if parts.eos.traits.at_once:  # a policy that waits for a full block finds none in a row that waits
         cut = blocks.shapes.update(seen.blocks.active, cut, canvas)
@@ -150,6 +151,7 @@ def close_turn(
     after = replace(
         rows, candidates=candidates, owner=owner, blocks=blocks, state=state, remembered=chosen.remembered,
         next_positions=step.next_positions, ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
+        carried=scored.carried,
     )  # fmt: skip
     return after, Turn(
         scored.canvas, scored.owner, chosen.number, scored.cost, view, step, candidates, blocks, after.ledger,

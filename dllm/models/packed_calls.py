@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,11 @@ class Inputs:
     memory: Memory  # where keys and values go
     columns: Tensor | None  # [b, n] of the canvas; None: all L in order
     conditioning: Conditioning | None = None  # of a network of two passes
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What only some networks take."""
+        return {} if self.conditioning is None else {"conditioning": self.conditioning}
 
 
 class Stream(Memory):

@@ -63,6 +63,7 @@ class Collector:
         self.rows: dict[int, Row] = {}
         self.records: dict[int, list[TurnRecord]] = {number: [] for number in self.requests}
         self.guesses: dict[int, Known] = {number: {} for number in self.requests}
+        self.first: dict[int, list[int]] = {}  # the first canvas of each, where it shows noise
         self.began: dict[int, float] = {}  # seconds at which one joined that was not there from the start
         self.watch = watch or Stopwatch()
         self.watch.start()
@@ -74,7 +75,7 @@ class Collector:
 
     def forget(self, number: int) -> None:
         """A request has left, and its result is not asked for any more."""
-        for table in (self.requests, self.records, self.rows, self.began, self.guesses):
+        for table in (self.requests, self.records, self.rows, self.began, self.guesses, self.first):
             table.pop(number, None)
 
     def observe(self, turn: Turn) -> list[int]:
@@ -93,6 +94,8 @@ class Collector:
         acts = turn.active.tolist()
         for row, name in enumerate(names.tolist()):
             if acts[row]:
+                if self.ids.mask is None and not self.records[name]:
+                    self.first[name] = turn.canvas.tokens[row].tolist()
                 self.records[name].append(record_turn(turn, row, seconds, self.cost, self.guesses[name]))
 
     def _finish(self, turn: Turn) -> list[int]:
@@ -159,14 +162,16 @@ class Collector:
             self.ids.placeholder if masked else token
             for token, masked in zip(request.tokens, request.masked, strict=True)
         ]
+        masks = self.first.get(number, masks)[: len(masks)]
         given = [int(not masked) for masked in request.masked]
         records = self.records[number]
         written = [one for record in records for one in (*record.candidates, *record.edited)]
         committed = [token for commits in written for token in commits.tokens]
         guessed = [token for record in records for token in record.guesses.tokens]
-        tokens = sorted({*masks, *committed, *guessed, self.ids.eos})
+        shown = [token for record in records for one in record.shown for token in one.tokens]
+        tokens = sorted({*masks, *committed, *guessed, *shown, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
-        return Trace(masks, given, self.ids.placeholder, self.ids.eos, request.answer_start, len(masks), records, words)
+        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""

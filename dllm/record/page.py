@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
-from dllm.record.turns import Commits, TurnRecord
+from dllm.record.turns import Commits, ShownTokens, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
@@ -33,6 +33,8 @@ SIGNS = {
     "corrected": ("a", "not the model's first choice, which did not fit the constraint"),
     "replaced": ("a", "another token than proposed, which goes with the others"),
     "waits": ("&oslash;", "waits, since it does not go with the others"),
+    "drawn": ("a", "undecided: the next forward sees this draw"),
+    "noise": ("a", "undecided: the next forward sees this noise"),
 }
 
 
@@ -138,8 +140,11 @@ def marks_legend(panes: Sequence[Pane]) -> str:
         "edited": any(one.positions for turn in turns for one in turn.edited),
         "corrected": any(turn.corrected for turn in turns), "replaced": any(any(turn.replaced) for turn in turns),
         "waits": any(any(turn.refused) for turn in turns),
+        "drawn": any(any(one.drawn) for turn in turns for one in turn.shown),
+        "noise": any(one.positions for turn in turns for one in turn.shown),
     }  # fmt: skip
-    kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask"}
+    kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask", "drawn": "mask open",
+             "noise": "mask open"}  # fmt: skip
     return "\n    ".join(
         f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
         for name, (sign, words) in SIGNS.items() if there[name]
@@ -157,13 +162,15 @@ def pane_data(pane: Pane) -> dict[str, Any]:
     return {
         "title": pane.title, "facts": dict(pane.facts), "words": trace.words, "eos": trace.eos_id,
         "prompt": trace.prompt[: trace.start], "answer": trace.prompt[trace.start :],
-        "given": trace.given[trace.start :], "turns": [turn_data(record, kept) for record, kept in trace.path()],
+        "given": trace.given[trace.start :], "noise": any(turn.shown for turn in trace.turns),
+        "turns": [turn_data(record, kept) for record, kept in trace.path()],
     }  # fmt: skip
 
 
 def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     """One turn as the kept candidate saw it. Within a turn: remask, commit and edit, fill, roll back, in this order."""
     edit = record.edited[kept] if record.edited else Commits()
+    shown = record.shown[kept] if record.shown else ShownTokens()
     return {
         "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
         "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
@@ -171,6 +178,7 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
+        "shown": {"at": shown.positions, "token": shown.tokens, "drawn": [int(own) for own in shown.drawn]},
     }  # fmt: skip
 
 

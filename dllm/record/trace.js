@@ -47,6 +47,14 @@ function guessHistories(record) { // of every position: the model's proposals, e
   return all;
 }
 
+function showings(record) { // what undecided positions show after each forward; before the first one, the first noise
+  const all = record.answer.map((token) => (record.noise ? [{ step: 0, token, drawn: false }] : []));
+  record.turns.forEach(({ shown }, index) => shown.at.forEach((at, n) => {
+    all[at].push({ step: index + 1, token: shown.token[n], drawn: !!shown.drawn[n] });
+  }));
+  return all;
+}
+
 function eventAt(history, step) { // index of the last event up to a forward, -1: none
   let at = history.length - 1;
   while (at >= 0 && history[at].step > step) at--;
@@ -84,7 +92,7 @@ function new_pane(record) {
   text.setAttribute("aria-label", `Answer of ${record.heading}; left and right arrows walk its tokens`);
   const edges = new Set(record.turns.map((turn) => turn.block[1]).filter((at) => at > 0));
   const pane = {
-    record, text, history: histories(record), guesses: guessHistories(record), shown: record.answer.map(() => ""), chosen: -1,
+    record, text, history: histories(record), guesses: guessHistories(record), showing: showings(record), shown: record.answer.map(() => ""), chosen: -1,
     edges, strip: null, totals: null, cached: record.turns.some(is_refresh), tokens: record.answer.map(() => element(text, "span", "t")), status: element(host, "p", "status"),
   };
   const width = measure(text);
@@ -137,10 +145,11 @@ function show(pane, step) {
     const fresh = event !== undefined && event.step === step;
     const inside = at >= begin && at < end;
     const guess = guessAt(pane, at, step, event);
-    const code = `${index} ${fresh} ${inside} ${guess?.step}`;
+    const laid = inside && !pane.record.given[at] ? pane.showing[at][eventAt(pane.showing[at], step)] : undefined;
+    const code = `${index} ${fresh} ${inside} ${guess?.step} ${laid?.step}`;
     if (code !== pane.shown[at]) {
       pane.shown[at] = code;
-      draw(pane, at, event, fresh, inside, guess);
+      draw(pane, at, event, fresh, inside, guess, laid);
     }
   }
   pane.status.textContent = status(pane, Math.min(step, turns.length));
@@ -157,7 +166,7 @@ function before(history, refused) { // what a position is while a commit of it w
   return history.slice(0, history.indexOf(refused)).findLast((event) => event.kind !== "refused");
 }
 
-function draw(pane, at, event, fresh, inside, guess) {
+function draw(pane, at, event, fresh, inside, guess, laid) {
   const waits = fresh && event.kind === "refused";
   if (event && event.kind === "refused") event = before(pane.history[at], event);
   const span = pane.tokens[at], record = pane.record, fixed = event && "token" in event;
@@ -167,12 +176,13 @@ function draw(pane, at, event, fresh, inside, guess) {
   if (fixed) {
     marks.push(event.forced && event.by !== "replaced" ? "forced" : "", event.by ?? "", fresh ? "fresh" : "");
   } else if (!record.given[at]) {
-    marks.push(guessed ? "guess" : "mask", inside ? "open" : "", waits ? "waits" : event ? "undone" : "", fresh ? "fresh" : "");
+    const kind = laid ? (laid.drawn ? "mask drawn" : "mask noise") : guessed ? "guess" : "mask";
+    marks.push(kind, inside ? "open" : "", waits ? "waits" : event ? "undone" : "", fresh ? "fresh" : "");
   }
   span.className = ["t", ...marks].filter(Boolean).join(" ");
   span.style.backgroundColor = ground;
   span.style.color = letters;
-  const shown = fixed ? word(record, event.token) : guessed ? word(record, guess.token)
+  const shown = fixed ? word(record, event.token) : laid ? word(record, laid.token) : guessed ? word(record, guess.token)
     : record.given[at] ? word(record, record.answer[at]) : waits ? "ø" : event ? "↶" : inside ? "░" : "·";
   span.textContent = shown.replaceAll("\n", "");
 }
@@ -185,6 +195,7 @@ function status(pane, step) {
   const parts = [
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
     forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} remasked` : "",
+    turn.shown.at.length ? `${turn.shown.drawn.reduce((sum, flag) => sum + flag, 0)} of ${turn.shown.at.length} draws kept` : "",
     turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
     turn.corrected.length ? `${turn.corrected.length} proposals corrected` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
@@ -216,8 +227,13 @@ function explain(pane, at) {
   for (const event of history) {
     lines.push(element(tip, "p", event.step > step ? "later" : "", sentence(record, event)));
   }
-  const guess = record.given[at] ? undefined : guessAt(pane, at, step, before_waiting(history, step));
+  const laid = pane.showing[at][eventAt(pane.showing[at], step)], index = eventAt(history, step);
+  const guess = record.given[at] || laid ? undefined : guessAt(pane, at, step, before_waiting(history, step));
   if (guess) element(tip, "p", "", `forward ${guess.step}: guessed ${JSON.stringify(record.words[guess.token] ?? "")}, probability ${guess.p}`);
+  if (laid && index < 0 && !record.given[at]) {
+    const what = laid.drawn ? `the draw of forward ${laid.step}` : "noise";
+    element(tip, "p", "", `undecided, shows ${JSON.stringify(record.words[laid.token] ?? "")} (id ${laid.token}): ${what}`);
+  }
   const box = pane.tokens[at].getBoundingClientRect(), room = document.documentElement;
   const left = Math.min(box.left, room.clientWidth - tip.offsetWidth - 8);
   const above = box.bottom + tip.offsetHeight + 10 > room.clientHeight;

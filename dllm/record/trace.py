@@ -29,9 +29,9 @@ NO_ORIGIN = {"id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "config": N
 class Trace:
     """All turns of one request."""
 
-    prompt: list[int]  # ids of its canvas at the start
+    prompt: list[int]  # ids of its canvas at the start, with the first noise where undecided positions show noise
     given: list[int]  # 1 where a column of it is given, else 0
-    mask_id: int  # the mask's id
+    mask_id: int | None  # the mask's id (None: undecided positions show noise)
     eos_id: int  # of the end of the text
     start: int  # the answer's first position
     length: int  # columns without padding
@@ -47,7 +47,8 @@ class Trace:
         return list(zip(self.turns, kept[: len(self.turns)], strict=True))
 
     def canvases(self) -> Iterator[list[int]]:
-        """The canvas before every forward, then the final one: ids, with the mask id where undecided."""
+        """The canvas before every forward, then the final one: ids, with the mask id where undecided, or with what is
+        shown there."""
         candidates = [list(self.prompt)]
         for record in self.turns:
             canvas = candidates[record.kept]
@@ -58,15 +59,25 @@ class Trace:
     def _after(self, canvas: list[int], record: TurnRecord, number: int) -> list[int]:
         canvas = list(canvas)
         for position in record.remasked[number]:
-            canvas[self.start + position] = self.mask_id
+            canvas[self.start + position] = self._mask
         for commits in record.written(number):
             for position, token in zip(commits.positions, commits.tokens, strict=True):
                 canvas[self.start + position] = token
         for position in record.filled[number]:
             canvas[self.start + position] = self.eos_id
         for position in record.rolled[number]:
-            canvas[self.start + position] = self.mask_id
+            canvas[self.start + position] = self._mask
+        for shown in record.shown[number : number + 1]:
+            for position, token in zip(shown.positions, shown.tokens, strict=True):
+                canvas[self.start + position] = token
         return canvas
+
+    @property
+    def _mask(self) -> int:
+        """The mask's id. Raises TypeError for a decode without masks, whose turns take nothing back."""
+        if self.mask_id is None:
+            raise TypeError("undecided positions show noise")
+        return self.mask_id
 
     def to_json(self) -> dict[str, Any]:
         """The turns as dictionaries and lists, without the origin: what a trace file has under ``trace``. No text:

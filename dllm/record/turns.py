@@ -39,6 +39,15 @@ class RecordedGuesses:
 
 
 @dataclass(frozen=True)
+class ShownTokens:
+    """What undecided positions show after a turn of a rule that renoises; an entry of every list for each."""
+
+    positions: list[int] = field(default_factory=list)  # relative to the answer's start
+    tokens: list[int] = field(default_factory=list)  # ids that the next forward sees there
+    drawn: list[bool] = field(default_factory=list)  # the rule kept its draw; the others are noise
+
+
+@dataclass(frozen=True)
 class TurnRecord:
     """One turn of one request. Lists of lists, and ``edited``, have an entry for each candidate."""
 
@@ -66,6 +75,8 @@ class TurnRecord:
     # proposals of its forward that differ from the last recorded ones of their masks; told, and not compared, since
     # the last digit may be another in a batch of another size
     guesses: RecordedGuesses = field(default_factory=RecordedGuesses, compare=False)
+    # what undecided positions show from then on, for each candidate; empty where the sampler never says it
+    shown: list[ShownTokens] = field(default_factory=list)
 
     def written(self, number: int) -> list[Commits]:
         """What a candidate committed, and what it edited."""
@@ -98,11 +109,15 @@ def record_turn(
         replaced=[_positions(turn.marks.replaced, n, start) for n in rows],
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
         guesses=_guesses(turn, row, start, {} if known is None else known),
+        shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
     )  # fmt: skip
 
 
 def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
-    """The proposals at masks of a row that differ from those ``known``."""
+    """The proposals at masks of a row that differ from those ``known``. Of a rule that renoises none: they are draws,
+    and what it shows of them is told."""
+    if turn.step.shown is not None:
+        return RecordedGuesses()
     masked, scores = turn.view.canvas.masked[row], turn.view.scores
     columns = (masked & scores.scored[row]).nonzero()[:, 0]
     sure = scores.confidence[row][columns].nan_to_num().clamp(min=0).tolist()
@@ -139,6 +154,13 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
         forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
+
+
+def _shown(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:
+    canvas, accepted = turn.candidates, turn.step.accepted
+    columns = (canvas.undecided[candidate] & turn.view.blocks.in_open[row]).nonzero()[:, 0]
+    drawn = [False] * len(columns) if accepted is None else accepted[candidate][columns].tolist()
+    return ShownTokens((columns - start).tolist(), canvas.tokens[candidate][columns].tolist(), drawn)
 
 
 def _filled(turn: Turn, candidate: int, row: int) -> Tensor:

@@ -20,15 +20,15 @@ from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
 
 RUNTIMES = ("auto", "eager", "static", "compile", "cudagraph", "compile_cudagraph")
 COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cudagraph")
 FIXED = (*COMPILED, *RECORDED)  # they run in every turn what they compiled or recorded once
 COMPILED_CAPABILITY = (7, 0)  # torch.compile's Triton takes no older GPU
-# (tokens [B, n], positions [B, L], memory, columns [B, n]) -> (hidden rows [B, n, D], their columns [B, n])
-Network = Callable[[Tensor, Tensor, Memory, "Tensor | None"], tuple[Tensor, "Tensor | None"]]
+# (tokens [B, n], positions [B, L], memory, columns [B, n], and what only some networks take) ->
+# (hidden rows [B, n, D], their columns [B, n])
+Network = Callable[..., tuple[Tensor, "Tensor | None"]]
 
 
 @dataclass(frozen=True)

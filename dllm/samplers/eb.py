@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from dllm.common.ranking import argmax_mask, top_k_mask
+from dllm.common.ranking import argmax_mask, within_budget
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import PerRequest
 from dllm.contract.traits import SamplerTraits
@@ -28,8 +26,5 @@ class EntropyBound(Sampler):
 
     def step(self, view: View, state: State) -> Step:
         entropy = view.scores.statistic("entropy")
-        ranked = entropy.masked_fill(~view.open, torch.inf).sort(dim=1, stable=True).values
-        before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
-        count = ((before <= state["gamma"][:, None]) & (ranked < torch.inf)).sum(1)
-        accepted = top_k_mask(-entropy, view.open, count)
+        accepted = within_budget(entropy, view.open, state["gamma"])
         return view.step(accepted | argmax_mask(-entropy, view.open), accepted=accepted)

@@ -150,7 +150,7 @@ class Decoding:
         """The rest of a row's text, and its end. before: what has come with it."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
-            yield CanvasSnapshot(row, self._last(done, before))
+            yield CanvasSnapshot(row, self._last(job, done, before))
         new, ending = text.finish(done.result)
         if new:
             yield TextDelta(row, new)
@@ -163,11 +163,14 @@ class Decoding:
         message = in_requests(failed.message)
         return message if failed.id in message else f"{message} The log has it as {failed.id}."
 
-    def _last(self, done: Done, before: Progress | None) -> Progress:
+    def _last(self, job: Job, done: Done, before: Progress | None) -> Progress:
         """The row after its last turn, of which only its end is told. before: what has come with it."""
         canvas, mask = done.result.canvas, self.prompts.ids.mask
         block = 0 if before is None else before.block
         masked = [token == mask for token in canvas]
+        if mask is None:  # noise is told from text by the turn that decided it
+            asked = job.request.masked[job.request.answer_start :]
+            masked = [hidden and not turn for hidden, turn in zip(asked, done.result.turns, strict=True)]
         return Progress(done.result.nfe, block, canvas, masked, len(canvas), done.result.turns)
 
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:

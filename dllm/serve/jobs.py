@@ -45,7 +45,7 @@ class Progress:
 
     turn: int  # its forwards so far
     block: int  # index of its block
-    tokens: list[int]  # its answer, with the mask's id where it is undecided
+    tokens: list[int]  # its answer, with the mask's id or with noise where it is undecided
     masked: list[bool]  # which positions of the answer are undecided
     final: int  # so many leading positions of the answer will never change again
     # of snapshots: the forward after which each position kept its token; 0: a mask, or given

@@ -384,6 +384,7 @@ function shownAt(frame, at) { // the word of a position: committed, just remaske
   const word = frame.words[at], guess = frame.guesses[at];
   if (word !== null) return frame.ends.has(at) ? "∎" : visible(word);
   if (frame.undone.get(at) || (frame.undone.has(at) && !guess)) return "↶";
+  if (frame.shown) return visible(frame.shown[at]); // noise, or a draw, as the next forward sees it
   return guess ? (frame.guessed.has(at) ? "∎" : visible(guess[0])) : "·";
 }
 

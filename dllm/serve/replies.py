@@ -85,6 +85,8 @@ class Envelope:
             "ends": [at for at, token in enumerate(now.tokens) if token in ends],
             "guessed_ends": [at for at, (token, _) in now.guesses.items() if token in ends],
         }  # fmt: skip
+        if prompts.ids.mask is None:
+            canvas["shown"] = {at: words[at] for at, hidden in enumerate(now.masked) if hidden}
         return {**self._chunk([]), "diffusion": canvas}
 
     def usage(self, choices: Sequence[Completed]) -> dict[str, int]:

@@ -77,8 +77,11 @@ class CanvasRenderer:
         )
         begin, end = picture.span[row].tolist()
         pieces, marks, marked = [], picture.marked(row), self.shades.marked
+        noise = picture.noise[row].tolist()
         for at, token in enumerate(tokens):
-            if masked[at] and sure[at] >= 0 and self.shades.guesses:
+            if masked[at] and noise[at]:
+                pieces.append((self.word(token), DIM_STYLE))
+            elif masked[at] and sure[at] >= 0 and self.shades.guesses:
                 pieces.append((self.word(guess[at]), marked(self.shades.guess(sure[at]), marks[at])))
             elif masked[at]:
                 pieces.append((self.glyphs.open if begin <= at < end else self.glyphs.mask, DIM_STYLE))
@@ -104,16 +107,17 @@ class CanvasRenderer:
             ramp.append(" ", self.shades.turn(1 + step, 8))
         return ramp.append(f" {last}", DIM_STYLE)
 
-    def legend(self, width: int, last: int, marks: Sequence[str] = ()) -> list[Text]:
+    def legend(self, width: int, last: int, marks: Sequence[str] = (), noise: bool = False) -> list[Text]:
         """How to read guesses, in a line, and what the ``last`` turn committed; no line where no guesses are shown.
-        Another line explains the ``marks`` of a constraint, if there are any."""
+        Another line explains the ``marks`` of a constraint, if there are any. noise: some undecided positions show
+        it."""
         if not self.shades.guesses:
             return []
         legend = Text(no_wrap=True).append("guess, unsure ", DIM_STYLE)
         for style in self.shades.guesses:
             legend.append("a", style)
         legend.append(" sure · ", DIM_STYLE).append("just committed", self.shades.turn(last, last, True))
-        legend.append(f" · {self.glyphs.open} no guess", DIM_STYLE)
+        legend.append(" · a noise" if noise else f" · {self.glyphs.open} no guess", DIM_STYLE)
         lines = [legend, *self._marks_legend(marks)]
         for line in lines:
             line.truncate(width, overflow="ellipsis")

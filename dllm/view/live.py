@@ -96,7 +96,7 @@ class LiveView:
         rows = (picture.masked if busy else picture.shown).any(1).nonzero()[:, 0].tolist()
         last = max(int(picture.fixed.max()), 1)
         explained = height >= LEGEND_HEIGHT and bool(picture.masked.any())
-        legend = self.brush.legend(width, last, picture.marks()) if explained else []
+        legend = self.brush.legend(width, last, picture.marks(), bool(picture.noise.any())) if explained else []
         space = height - len(legend)
         fitting = rows[: max(1, space - 2)]
         share = max(1, (space - 1) // max(len(fitting), 1))

@@ -30,6 +30,7 @@ class Picture:
     span: Tensor  # [R, 2], the open block
     corrected: Tensor  # a constraint chose the guess, or the token, where the model's own did not fit
     refused: Tensor  # a commit that the last turn put off, since it did not go with the others
+    noise: Tensor  # undecided, and the next forward sees noise there
     replaced: Tensor  # committed with another token than was proposed, which goes with the others
     given: int  # masks at the start
 
@@ -42,7 +43,7 @@ class Picture:
         picture = Picture(
             blank, no.clone(), blank - 1, no.clone(), blank.clone(), blank.double() - 1,
             canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
-            no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
+            no.clone(), no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
         )  # fmt: skip
         picture.shown[canvas.row_id] = canvas.valid & (canvas.columns >= canvas.start[:, None])
         picture.fixed[canvas.row_id] = torch.where(canvas.masked, -1, 0)
@@ -68,6 +69,7 @@ class Picture:
         at, scores = self._at(turn.canvas), turn.view.scores
         self.guess[at] = torch.where(scores.scored, scores.token, self.guess[at])
         self.sure[at] = torch.where(scores.scored, scores.confidence.clamp(min=0), self.sure[at])
+        self.noise[at] = self.noise[at] & ~scores.scored
         self.corrected[at] = torch.where(scores.scored & turn.canvas.masked, turn.marks.corrected, self.corrected[at])
 
     def update(self, turn: Turn) -> None:
@@ -85,6 +87,9 @@ class Picture:
         self.refused[at] = turn.step.owner.per_row(turn.marks.refused)
         self.replaced[at] = (self.replaced[at] | turn.step.owner.per_row(turn.marks.replaced)) & ~canvas.masked
         self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
+        if turn.step.shown is not None and turn.step.accepted is not None:
+            redrawn = turn.view.scores.scored & canvas.undecided
+            self.noise[at] = redrawn & ~turn.step.owner.per_row(turn.step.accepted)
         self.open(turn)
 
     def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:

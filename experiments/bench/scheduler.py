@@ -73,7 +73,7 @@ class EndsEarly(EndOfText):
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = torch.tensor(lengths)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         end = candidates.start + self.lengths[candidates.param_index]
         open_ = (candidates.undecided & (candidates.columns < end[:, None])).any(1)
         return candidates.stop_at(end, ~open_ & (end < candidates.end), attended=True)

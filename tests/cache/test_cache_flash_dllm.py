@@ -104,14 +104,14 @@ def test_the_first_turn_with_an_end_cuts_behind_its_last_one() -> None:
     commit[0, [3, 5, 7]] = True
     tokens = torch.zeros_like(canvas.tokens).index_fill(1, torch.tensor([3, 5]), 61)
     step, after = view.step(commit, tokens=tokens), canvas.commit(commit, tokens)
-    cut = StopAtLastEos().cut(after, view, step, 61, commit.any(1))
+    cut = StopAtLastEos().cut(after, view, step, (61,), commit.any(1))
     assert cut.end.tolist() == [6, 9] and cut.shortened.tolist() == [True, False]
     assert bool(cut.valid.eq(canvas.valid).all()) and cut.undecided[0].nonzero()[:, 0].tolist() == [2, 4]
-    assert StopAtEos().cut(after, view, step, 61, commit.any(1)).end.tolist() == [4, 9]
+    assert StopAtEos().cut(after, view, step, (61,), commit.any(1)).end.tolist() == [4, 9]
     again = commit & False
     again[0, 4] = again[1, 8] = True
     ends = torch.full_like(tokens, 61)
-    later = StopAtLastEos().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), 61, commit.any(1))
+    later = StopAtLastEos().cut(cut.commit(again, ends), view, view.step(again, tokens=ends), (61,), commit.any(1))
     assert later.end.tolist() == [6, 9] and later.shortened.tolist() == [True, True]
 
 
@@ -121,7 +121,7 @@ def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
     view, commit = view_of(canvas), canvas.no_positions.clone()
     commit[0, 2] = True
     ends = torch.full_like(canvas.tokens, 61)
-    cut = StopAtLastEos().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), 61, commit.any(1))
+    cut = StopAtLastEos().cut(canvas.commit(commit, ends), view, view.step(commit, tokens=ends), (61,), commit.any(1))
     assert not cut.shortened.any()
 
 

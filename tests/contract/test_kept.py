@@ -204,7 +204,7 @@ class Cuts(EndOfText):
     def __init__(self, what: Callable[[Canvas], Any]) -> None:
         self.what = what
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         return self.what(candidates)  # type: ignore[no-any-return]
 
 
@@ -227,7 +227,7 @@ def test_a_policy_that_acts_earlier_than_it_says_is_refused_under_an_editing_rul
     class Hasty(CutFirst):
         traits = CutFirst.traits.but(at_once=False)
 
-        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+        def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
             return candidates.stop_at(candidates.end - 1, ~candidates.shortened, attended=False)
 
     with pytest.raises(UserError, match="^eos=Hasty acts in a block that is still open"):
@@ -239,9 +239,9 @@ def test_a_policy_that_fills_rows_that_go_on_is_refused_if_it_says_it_does_not()
     class Filling(CutFirst):
         traits = CutFirst.traits.but(fills=False)
 
-        def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+        def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
             last = candidates.undecided & (candidates.columns == candidates.end[:, None] - 1)
-            return candidates.commit(last, candidates.tokens.masked_fill(last, eos_id))
+            return candidates.commit(last, candidates.tokens.masked_fill(last, ends[0]))
 
     with pytest.raises(UserError, match="^eos=Filling fills positions of a row that goes on"):
         decode(Static(), eos=Filling())

@@ -65,7 +65,7 @@ def test_an_end_of_text_policy_acts_no_earlier_and_takes_no_more_than_it_says(na
     policy = POLICIES[name]
     early = shrinks = False
     for candidates, view, step, full in turns_of_a_block():
-        cut = policy.cut(candidates, view, step, EOS, torch.tensor([full]))
+        cut = policy.cut(candidates, view, step, (EOS,), torch.tensor([full]))
         early |= not full and not torch.equal(cut.undecided, candidates.undecided)
         shrinks |= not torch.equal(cut.valid, candidates.valid)
     assert (policy.traits.at_once, policy.traits.shrinks) == (early, shrinks)

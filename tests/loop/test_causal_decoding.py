@@ -111,7 +111,7 @@ def ends(tokens: list[int], policy: StopFront, start: int = 2, given: tuple[int,
     last = max(given, default=-1) + start
     canvas = replace(canvas, given=canvas.given | fixed, tail=canvas.valid & (canvas.columns > last))
     nothing: Any = None
-    cut = policy.cut(canvas, nothing, nothing, 61, nothing)
+    cut = policy.cut(canvas, nothing, nothing, (61,), nothing)
     assert bool(cut.shortened) == (int(cut.end) < int(canvas.end)) and int(cut.valid.sum()) == int(cut.end)
     return int(cut.end) - start
 

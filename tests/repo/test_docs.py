@@ -217,7 +217,8 @@ def settled(words: list[str], tiny: Path) -> list[str]:
     kept = [word for word in words if not word.startswith(("gen_length=", "model.path="))]
     family = next((name for word, name in CAUSAL.items() if word in words), None)
     path = tiny if family is None else family_of(tiny, family)
-    return [*kept, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
+    canvas = ["blocks.block_length=8"] if family == "dg_dev" else []
+    return [*kept, *canvas, f"model.path={path}", "gen_length=16", "prompt=w1 w2", "model.device=cpu"]
 
 
 CAUSAL = {
@@ -231,6 +232,7 @@ CAUSAL = {
     "model=nemotron-8b": "tiny-nemotron",
     "model=fastdllm-v2-7b": "tiny-fastdllm-v2",
     "model=efficient-dlm-8b": "tiny-a2d-bd3lm",
+    "model=diffusiongemma-26b": "dg_dev",
 }  # their small ones
 
 

@@ -44,7 +44,8 @@ class Game:
         found = None if logits is None else Logits(logits, rows)
         scores = Scores(
             scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
-            statistics={name: self._lay(value) for name, value in statistics.items()},
+            statistics={name: self._lay(value).long() if name == "likeliest" else self._lay(value)
+                        for name, value in statistics.items()},
             logits=found, lookup=None if found is None else lookup_stored(found, False),
         )  # fmt: skip
         self.span = self.span.after_forward()

@@ -26,7 +26,8 @@ from dllm.common.noise import gumbel, uniform
 from dllm.compose.parts import choices
 from dllm.contract import View
 from dllm.contract.canvas import Canvas, move
-from dllm.contract.setting import Sampling
+from dllm.contract.process import Uniform
+from dllm.contract.setting import Sampling, replaced
 from dllm.contract.shapes import Bounded
 from dllm.eos.stop_strings import StopStrings
 from dllm.loop.proposals import Proposer, lookup_stored
@@ -39,6 +40,7 @@ from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {
     **{name: lambda n=name: build("sampler", n) for name in choices("sampler")},
+    "renoise": lambda: replaced(build("sampler", "renoise"), process=Uniform(64)),  # which the model would tell
     "static-random": lambda: Static(score="random"),
     "dream-origin": lambda: Dream("origin"),
     "dream-drawn": lambda: Dream(alg_temp=0.5),
@@ -70,7 +72,16 @@ def played(sampler: Sampler) -> tuple[Game, View]:
         p = logits.softmax(-1)
         first, token = p.max(-1)
         view = game.view(
-            first, token, logits=logits, first=first, second=first / 2, gap=0.1, entropy=0.5, current=-0.1, shadow=-0.1
+            first,
+            token,
+            logits=logits,
+            first=first,
+            second=first / 2,
+            gap=0.1,
+            entropy=0.5,
+            current=-0.1,
+            shadow=-0.1,
+            likeliest=token,
         )
     weights = torch.rand(2, *view.canvas.columns.shape * 2, generator=noise)
     return game, with_attention(view, weights.softmax(-1))
@@ -170,7 +181,7 @@ def test_a_policy_makes_no_tensor_of_numbers_in_a_turn(name: str) -> None:
     step = game.sampler.propose(view, game.state)
     with Here("cpu"):
         after = game.canvas.commit(step.commit, view.scores.token)
-        policy.cut(after, view, step, 7, view.blocks.full(after, step.owner))
+        policy.cut(after, view, step, (7,), view.blocks.full(after, step.owner))
 
 
 def test_end_of_text_proposals_are_found_without_a_tensor_of_their_ids() -> None:

@@ -181,7 +181,7 @@ def test_a_text_ends_when_the_block_that_ends_it_closes(policy: EndOfText, end: 
         game.step = game.sampler.propose(view, game.state)
         game.state, game.canvas = game.state | game.step.state, applied(game.step, view)
         full = view.blocks.full(game.canvas, game.step.owner) & ~game.step.keep_open
-        return bool(policy.cut(game.canvas, view, game.step, EOS, full).undecided.sum() == 0)
+        return bool(policy.cut(game.canvas, view, game.step, (EOS,), full).undecided.sum() == 0)
 
     assert not cut([end, 3])  # the block is full, and held
     assert not cut([4, 3])  # and indeed, the end is replaced

@@ -127,8 +127,8 @@ class CutFirst(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=True, fills=True)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, ends))
         return candidates.stop_at(end, found, attended=False)
 
 

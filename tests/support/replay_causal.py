@@ -101,9 +101,9 @@ class StopEach(StopFront):
         super().__init__()
         self.each = [StopFront(row["params"]["stop_token_ids"], row["params"]["max_tokens"]) for row in rows]
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         for number, policy in enumerate(self.each):
-            own = policy.cut(candidates, view, step, eos_id, full)
+            own = policy.cut(candidates, view, step, ends, full)
             end = torch.where(candidates.param_index == number, own.end, candidates.end)
             candidates = candidates.stop_at(end, end < candidates.end, attended=False)
         return candidates

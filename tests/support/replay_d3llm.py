@@ -52,7 +52,7 @@ class ToTheEnd(Ahead):
 
     def _opened(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         blocks = super()._opened(canvas, blocks)
-        if not bool(answer_ends(canvas, EOS).any()):
+        if not bool(answer_ends(canvas, (EOS,)).any()):
             return blocks
         in_open = (canvas.columns >= blocks.begin[:, None]) & (canvas.columns < canvas.end[:, None])
         return replace(blocks, open_end=canvas.end, in_open=in_open)
@@ -64,13 +64,13 @@ class Overwriting(FillAtOnce):
 
     traits = FillAtOnce.traits
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
-        end, found = after_first(candidates, answer_ends(candidates, eos_id))
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, ends))
         rest = (candidates.columns >= end[:, None]) & found[:, None] & candidates.valid
-        stale = rest & candidates.masked & (candidates.tokens != eos_id)
+        stale = rest & candidates.masked & (candidates.tokens != ends[0])
         goes_on = bool((candidates.undecided & ~rest).any())
         masked = candidates.masked & ~rest | (stale & goes_on)
-        return replace(candidates, tokens=candidates.tokens.masked_fill(rest, eos_id), masked=masked)
+        return replace(candidates, tokens=candidates.tokens.masked_fill(rest, ends[0]), masked=masked)
 
 
 class Twice(Delayed):

@@ -324,9 +324,9 @@ class StopAfterBlock(EndOfText):
 
     traits = EosTraits(fills=True, at_once=False, shrinks=False)
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         closes = ~(candidates.undecided & view.blocks.in_block).any(1) & ~step.keep_open
-        ended = answer_ends(candidates, eos_id).any(1)
+        ended = answer_ends(candidates, ends).any(1)
         return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
 
 

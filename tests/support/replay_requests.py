@@ -31,7 +31,7 @@ class StopAtBlock(EndOfText):
     def __init__(self, *stops: int) -> None:
         self.stops = stops
 
-    def cut(self, candidates: Canvas, view: View, step: Step, eos_id: int, full: Tensor) -> Canvas:
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         full = ~(candidates.undecided & view.blocks.in_block).any(1)
         held = one_of(candidates.tokens, self.stops) & candidates.committed & view.blocks.in_block
         return candidates.stop_at(view.blocks.end, full & held.any(1), attended=True)

@@ -138,6 +138,8 @@ def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
     for name in ("turn", "kept", "block", "queries", "remasked", "filled"):
         if getattr(then, name) != getattr(now, name):
             yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
+    if then.shown != now.shown:
+        yield "other tokens that undecided positions show next in the trace than now"
     for what, before, after in (("commit", then.candidates, now.candidates), ("edit", then.edited, now.edited)):
         if len(before) != len(after):
             yield f"{len(before)} candidates that {what} in the trace, {len(after)} now"

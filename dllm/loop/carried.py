@@ -1,0 +1,59 @@
+"""What the forward of a row hands to the next one of its block: the embeddings that it expected (self-conditioning).
+
+It is kept by the columns of the block [B, C, D]. Nothing is handed on to another block.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.cache.passes import Call
+from dllm.common.rowwise import select_or_all
+from dllm.contract import BlockState
+from dllm.contract.canvas import Canvas
+from dllm.loop.proposals import temper
+from dllm.loop.rows import Rows
+from dllm.models.conditioning import Conditioning
+from dllm.models.diffusion_gemma import DiffusionGemma
+from dllm.models.transformer import Transformer
+
+
+def nothing_yet(model: Transformer, canvas: Canvas) -> Tensor | None:
+    """What the rows of ``canvas`` [B] hand to their first forward: nothing yet [B, C, D] (None: never anything)."""
+    if not model.carries:
+        return None
+    block = model.config.attention.block
+    assert block is not None, "what is carried is kept by block"
+    return torch.zeros(len(canvas.row_id), block, model.config.width, dtype=model.dtype, device=canvas.start.device)
+
+
+def conditioning(model: Transformer, canvas: Canvas, call: Call, rows: Rows) -> Conditioning:
+    """Which queries [b, n] of a call are denoised, and what the last forward of their block expected there."""
+    assert rows.owner.is_single, "a rule that renoises has one candidate"
+    denoised = model.config.attention.denoised(canvas.masked & canvas.valid, canvas.start)
+    assert denoised is not None, "a network that carries something has two passes"
+    carried = rows.carried * (rows.blocks.forwards > 0)[:, None, None]
+    denoised, begin, carried = select_or_all((denoised, rows.blocks.begin, carried), call.candidates)
+    length, columns = denoised.shape[1], canvas.columns.expand_as(denoised)
+    if call.columns is not None:
+        columns = call.columns
+        denoised = denoised.gather(1, columns.clamp(max=length - 1)) & (columns < length)
+    place = (columns - begin[:, None]).clamp(0, carried.shape[1] - 1)
+    return Conditioning(denoised, carried.gather(1, place[..., None].expand(-1, -1, carried.shape[2])))
+
+
+def expected(model: Transformer, logits: Tensor, temperature: Tensor) -> Tensor:
+    """The embeddings [N, r, D] that are expected under logits [N, r, V] at the ``temperature`` [N] of this turn. Row by
+    row: all tempered logits at once would double the memory."""
+    assert isinstance(model, DiffusionGemma), "no other network carries anything"
+    return torch.stack([model.soft(temper(row, own)) for row, own in zip(logits, temperature, strict=True)])
+
+
+def by_block(values: Tensor, columns: Tensor, blocks: BlockState, like: Tensor) -> Tensor:
+    """Values [N, r, D] of ``columns`` [N, r] (L: padding) by the columns of their block [N, C, D], as ``like``; 0
+    elsewhere."""
+    size = like.shape[1]
+    place = (columns - blocks.begin[:, None]).clamp(max=size)  # padding goes behind the block
+    wide = like.new_zeros(len(like), size + 1, like.shape[2])
+    return wide.scatter(1, place[..., None].expand_as(values), values.to(like.dtype))[:, :-1]
