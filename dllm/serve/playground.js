@@ -5,6 +5,7 @@ const byId = (id) => document.getElementById(id);
 // SERVED: what the server says of itself: model, gradient (of the trace page, early to late), examples, defaults, command.
 const GRADIENT = SERVED.gradient;
 const GROUPS = ["sampler", "blocks", "cache", "eos"], OWN = "", KEPT = 20;
+const NARROW = 640; // pixels of a phone's window
 const UNFOLDED = 3; // options of a part that are seen at once: a dozen of them would push the canvas off the screen
 const slider = byId("step"), runs = [];
 // What stands in the field of a form, and the example that it begins with.
@@ -201,11 +202,16 @@ async function run() {
   following = true;
   look(made);
   busy(true);
-  panes[0].host.querySelector(".text").scrollIntoView({ block: innerWidth < 640 ? "start" : "nearest" });
+  toAnswer();
   await Promise.all(panes.map((pane, at) => ask(pane, made.tracks[at], made, ours.signal)));
   if (control !== ours) return;
   busy(false);
+  if (innerWidth < NARROW) toAnswer(); // the page has become longer
   if (byId("talk").checked) remember(made);
+}
+
+function toAnswer() { // on a phone the answer takes the place of what was chosen
+  panes[0].host.querySelector(".text").scrollIntoView({ block: innerWidth < NARROW ? "start" : "nearest" });
 }
 
 function remember(made) { // the turn of a conversation, where it was answered

@@ -255,7 +255,7 @@ def playground_screenshots(folder: Path) -> None:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         scheme: Literal["light", "dark"]
         for name, scheme, compared in (("playground", "light", False), ("playground_two", "dark", True)):
-            tab = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme=scheme)
+            tab = browser.new_page(viewport={"width": 1100, "height": 1010}, color_scheme=scheme)
             tab.set_default_timeout(240_000)  # on a busy machine
             tab.goto(url)
             tab.wait_for_selector("select[name=sampler]")
