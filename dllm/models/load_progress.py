@@ -26,6 +26,12 @@ class Loaded:
 
 
 Watch = Callable[[Loaded], None]
+_TOLD: list[Loaded] = []  # the last word on the model that this process loads
+
+
+def latest() -> Loaded | None:
+    """How far the model under way is. None: none is, or nothing was said yet."""
+    return next(iter(_TOLD), None)
 
 
 def unwatched(loaded: Loaded) -> None:
@@ -55,8 +61,15 @@ def load_progress(name: str, doing: str = "Loading") -> Iterator[Watch]:
         complain(f"{doing} {name}: {loaded.done / 1e9:.1f} of {loaded.total / 1e9:.1f} GB, {loaded.part}{left}")
 
     tell = on_terminal if sys.stderr.isatty() else in_log
+
+    def told_to_all(loaded: Loaded) -> None:
+        _TOLD[:] = [loaded]
+        if loaded.total >= WORTH_A_LINE:
+            tell(loaded)
+
     try:
-        yield lambda loaded: tell(loaded) if loaded.total >= WORTH_A_LINE else None
+        yield told_to_all
     finally:
+        _TOLD.clear()
         if bar is not None:
             bar.close()

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from dllm.app.commands.chat import EMPTY_ANSWER, chat, say_if_outside
 from dllm.app.commands.interruptible import interruptible
+from dllm.app.commands.unfinished import Unfinished
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
@@ -126,14 +127,21 @@ class PromptRun:
         )  # one trace a sample: of the chosen setting
         watch = Stopwatch.on(decoder.model.transformer.device)
         with self._view(decoder, todo, watch) as view:
-            observe = self._observer(name, view, watch)
+            kept = Unfinished(decoder.prompts.text)
+            observe = self._observer(name, view, watch, kept)
             done = decoder.run([sample.request for sample in todo], trace, observe, watch)
-            for number, result in progress(done, len(todo), view):
-                size = requests_per_batch(decoder.batch_size)
-                first = number - number % size
-                batch = todo[first : first + size]
-                content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
-                run_folder.write(row_of(todo[number], result, batch), content)
+            try:
+                for number, result in progress(done, len(todo), view):
+                    size = requests_per_batch(decoder.batch_size)
+                    first = number - number % size
+                    batch = todo[first : first + size]
+                    content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
+                    run_folder.write(row_of(todo[number], result, batch), content)
+            except KeyboardInterrupt:
+                if view is not None:
+                    view.live.stop()
+                kept.say(MAX_PRINTED)
+                raise
 
     @contextmanager
     def _view(self, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch) -> Iterator[LiveView | None]:
@@ -148,17 +156,23 @@ class PromptRun:
         with LiveView(self.console, text, ids, animate, self.races, watch) as view:
             yield view
 
-    def _observer(self, name: str, view: LiveView | None, watch: Stopwatch) -> Observer | None:
-        """What sees the turns of a column: the view and, before a race, a film."""
-        if view is None or not self.races:
-            return view
-        film = self.films[name] = DecodeFilm(watch)
+    def _observer(
+        self, name: str, view: LiveView | None, watch: Stopwatch, kept: Unfinished
+    ) -> Observer | None:  # fmt: skip
+        """What sees the turns of a column: the view, what is kept for Ctrl-C and, before a race, a film. On a GPU an
+        observer has the host wait for every turn, so that without a view there is none."""
+        if view is None:
+            return kept if self.model is not None and self.model.transformer.device.type == "cpu" else None
+        seers: list[Observer] = [kept, view]
+        if self.races:
+            film = self.films[name] = DecodeFilm(watch)
+            seers = [film, kept, view]
 
-        def both(turn: Turn) -> None:
-            film(turn)
-            view(turn)
+        def all_of_them(turn: Turn) -> None:
+            for seer in seers:
+                seer(turn)
 
-        return both
+        return all_of_them
 
 
 def resume_hint(run_folder: RunFolder, total: int) -> str:

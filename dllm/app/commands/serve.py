@@ -20,6 +20,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
     refuse_unread(config, given)
     try:
+        from dllm.serve.loading import answering_meanwhile
         from dllm.serve.server import bound_socket, serve_until_told, server_of
         from dllm.serve.settings import ServeSettings
     except ImportError:
@@ -34,7 +35,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     plan = plan_of(config)
     listening = bound_socket(settings.host, settings.port)
     show_log(settings.log)
-    service = service_of(config, plan, settings)
+    with answering_meanwhile(listening):
+        service = service_of(config, plan, settings)
     address = url_of(settings.host, listening.getsockname()[1])
     greeting = f"dllm serves {service.defaults.name}: playground at {address}, OpenAI's interface at {address}/v1"
     serve_until_told(server_of(service.app(), service.scheduler, settings, greeting), listening)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from dllm.app.commands.unfinished import Unfinished
+from dllm.contract import Turn
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
@@ -158,6 +160,24 @@ def test_ctrl_c_keeps_finished_samples_and_says_how_to_go_on(
     assert outcome.code == 130 and "1 of 2 samples are in runs/c. Go on with resume=runs/c" in outcome.err
     monkeypatch.setattr(RunFolder, "write", write)
     assert len(run("resume=runs/c").rows()) == 2
+
+
+def test_ctrl_c_in_a_decode_prints_what_it_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of eight tokens, and a sign for what is open."""
+    expected = run("prompt=w1 w2", "sampler=order", "gen_length=8").rows()[0]["text"]
+    see, seen = Unfinished.__call__, []
+
+    def interrupted(self: Unfinished, turn: Turn) -> None:
+        see(self, turn)
+        seen.append(turn)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Unfinished, "__call__", interrupted)
+    outcome = run("prompt=w1 w2", "sampler=order", "gen_length=8")
+    assert outcome.code == 130 and "0 of 1 samples are in" in outcome.err
+    (text,) = [line for line in outcome.out.splitlines() if line.endswith("\N{HORIZONTAL ELLIPSIS}")]
+    assert expected.startswith(text[:-1]) and len(text) > 3
 
 
 def test_a_conversation_keeps_its_history_without_end_of_text(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
