@@ -8,6 +8,7 @@ Each stands for settings, and takes any others behind it. A word without ``=`` i
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,9 @@ def _model(name: str, word: str) -> list[str]:
 
 def run_report(arguments: Sequence[str]) -> int:
     """``dllm report``, which comes with a checkout. Raises UserError where there is none. Returns the exit code."""
+    root = Path(__file__).parents[3]  # of the checkout; ``dllm`` as a script of an environment does not look there
+    if (root / "experiments" / "report").is_dir() and str(root) not in sys.path:
+        sys.path.append(str(root))
     try:
         from experiments.report.arguments import parser
 
