@@ -1,6 +1,7 @@
 """Log-probabilities of given tokens at given columns of given canvases: a forward that commits nothing.
 
-A masked column has no draw, so a reading is deterministic. Canvases that are equal are computed once, whoever asks.
+A masked column has no draw, or the noise of seed 0, so a reading is deterministic. Canvases that are equal are computed
+once, whoever asks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.analysis.shared_beginnings import Beginnings, beginnings, encode_behind
+from dllm.contract.process import Uniform, process_of
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 
@@ -104,6 +106,8 @@ def _forward(
     length = max(len(canvas.tokens) for canvas in canvases)
     rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
     masked = torch.tensor([[at in one.masked for at in range(length)] for one in canvases])
+    if isinstance(process := process_of(model.config), Uniform):  # the same noise in all canvases, column by column
+        rows = torch.where(masked, process.ids(0, torch.arange(length), 0), rows)
     ends, start = (torch.tensor([len(one.tokens) for one in canvases]), torch.tensor([one.start for one in canvases]))
     valid = None if bool((ends == length).all()) else torch.arange(length) < ends[:, None]
     if guidance:

@@ -46,7 +46,11 @@ class Uniform(Process):
 
     def noise(self, canvas: Canvas, turn: Tensor) -> Tensor:
         """Ids [B, L], a function of the row's seed, the column and the row's ``turn`` [B]."""
-        return (mixed(canvas.seed[:, None], canvas.columns, turn[:, None], FILL) & _POSITIVE) % self.vocab
+        return self.ids(canvas.seed[:, None], canvas.columns, turn[:, None])
+
+    def ids(self, seed: Tensor | int, columns: Tensor, turn: Tensor | int) -> Tensor:
+        """The id of each seed, column and turn, as they broadcast."""
+        return (mixed(seed, columns, turn, FILL) & _POSITIVE) % self.vocab
 
 
 def process_of(config: ModelConfig) -> Process:

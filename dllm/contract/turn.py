@@ -49,11 +49,13 @@ class Ledger(Rowwise):
         queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
         if step.edit is not None:
             masked = masked | step.owner.per_row(step.edit)
-        told = masked & scores.scored
+        told, token, sure = masked & scores.scored, scores.token, scores.confidence
+        if step.shown is not None:  # proposals are draws, and what is committed is likelier
+            token = torch.where(step.commit, step.tokens, token)
+            sure = torch.where(step.commit, step.confidence, sure)
         return Ledger(
             commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
-            proposal=torch.where(told, scores.token, self.proposal),
-            confidence=torch.where(told, scores.confidence, self.confidence),
+            proposal=torch.where(told, token, self.proposal), confidence=torch.where(told, sure, self.confidence),
             queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
             pairs=add(self.pairs, queries * keys), kv_tokens=add(self.kv_tokens, queries + cost.copies * keys),
             scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),

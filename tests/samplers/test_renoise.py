@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from harness import DATA
 
-from dllm import UserError
+from dllm import UserError, part
+from dllm.blocks.ahead import Ahead
+from dllm.blocks.growing import Growing
+from dllm.blocks.sliding import Sliding
+from dllm.blocks.whole import Whole
+from dllm.compose.parts import choices
+from dllm.compose.validate import validate
 from dllm.contract import Step
 from dllm.contract.process import Uniform
-from dllm.contract.setting import replaced
+from dllm.contract.setting import Sampling, Setting, replaced
+from dllm.models.weights import read_model_config
 from dllm.samplers.renoise import Renoise
 from tests.samplers.game import PROMPT, Game
 
@@ -113,3 +121,51 @@ def test_temperatures_fall_from_the_largest_by_equal_parts() -> None:
 def test_what_the_published_loop_refuses_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Renoise(**options)
+
+
+# -- what goes with it ------------------------------------------------------------------------------------------------
+
+CONFIG = read_model_config(DATA / "models" / "dg_dev")
+
+
+def fitted(
+    sampler: str = "renoise", blocks: Any = 8, cache: str = "none", eos: str = "none", length: int = 16, **more: Any
+) -> None:
+    """Check parts, by name, against the description of dg_dev, whose canvas has 8 columns."""
+    schedule = part("blocks", "fixed", block_length=blocks) if isinstance(blocks, int) else blocks
+    rule = part("sampler", sampler)
+    sampling = Sampling(**more).under(rule)
+    validate(Setting(CONFIG, schedule, length, sampling, "dg_dev"), rule, part("cache", cache), part("eos", eos))
+
+
+@pytest.mark.parametrize("cache", ["none", "finished"])
+@pytest.mark.parametrize("eos", [name for name in choices("eos") if name != "eotp"])
+def test_it_goes_with_the_exact_caches_and_every_policy_that_acts_at_the_commit(cache: str, eos: str) -> None:
+    fitted(cache=cache, eos=eos)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        *(({"cache": name}, "The nearest that works is cache=finished")
+          for name in ("prefix", "dual", "elastic", "dkv", "window", "dllm_cache", "d2cache")),
+        ({"blocks": 32}, "blocks=fixed blocks.block_length=32: .* canvases of 8 columns.* blocks.block_length=8"),
+        ({"blocks": Whole()}, "blocks=whole: .* Use blocks=fixed blocks.block_length=8"),
+        ({"blocks": Sliding(8)}, "blocks=sliding.*: .* Use blocks=fixed blocks.block_length=8"),
+        ({"blocks": Growing(8)}, "blocks=growing: .* Use blocks=fixed blocks.block_length=8"),
+        ({"blocks": Ahead(8)}, "blocks=ahead .* Use blocks=fixed blocks.block_length=8"),
+        ({"eos": "eotp"}, "reads what lies behind the open block.* another sampler or eos policy"),
+        ({"guidance": 1.5}, "Set sampling.guidance=0"),
+        ({"temperature": 0.7}, "sampling.temperature=0.7: sampler=renoise sets the temperature .* itself"),
+        ({"eos_last": True}, "sampling.eos_last=true ranks end-of-text proposals last"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_with_it_is_refused_with_what_does(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        fitted(**options)
+
+
+@pytest.mark.parametrize("name", [name for name in choices("sampler") if name not in ("renoise", "oracle", "learn2pd")])
+def test_every_rule_of_masks_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"sampler={name} decides masks for good.* Use sampler=renoise"):
+        fitted(name)
