@@ -36,7 +36,7 @@ def test_the_page_in_the_docs_is_current() -> None:
     assert FILE.read_text() == page, "run: python -m dllm.analysis.compatibility > docs/compatibility.md"
 
 
-NOISE = ["renoise"]  # samplers of models of noise
+NOISE = ["ancestral", "renoise"]  # samplers of models of noise
 
 
 def test_the_table_names_every_part() -> None:

@@ -40,7 +40,7 @@ from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {
     **{name: lambda n=name: build("sampler", n) for name in choices("sampler")},
-    "renoise": lambda: replaced(build("sampler", "renoise"), process=Uniform(64)),  # which the model would tell
+    **{name: lambda n=name: replaced(build("sampler", n), process=Uniform(64)) for name in ("ancestral", "renoise")},
     "static-random": lambda: Static(score="random"),
     "dream-origin": lambda: Dream("origin"),
     "dream-drawn": lambda: Dream(alg_temp=0.5),

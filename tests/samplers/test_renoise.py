@@ -165,7 +165,9 @@ def test_what_does_not_go_with_it_is_refused_with_what_does(options: dict[str, A
         fitted(**options)
 
 
-@pytest.mark.parametrize("name", [name for name in choices("sampler") if name not in ("renoise", "oracle", "learn2pd")])
+@pytest.mark.parametrize(
+    "name", [name for name in choices("sampler") if name not in ("ancestral", "renoise", "oracle", "learn2pd")]
+)
 def test_every_rule_of_masks_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"sampler={name} decides masks for good.* Use sampler=renoise"):
         fitted(name)
