@@ -14,6 +14,7 @@ from dllm.serve.scheduler import Scheduler
 from tests.parity import own_logits
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
+from tests.support.harness import full
 
 PROMPT = [{"role": "user", "content": "Latin square:\nA,B,C,D"}]
 ASK: dict[str, Any] = {"messages": PROMPT, "max_tokens": 32, "logprobs": True, "top_logprobs": 20}
@@ -27,9 +28,11 @@ def mini_place(mini_model: Model) -> Iterator[Place]:
     place.close()
 
 
-@pytest.mark.parametrize("diffusion", [
-    {"sampler": "static"}, {"sampler": "wino"}, {"sampler": "lopa"}, {"sampler": "confidence", "blocks": "whole"},
-], ids=str)  # fmt: skip
+PARTS = [{"sampler": "wino"}, {"sampler": "lopa"}]
+MORE = [{"sampler": "static"}, {"sampler": "confidence", "blocks": "whole"}]
+
+
+@pytest.mark.parametrize("diffusion", PARTS + MORE * full(), ids=str)
 def test_the_likeliest_are_those_of_the_plain_network(
     mini_place: Place, mini_model: Model, diffusion: dict[str, Any]
 ) -> None:

@@ -24,7 +24,7 @@ from tests.serve.live import live
 from tests.support.harness import full
 
 openai = pytest.importorskip("openai", reason="pip install openai")
-REQUESTS, TOGETHER = (200, 32) if full() else (14, 10)
+REQUESTS, TOGETHER = (200, 32) if full() else (10, 8)
 NAMES = {"type": "array", "items": {"enum": ["Kai", "Emma", "Hugo", "Ada"]}, "minItems": 2, "maxItems": 4}
 SEATS = {"type": "object", "properties": {"names": NAMES}, "required": ["names"], "additionalProperties": False}
 FREE = {"type": "object", "properties": {"free": {"type": "boolean"}}, "required": ["free"]}

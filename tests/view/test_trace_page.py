@@ -19,6 +19,7 @@ from dllm.record.page import Pane, headings, pane_data, setting_facts, trace_pag
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.__main__ import main, write
+from tests.support.harness import full
 from tests.view.browser import chromium, opened
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -156,7 +157,7 @@ def test_every_forward_shows_the_canvas_of_the_trace(shown: Any, static: Trace) 
     assert_shows(shown, static, 7)
 
 
-@pytest.mark.parametrize("sampler", ["wino", "saber"])
+@pytest.mark.parametrize("sampler", ["wino", *["saber"] * full()])
 def test_masks_show_the_guesses_that_the_forwards_made(
     browser: Any, model: Model, sampler: str, tmp_path: Path
 ) -> None:
