@@ -108,7 +108,9 @@ class LiveView:
     def _status(self, picture: Picture, last: int, width: int) -> Text:
         useful = picture.useful(self.brush.ends)
         speed = f"{useful / self.spent:.0f} tokens/s" if self.spent > 0 else ""
-        words = [f"forward {self.turn}", f"{picture.committed()} of {picture.given} committed", speed, self.note]
+        undone = picture.undone()
+        words = [f"forward {self.turn}", f"{picture.committed()} of {picture.given} committed",
+                 f"{undone} remasked" if undone else "", speed, self.note]  # fmt: skip
         status = as_text(" · ".join(word for word in words if word) + "  ", DIM_STYLE)
         status.append_text(self.brush.ramp(last))
         status.truncate(width, overflow="ellipsis")

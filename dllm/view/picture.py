@@ -32,6 +32,7 @@ class Picture:
     refused: Tensor  # a commit that the last turn put off, since it did not go with the others
     noise: Tensor  # undecided, and the next forward sees noise there
     replaced: Tensor  # committed with another token than was proposed, which goes with the others
+    remasked: Tensor  # masks that were committed before the last turn
     given: int  # masks at the start
 
     @staticmethod
@@ -43,7 +44,7 @@ class Picture:
         picture = Picture(
             blank, no.clone(), blank - 1, no.clone(), blank.clone(), blank.double() - 1,
             canvas.tokens.new_zeros((rows, length + 1)).bool(), no.clone(), canvas.tokens.new_zeros((rows, 2)),
-            no.clone(), no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
+            no.clone(), no.clone(), no.clone(), no.clone(), no.clone(), int(canvas.undecided.sum()),
         )  # fmt: skip
         picture.shown[canvas.row_id] = canvas.valid & (canvas.columns >= canvas.start[:, None])
         picture.fixed[canvas.row_id] = torch.where(canvas.masked, -1, 0)
@@ -82,6 +83,8 @@ class Picture:
         self.fixed[at] = torch.where(canvas.masked, -1, fixed)
         self.fresh.fill_(False)
         self.fresh[at] = ((known < 0) & ~canvas.masked) | edited
+        self.remasked.fill_(False)
+        self.remasked[at] = (known > 0) & canvas.masked
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
         self.refused[at] = turn.step.owner.per_row(turn.marks.refused)
@@ -124,6 +127,10 @@ class Picture:
     def committed(self) -> int:
         """Masks of the answers that are committed."""
         return self.given - int((self.masked & self.shown).sum())
+
+    def undone(self) -> int:
+        """Positions that the last turn remasked."""
+        return int((self.remasked & self.shown).sum())
 
     def useful(self, ends: list[int]) -> int:
         """Committed tokens that are none of ``ends``."""

@@ -30,8 +30,8 @@ def model(tiny: Path) -> Model:
     return load(tiny)
 
 
-def decoder_of(model: Model, batch_size: int = 1) -> Decoder:
-    return Decoder(model, sampler="static", blocks="fixed", eos="none", gen_length=64, batch_size=batch_size)
+def decoder_of(model: Model, batch_size: int = 1, sampler: str = "static") -> Decoder:
+    return Decoder(model, sampler=sampler, blocks="fixed", eos="none", gen_length=64, batch_size=batch_size)
 
 
 def terminal(colours: Colours = None, width: int = 60, height: int = 12, **options: Any) -> Console:
@@ -76,6 +76,15 @@ def test_masks_become_tokens_one_by_one_and_blocks_have_edges(model: Model) -> N
     assert [m - s.count("·") for m, s in zip(masks, statuses, strict=True)] == list(range(63, -1, -1))
     assert "".join(frames[0][:-1]).count("│") == 1 and "forward 1 · 1 of 64 committed" in statuses[0]
     assert "░" in frames[0][0] and frames[0][-2].startswith("·")
+
+
+def test_the_status_line_says_how_many_were_remasked(model: Model) -> None:
+    decoder = decoder_of(model, sampler="saber")
+    told = [frame[-1] for frame in watch(decoder, ["w1 w2"], view_of(decoder))]
+    counts = [len(shot.remasked) for shot in decoder.stream("w1 w2")]
+    assert sum(counts) > 0
+    for line, count in zip(told, counts, strict=True):
+        assert ("remasked" in line) == (count > 0) and (count == 0 or f" · {count} remasked" in line)
 
 
 def test_the_picture_holds_the_final_tokens_and_the_turns_of_the_result(model: Model) -> None:
