@@ -54,12 +54,14 @@ WIDTH, ROWS, BLOCK, PER_TURN = 64, 32, 32, 4
 class StandIn:
     """A network that has ``answers`` [B, L] in mind. Its head is a random matrix [V, 64]."""
 
-    triton = streams = False
+    triton = streams = carries = False
 
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)
         self.head_weight, self.answers = torch.randn(vocab, WIDTH), answers
-        self.config = SimpleNamespace(prediction_shift=0, seed_shift=None, vocab=vocab, attention=FULL, logit_scale=1.0)
+        self.config = SimpleNamespace(
+            prediction_shift=0, seed_shift=None, vocab=vocab, attention=FULL, logit_scale=1.0, process="absorbing"
+        )
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         return self.head_weight[self.answers], columns

@@ -19,6 +19,8 @@ NO_COMMIT = {
     "reconstruction",
     "friedrichor/LocalLeap (a copy of it)",
     "Nemotron-Labs-Diffusion's linear_spec_generate",
+    "transformers 5.24's DiffusionGemma",
+    "rule of diffusers 0.42.1",
 }  # such pages say why
 
 
