@@ -19,7 +19,7 @@ from dllm.models.gguf_file import GgufFile, is_gguf, read_gguf
 from dllm.models.keys import shown
 from dllm.models.tokenizer import QWEN2_SPLIT, Tokenizer
 
-_LING_SPLIT = (  # Ling's, which LLaDA's, LLaDA-MoE's and LLaDA2's are
+_LING_SPLIT = (  # Ling's, whose tokenizer LLaDA-MoE and LLaDA2 have
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _GPT4_SPLIT = QWEN2_SPLIT.replace(r"|\p{N}|", r"|\p{N}{1,3}|")  # Llama 3's, too

@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 from dllm import UserError, load
 from dllm.analysis.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning
-from dllm.kernels.narrow_linear import out_of_blocks, packs_by_64
+from dllm.kernels.narrow_linear import out_of_blocks, packs_by_64, placed
+from dllm.kernels.narrow_product import four_bit_steps, reference
+from dllm.kernels.stepped import SteppedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.files import read_json
 from dllm.models.load_progress import unwatched
@@ -88,6 +90,19 @@ def test_int4_keeps_the_steps_of_the_file(how: dict[str, Any], tmp_path: Path) -
         expected = there.mlp.down.weight
         step = layer.mlp.down.scale.transpose(0, 1)[..., 0].float().repeat_interleave(32, 1)
         assert ((held_weights(layer.mlp.down) - expected).abs() <= step / 16).all()
+
+
+def test_our_kernel_reads_the_same_steps() -> None:
+    draw = torch.Generator().manual_seed(0)
+    steps = torch.randint(-8, 8, (192, 256), generator=draw).to(torch.int8)
+    linear = SteppedLinear(steps, torch.randn(192, 8, 2, generator=draw), None)
+    narrow, scale = linear.form(True, False)
+    assert torch.equal(four_bit_steps(narrow), steps) and torch.equal(scale, linear.sizes)
+    for found, expected in zip(placed(*linear.form(False, True), True), (narrow, scale), strict=True):
+        assert torch.equal(found, expected)
+    rows = torch.randn(5, 256, generator=draw).to(torch.bfloat16)
+    product = linear.narrow(False, False)(rows).float()
+    torch.testing.assert_close(product, reference(rows, narrow, scale).float(), rtol=0.02, atol=0.5)
 
 
 @pytest.mark.parametrize("name", ["llada_mha_untied", "wedlm_bias", "llada2_moe"])
