@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear, in_blocks, placed
-from dllm.kernels.narrow_product import in_bytes, rounded_steps
+from dllm.kernels.narrow_product import OUTPUTS_AT_ONCE, in_bytes, rounded_steps
 
 STEP_BITS = 4
 
@@ -51,9 +51,11 @@ class SteppedLinear(nn.Module):
 
     def form(self, triton: bool, as_stored: bool) -> tuple[Tensor, Tensor]:
         """Weights and scales as our kernel (triton), files (as_stored) or this CPU's operators have them."""
+        layout = in_bytes if triton else in_blocks
+        narrow = torch.cat([layout(part) for part in self.steps.split(OUTPUTS_AT_ONCE)])
         if triton:
-            return in_bytes(self.steps), self.sizes
-        stored = in_blocks(self.steps), self.sizes.transpose(0, 1).contiguous()
+            return narrow, self.sizes
+        stored = narrow, self.sizes.transpose(0, 1).contiguous()
         return stored if as_stored else placed(*stored, False)
 
     def narrow(self, triton: bool, as_stored: bool) -> NarrowLinear:
