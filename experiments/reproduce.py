@@ -357,8 +357,12 @@ ENTRIES = [
         Tolerance(3),
     ),
     Entry(
-        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 2, same_tables, Tolerance(2, 0.1),
+        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 4, same_tables, Tolerance(2, 0.1),
         columns={2: Tolerance(3), 7: Tolerance(share=0.3)},
+    ),
+    Entry(
+        "decisions-served", "docs/decisions.md", (("-m", "experiments.bench.decisions"),), 1, same_tables, ANY,
+        timed=True,
     ),
     Entry(
         "plain", "docs/benchmarks.md",

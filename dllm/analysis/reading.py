@@ -115,6 +115,7 @@ def _forward(
         rows = torch.cat([rows, rows.masked_fill(before, mask)])
         masked, start = torch.cat([masked, masked]), torch.cat([start, start])
         valid = None if valid is None else torch.cat([valid, valid])
+    rows = filled(model, rows, masked)
     sources = model.config.sources(masked, start).tolist()
     sourced = [(row, sources[row][column], tokens) for row, column, tokens in wanted]
     shared = None if guidance else _shared(model, canvases, rows, masked, start, sourced)
@@ -130,6 +131,15 @@ def _forward(
     for at in range(0, len(wanted), HEAD_ROWS):
         out += _log_p(model, hidden, len(canvases), sourced[at : at + HEAD_ROWS], guidance)
     return out, [0] * len(canvases) if shared is None else shared.saved.tolist(), 1 if shared is None else 2
+
+
+def filled(model: Model, rows: Tensor, masked: Tensor) -> Tensor:
+    """The rows [B, L] as the network sees them: of a model that undoes noise, undecided columns show that of seed 0, as
+    in the first forward of a decode."""
+    process = process_of(model.config)
+    if not isinstance(process, Uniform):
+        return rows
+    return torch.where(masked, process.ids(0, torch.arange(rows.shape[1])[None], 0), rows)
 
 
 def _shared(

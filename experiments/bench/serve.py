@@ -32,9 +32,9 @@ NAMES = ("Kai", "Emma", "Hugo", "Nell", "Ada", "Otto")
 
 
 @contextmanager
-def started() -> Iterator[tuple[str, int]]:
-    """Address and process id of a server on a free port."""
-    command = [sys.executable, str(Path(__file__).parents[2] / "run.py"), "serve", "task.port=0"]
+def started(*settings: str) -> Iterator[tuple[str, int]]:
+    """Address and process id of a server on a free port. settings: of its command line."""
+    command = [sys.executable, str(Path(__file__).parents[2] / "run.py"), "serve", "task.port=0", *settings]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())

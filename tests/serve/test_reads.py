@@ -1,0 +1,108 @@
+"""Reads beside decodes, step by step: bounded, and whoever had the least of the device is next."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from harness import Combination
+
+from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
+from dllm.contract.canvas import Request
+from dllm.serve import reads as reads_module
+from dllm.serve.jobs import Failed, Limits
+from dllm.serve.reads import ReadDone, ReadJob
+from dllm.serve.scheduler import Scheduler
+from tests.serve.test_scheduler import Client, bundle, chosen, job
+
+PARTS = Combination("order", "whole")
+COLUMNS = 64  # of a forward of reads
+
+
+def read_job(number: int, questions: int, mask: int) -> ReadJob:
+    """Questions of two canvases each, of 12 to 20 columns; ``number`` tells the jobs' prompts apart."""
+    groups = []
+    for question in range(questions):
+        prompt = (5 + number, *range(7, 17 + question % 9))
+        canvases = [ReadCanvas((*prompt, *begin, mask), frozenset({len(prompt) + len(begin)}), len(prompt))
+                    for begin in ((), (9,))]  # fmt: skip
+        groups.append([ReadQuery(one, ((len(one.tokens) - 1, (5, 6, 7)),)) for one in canvases])
+    return ReadJob(groups, time.monotonic() + 60)
+
+
+class Told:
+    """What the client of a read was told."""
+
+    def __init__(self) -> None:
+        self.events: list[ReadDone | Failed] = []
+
+    def __call__(self, event: ReadDone | Failed) -> None:
+        self.events.append(event)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_reads_are_bounded_and_take_turns_with_decodes(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bundle("tiny-llada")
+    scheduler = Scheduler(model, "eager", Limits(max_prefill_tokens=COLUMNS, exact=exact))
+    mask, order, widths = model.ids.placeholder, list[str](), list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> list[Reading]:
+        canvases = {query.canvas for query in arguments[1]}
+        widths.append(len(canvases) * max(len(one.tokens) for one in canvases))
+        return read_canvases(*arguments, **options)
+
+    def noted(kind: str, act: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            own = scheduler.reads.service if kind == "read" else arguments[1].service
+            others = [lane.service for lane in scheduler.lanes.values()]
+            others += [scheduler.reads.service] * bool(scheduler.reads)
+            assert own == min(others), "whoever had the least of the device is next"
+            order.append(kind)
+            return act(*arguments)
+
+        return run
+
+    monkeypatch.setattr(reads_module, "read_canvases", counted)
+    monkeypatch.setattr(scheduler, "_read", noted("read", scheduler._read))
+    monkeypatch.setattr(scheduler, "_turn", noted("turn", scheduler._turn))
+    decodes, readers = [Client() for _ in range(3)], [Told() for _ in range(2)]
+    for seed, client in enumerate(decodes):
+        scheduler.submit(job(Request.answer([5, 6, 7], 24, mask, seed), chosen(PARTS)), client)
+    jobs = [read_job(number, 40, mask) for number in range(2)]
+    for one, reader in zip(jobs, readers, strict=True):
+        scheduler.submit_read(one, reader)
+    while scheduler.reads or scheduler.lanes or scheduler.queue:
+        scheduler.step()
+    assert max(widths) <= COLUMNS
+    reading = order[order.index("read") : len(order) - order[::-1].index("read")]
+    assert "turn" in reading and all(client.ended.is_set() for client in decodes), "neither waits for the other's end"
+    for one, reader in zip(jobs, readers, strict=True):
+        (found,) = reader.events
+        assert isinstance(found, ReadDone)
+        for queries, readings in zip(one.groups, found.readings, strict=True):
+            alone = read_canvases(model, queries)
+            for query, reading_, expected in zip(queries, readings, alone, strict=True):
+                assert len(reading_.log_p) == len(query.wanted)
+                assert reading_.log_p[0] == pytest.approx(expected.log_p[0], abs=1e-12)
+
+
+def test_readers_of_one_prompt_share_its_beginning_on_a_causal_model() -> None:
+    """Two clients who ask about one prompt: it is computed once, and each is told what it need not pay for."""
+    model = bundle("tiny-nbdiff")
+    scheduler = Scheduler(model, "eager", Limits(max_prefill_tokens=4096))
+    readers, jobs = [Told(), Told()], [read_job(0, 2, model.ids.placeholder), read_job(0, 3, model.ids.placeholder)]
+    for one, reader in zip(jobs, readers, strict=True):
+        scheduler.submit_read(one, reader)
+    while scheduler.reads:
+        scheduler.step()
+    assert scheduler.figures().read_forwards == 1
+    for one, reader in zip(jobs, readers, strict=True):
+        (found,) = reader.events
+        assert isinstance(found, ReadDone)
+        readings = [reading for group in found.readings for reading in group]
+        assert sum(reading.forwards for reading in readings) == 2  # the beginnings, and what is behind them
+        queries = [query for group in one.groups for query in group]
+        for query, reading in zip(queries, readings, strict=True):
+            assert reading.log_p[0] == pytest.approx(read_canvases(model, [query])[0].log_p[0], abs=1e-12)
+    assert sum(r.cached_tokens for group in readers[1].events[0].readings for r in group) > 0  # type: ignore[union-attr]
