@@ -25,6 +25,8 @@ def questions_of_file(file: str | Path) -> dict[str, Question]:
     found: dict[str, Question] = {}
     for number, entry in enumerate(entries):
         name = entry.get("name", f"q{number + 1}")
+        if not isinstance(name, str) or not name:
+            raise UserError(f"name={name!r} of question {number + 1} of {file} must be a text.")
         try:
             found[name] = question_of(entry)
         except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from math import log
@@ -124,6 +125,41 @@ def test_the_command_answers_a_file_and_says_how_good_it_was(files: Files) -> No
     assert [answer["choice"] for answer in files.answers("out")] == ["Emma"] * 3
     code, _, err = files.run("task.calibrate=true")
     assert code == 2 and "needs at least 20" in err
+
+
+KAI = {"type": "choice", "name": "first", "choices": ["Kai", "Emma"], "template": '["{slot}", "'}
+
+
+@pytest.mark.parametrize(
+    ("question", "lines", "words", "told"),
+    [
+        ({"name": ["a"]}, [], [], "name=\\['a'\\] of question 1"),
+        ({"choices": [1, 2]}, [], [], "question 'first' of .*: choices must be a list of texts"),
+        ({"type": "chioce"}, [], [], "Did you mean 'choice'"),
+        ({}, [("Kai", "Bob")], [], "line 1 .*: truth first='Bob' is no alternative"),
+        ({}, [("Kai", "Kai"), ("", "Kai")], [], "state 2 of .*: the prompt is empty"),
+        ({}, [("Kai", "Kai"), ("Kai " * 3000, "Kai")], [], "state 2 of .* more than the model's limit"),
+        (
+            {"template": '["E{slot}', "choices": ["mma", "x"]},
+            [("Kai", "x")],
+            [],
+            "state 1 .*question 'first': 'mma' me",
+        ),
+        ({}, [("Kai", "Kai")], ["sampling.temperature=0.5"], "sampling.temperature has no meaning for task=decide"),
+        ({}, [("Kai", "Kai")], ["gen_length=8"], "gen_length has no meaning"),
+        ({}, [("Kai", "Kai")], ["task.estimator=locl"], "Did you mean 'local'"),
+    ],
+)
+def test_what_the_command_cannot_answer_is_refused_before_weights_are_read(
+    files: Files, monkeypatch: pytest.MonkeyPatch, question: dict[str, Any], lines: list[tuple[str, str]],
+    words: list[str], told: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("dllm.app.runs.plan.RunPlan.load", lambda plan: pytest.fail("weights were read"))
+    (files.folder / "q.json").write_text(json.dumps([{**KAI, **question}]))
+    states = [json.dumps({"prompt": state, "truth": {"first": truth}}) for state, truth in lines]
+    (files.folder / "p.jsonl").write_text("\n".join(states))
+    code, _, err = files.run(*words)
+    assert code == 2 and re.search(told, err), err
 
 
 POOL = (

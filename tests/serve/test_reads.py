@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from harness import Combination
 
 from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.contract.canvas import Request
+from dllm.errors import UserError
 from dllm.serve import reads as reads_module
-from dllm.serve.jobs import Failed, Limits
+from dllm.serve.jobs import Failed, Full, Limits
 from dllm.serve.reads import ReadDone, ReadJob
 from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, bundle, chosen, job
@@ -106,3 +109,60 @@ def test_readers_of_one_prompt_share_its_beginning_on_a_causal_model() -> None:
         for query, reading in zip(queries, readings, strict=True):
             assert reading.log_p[0] == pytest.approx(read_canvases(model, [query])[0].log_p[0], abs=1e-12)
     assert sum(r.cached_tokens for group in readers[1].events[0].readings for r in group) > 0  # type: ignore[union-attr]
+
+
+def scheduler_of(**limits: Any) -> Scheduler:
+    return Scheduler(bundle("tiny-llada"), "eager", Limits(max_prefill_tokens=4096, **limits))
+
+
+def run_out(scheduler: Scheduler) -> None:
+    for _ in range(50):
+        if not scheduler.reads:
+            return
+        scheduler.step()
+    raise AssertionError("reads did not end")
+
+
+def test_a_read_that_fails_or_needs_more_memory_takes_nobody_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first client's canvases fail whoever is beside them; three canvases at once do not fit into memory."""
+
+    def fragile(model: Any, queries: Any, *more: Any) -> list[Reading]:
+        if len({query.canvas for query in queries}) > 2:
+            raise torch.OutOfMemoryError
+        if any(query.canvas.tokens[0] == 5 for query in queries):
+            raise ValueError("broken")
+        return read_canvases(model, queries, *more)
+
+    monkeypatch.setattr(reads_module, "read_canvases", fragile)
+    scheduler, readers = scheduler_of(), [Told() for _ in range(3)]
+    jobs = [read_job(number, 3, 60) for number in range(3)]
+    for one, reader in zip(jobs, readers, strict=True):
+        scheduler.submit_read(one, reader)
+    run_out(scheduler)
+    (failed,), *others = (reader.events for reader in readers)
+    assert isinstance(failed, Failed) and failed.message == "reading failed (ValueError)."
+    for one, (found,) in zip(jobs[1:], others, strict=True):
+        assert isinstance(found, ReadDone)
+        alone = [reading.log_p for group in one.groups for reading in read_canvases(scheduler.model, group)]
+        assert [r.log_p for group in found.readings for r in group] == [
+            tuple(pytest.approx(values, abs=1e-12) for values in log_p) for log_p in alone
+        ]
+
+
+def test_reads_wait_in_the_queue_of_all_and_leave_it_with_their_client() -> None:
+    scheduler, readers = scheduler_of(max_waiting=2), [Told() for _ in range(2)]
+    numbers = [scheduler.submit_read(read_job(n, 2, 60), reader) for n, reader in enumerate(readers)]
+    with pytest.raises(Full):
+        scheduler.submit_read(read_job(2, 1, 60), Told())
+    with pytest.raises(Full):
+        scheduler.submit(job(Request.answer([5], 4, 60), chosen(PARTS)), Client())
+    scheduler.abort(numbers[0])
+    run_out(scheduler)
+    assert readers[0].events == [] and isinstance(readers[1].events[0], ReadDone)
+    with pytest.raises(UserError, match="reads at most 8 at a time"):
+        scheduler_of(max_tokens_in_flight=8).submit_read(read_job(0, 1, 60), Told())
+    late = scheduler_of()
+    late.submit_read(replace(read_job(0, 1, 60), deadline=time.monotonic() - 1), reader := Told())
+    late.step()
+    (told,) = reader.events
+    assert isinstance(told, Failed) and told.kind == "timeout"

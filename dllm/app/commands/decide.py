@@ -15,7 +15,7 @@ from dllm.common.coerce import coerce
 from dllm.common.terminal import say
 from dllm.decisions.calibration import Labelled, fitted, quality, write_calibration
 from dllm.decisions.canvases import DecisionState
-from dllm.decisions.protocol import DecisionOptions
+from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.question_files import questions_of_file
 from dllm.decisions.questions import Question, text_of
 from dllm.decisions.results import Decisions
@@ -25,11 +25,17 @@ DECISIONS, CALIBRATION = "decisions.jsonl", "calibration.json"
 OPTION_KINDS = {"estimator": "str", "joint": "bool", "order": "str | None", "slot": "str", "free": "int",
                 "temperature": "float | None", "neutral": "str | None"}  # fmt: skip
 BATCH = 64  # states whose canvases share forwards
+# Settings of a run that a decision does not read. Parts are taken: they must fit the model.
+UNREAD = ("gen_length", "samples", "seed", "stop", "batch_size", "trace", "compare", "live", "animate", "resume", "lag",
+          "sampling", "constraint")  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Answer what ``config`` asks."""
     refuse_engine(config, given)
+    for name in given:
+        if name.split(".")[0].split("/")[0] in UNREAD:
+            raise UserError(f"{name} has no meaning for task=decide: nothing is decoded. Drop it.")
     plan, task = RunPlan.of(config), config["task"]
     if task["questions"] is None or plan.options.prompts is None:
         raise UserError("task=decide needs prompts=FILE (a state per line) and task.questions=FILE (a list). Add both.")
@@ -39,6 +45,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     )
     options = options_of_task(task, plan.calibration)
     lines = states_of(Path(plan.options.prompts), questions)
+    check_states(plan, lines, questions, options)
     decoder = plan.decoder(plan.load())
     name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     folder = fresh_folder(Path(plan.options.output), name)
@@ -77,6 +84,8 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
             entry = json.loads(line)
             state = next(entry[key] for key in ("prompt", "messages", "tokens") if key in entry)
             truth = dict(entry.get("truth", {}))
+            if not isinstance(state, str | list):
+                raise TypeError
         except (ValueError, TypeError, AttributeError, StopIteration):
             rule = '{"prompt": "...", "truth": {"NAME": "VALUE"}}'
             raise UserError(f"line {number} of prompts={str(file)!r} must be like {rule}. Correct it.") from None
@@ -87,6 +96,19 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
     if not found:
         raise UserError(f"prompts={str(file)!r} holds no line. Write a state in each.")
     return found
+
+
+def check_states(
+    plan: RunPlan, lines: Sequence[tuple[DecisionState, dict[str, Any]]], questions: dict[str, Question],
+    options: DecisionOptions,
+) -> None:  # fmt: skip
+    """Raise UserError for a state that the questions cannot be asked about, with its number, before weights are
+    read."""
+    for number, (state, _) in enumerate(lines, 1):
+        try:
+            next(deciding(plan.prompts, plan.prompts.ids, state, questions, options))
+        except UserError as error:
+            raise UserError(f"state {number} of prompts={plan.options.prompts!r}: {error}") from None
 
 
 def place_of(question: Question, value: Any) -> int | None:
