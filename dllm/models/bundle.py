@@ -48,7 +48,7 @@ class Model:
     tokenizer: Tokenizer | None  # None: the folder has none
     ids: Ids  # of the mask and the ends of a text
     name: str  # as reports call it
-    path: Path  # the folder
+    path: Path  # the folder, or the GGUF file
     quantize: str | None = None  # as given to ``load``, or as its files are
     adapter: Path | None = None  # as given to ``load``
     kernels: str = "auto"  # as given to ``load``
@@ -79,7 +79,7 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(
             f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
-            f"id of the form owner/name.{nearest(name, known)}"
+            f"id of the form owner/name (of a GGUF file: owner/name/FILE.gguf).{nearest(name, known)}"
         )
     stay_offline_without_hub()
     from huggingface_hub import snapshot_download
@@ -117,8 +117,8 @@ def load(
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
 
-    path: a name, a folder, a hub id, or the object, whose weights are shared (``dllm.models.shared``): of what follows
-    only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as transformers
+    path: a name, a folder, a GGUF file, a hub id, or the object, whose weights are shared (``dllm.models.shared``): of
+    what follows only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as transformers
     has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is
     none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch``,
     ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize:
@@ -233,7 +233,7 @@ def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: st
 class Description(NamedTuple):
     """What is known of a model without its weights."""
 
-    path: Path  # its folder
+    path: Path  # its folder, or its GGUF file
     config: ModelConfig  # with the resolved mask, eos and pad ids
     tokenizer: Tokenizer | None  # None: the folder has none
     ids: Ids  # the ids that proposing needs

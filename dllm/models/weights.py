@@ -24,12 +24,12 @@ from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
-from dllm.models.files import CONVERSION, SINGLE, Stored, read_json
+from dllm.models.files import CONVERSION, SINGLE, Stored, first_names, read_json
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
 from dllm.models.gguf_config import gguf_config
-from dllm.models.gguf_file import is_gguf, read_gguf
+from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
@@ -50,7 +50,10 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
     if (folder / CONVERSION).is_file():
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():
-        raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder. Point model.path at one.")
+        files = sorted(one.name for one in folder.glob(f"*{GGUF_SUFFIX}"))
+        way_out = f"Name a file of it: model.path={folder / files[0]}" if files else "Point model.path at one"
+        held = f" It has {first_names(files)}." if files else ""
+        raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     return ModelConfig.from_published(read_json(file)).with_attention_block(attention_block, called)
 

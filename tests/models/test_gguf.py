@@ -323,6 +323,15 @@ def test_a_file_on_the_hub_is_downloaded_with_its_parts(tmp_path: Path, monkeypa
     assert asked == [("owner/name-GGUF", ["model-Q8_0.gguf"]), ("owner/name", ["sub/m-*-of-00003.gguf"])]
 
 
+def test_a_folder_of_files_is_told_to_name_one(sound: bytes, tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).write_bytes(sound)
+    with pytest.raises(
+        UserError, match=r"no config\.json, .* It has a\.gguf, b\.gguf\. Name a file of it: model\.path=.*a\.g"
+    ):
+        load(tmp_path)
+
+
 def test_a_missing_file_and_a_missing_library(tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"is no file here\. Download it, and give its path"):
         load(tmp_path / "none.gguf")
