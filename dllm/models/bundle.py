@@ -118,13 +118,13 @@ def load(
     """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
 
     path: a name, a folder, a GGUF file, a hub id, or the object, whose weights are shared (``dllm.models.shared``): of
-    what follows only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as transformers
-    has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where there is
-    none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``, ``torch``,
-    ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch). quantize:
-    ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU in oneDNN's
-    layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the
-    weights.
+    what follows only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as
+    transformers has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where
+    there is none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``,
+    ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch).
+    quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU
+    in oneDNN's layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format,
+    merged into the weights.
     attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
     draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
     Raises UserError when something does not fit, where possible before weights are read.
