@@ -179,3 +179,20 @@ def test_a_model_of_one_block_at_a_time_reads_a_slot_at_the_end() -> None:
     names = {"a": FIRST, "b": FIRST}
     with pytest.raises(UserError, match="does not predict a position while text that comes first"):
         decoder.decide(STATE, names, joint=True, template=['["', "a", '", "' + "Kai " * 40, "b", '"'])
+
+
+@pytest.mark.parametrize("name", ["mini-wedlm", "mini-ar"])
+def test_causal_models_read_many_questions_about_one_prompt_once(name: str) -> None:
+    decoder = Decoder(load(name), blocks="fixed")
+    towns = {
+        f"{who} {age}": Choice(["Cairo", "Lima", "Oslo"], template=f'[{{"name": "{who}", "age": {age}, "town": "{{slot}}"')
+        for who, age in (("Bush", 72), ("Ivan", 92), ("Bush", 92))
+    }  # fmt: skip
+    together = decoder.decide(ROW, towns)
+    alone = [decoder.decide(ROW, {key: question}) for key, question in towns.items()]
+    assert together["Bush 72"].choice == "Cairo"
+    assert together.cached_tokens > together.query_tokens / 2 and all(one.cached_tokens == 0 for one in alone)
+    assert together.query_tokens + together.cached_tokens == sum(one.query_tokens for one in alone)
+    assert together.to_json()["usage"]["input_tokens_details"]["cached_tokens"] == together.cached_tokens
+    for key, one in zip(towns, alone, strict=True):
+        assert together[key].probabilities == pytest.approx(one[key].probabilities, abs=3e-6)
