@@ -185,9 +185,9 @@ def test_a_model_of_one_block_at_a_time_reads_a_slot_at_the_end() -> None:
 def test_causal_models_read_many_questions_about_one_prompt_once(name: str) -> None:
     decoder = Decoder(load(name), blocks="fixed")
     towns = {
-        f"{who} {age}": Choice(["Cairo", "Lima", "Oslo"], template=f'[{{"name": "{who}", "age": {age}, "town": "{{slot}}"')
+        f"{who} {age}": Choice(["Cairo", "Lima"], template=f'[{{"name": "{who}", "age": {age}, "town": "{{slot}}"')
         for who, age in (("Bush", 72), ("Ivan", 92), ("Bush", 92))
-    }  # fmt: skip
+    }
     together = decoder.decide(ROW, towns)
     alone = [decoder.decide(ROW, {key: question}) for key, question in towns.items()]
     assert together["Bush 72"].choice == "Cairo"
