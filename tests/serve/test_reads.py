@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -166,3 +168,15 @@ def test_reads_wait_in_the_queue_of_all_and_leave_it_with_their_client() -> None
     late.step()
     (told,) = reader.events
     assert isinstance(told, Failed) and told.kind == "timeout"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_forward_counts_as_shared_by_all_clients_who_wait(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each forward takes a second by this clock. Of three clients each has had a third of it, whoever was in it."""
+    scheduler = scheduler_of(exact=exact)
+    clock = SimpleNamespace(perf_counter=itertools.count().__next__, monotonic=time.monotonic)
+    monkeypatch.setattr(reads_module, "time", clock)
+    for number in range(3):
+        scheduler.submit_read(read_job(number, 2, 60), Told())
+    scheduler.step()
+    assert scheduler.reads.service == pytest.approx(1 / 3)
