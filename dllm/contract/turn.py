@@ -90,3 +90,13 @@ class Turn:
     def active(self) -> Tensor:
         """Rows [B] that took part; the others waited."""
         return self.view.blocks.active
+
+    @property
+    def guesses(self) -> tuple[Tensor, Tensor]:
+        """What the forward guesses at each position [B, L], and its probability: the proposals, or the likeliest tokens
+        where proposals are draws that a rule shows."""
+        scores = self.view.scores
+        token, sure = scores.token, scores.confidence
+        if self.step.shown is not None:
+            token, sure = scores.statistics.get("likeliest", token), scores.statistics.get("first", sure)
+        return token, sure

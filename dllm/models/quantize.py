@@ -27,7 +27,7 @@ from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import PAIRED
+from dllm.kernels.narrow_product import GROUP, PAIRED
 from dllm.kernels.stepped import SteppedLinear, has_steps, stepped_experts
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts
@@ -57,6 +57,8 @@ def check_quantize(
         raise UserError(f"{name} multiplies rows of bfloat16. Set model.dtype=bfloat16, {plain}.")
     experts = () if config.moe is None else (config.moe.width, config.moe.shared_width or config.moe.width)
     sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width, *experts), MULTIPLES[kind]
+    if kind == "int4" and device.type == "cpu":  # a CPU's operators ask for whole groups alone
+        multiple = GROUP
     if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
         raise UserError(
             f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "

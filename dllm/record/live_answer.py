@@ -24,7 +24,7 @@ class Snapshot:
     """One request after one turn. Positions count from the answer's start."""
 
     turn: int  # from 1
-    tokens: list[int]  # the answer, mask ids where undecided
+    tokens: list[int]  # the answer, mask ids or noise where undecided
     words: list[str] = field(repr=False)  # their texts (none for ends of text)
     committed: list[int]  # positions that this turn fixed
     remasked: list[int]  # those that it undid
@@ -60,7 +60,7 @@ def snapshots(
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
         before, stood = turn.canvas.masked[0, answer].tolist(), turn.canvas.tokens[0, answer].tolist()
         known = turn.view.scores.scored[0, answer].tolist()
-        guess, confidence = (t[0, answer].tolist() for t in (turn.view.scores.token, turn.view.scores.confidence))
+        guess, confidence = (t[0, answer].tolist() for t in turn.guesses)
         yield Snapshot(
             turn=int(turn.view.blocks.turn[0]), tokens=tokens,
             words=[

@@ -76,7 +76,7 @@ class Runtime:
 
     def check(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
-        cache, sampler, blocks = parts.cache, parts.sampler, parts.blocks
+        cache, sampler, blocks, eos = parts.cache, parts.sampler, parts.blocks, parts.eos
         if self.name == "auto":
             return
         if config.attention.sealed and self.name != "eager":
@@ -121,6 +121,11 @@ class Runtime:
             raise UserError(
                 f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
                 "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
+            )
+        if self.name in RECORDED and config.gemma is not None and (sampler.traits.syncs or eos.traits.syncs):
+            raise UserError(
+                f"runtime={self.name} records forwards by themselves where the end of a text is looked for on the host "
+                "(stop=...), and this model's are handed something by the one before. Drop stop, or use runtime=static."
             )
         if self.name in RECORDED and device.type != "cuda":
             raise UserError(

@@ -45,11 +45,8 @@ def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) 
 
 def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:
     """The model's proposals for what is masked on ``canvas``, the rows ``at`` of the turn, by their columns."""
-    scores = turn.view.scores
-    token, sure = scores.token, scores.confidence
-    if turn.step.shown is not None:  # the proposals are draws: what would be committed says more
-        token, sure = scores.statistics.get("likeliest", token), scores.statistics.get("first", sure)
-    told = (canvas.masked & scores.scored[at], token[at], sure[at])
+    token, sure = turn.guesses
+    told = (canvas.masked & turn.view.scores.scored[at], token[at], sure[at])
     return [
         {column: (token, sure) for column, (hidden, token, sure) in enumerate(zip(*row, strict=True)) if hidden}
         for row in zip(*(part.tolist() for part in told), strict=True)

@@ -1,8 +1,8 @@
 """Random weights in the published format, at real size: ``python -m experiments.bench.random_checkpoint NAME FOLDER``.
 
 For what loading and forwards cost; no text means anything. NAME: llada-8b (16 GB), dream-7b (15 GB), llada2-mini
-(33 GB). ``--layers`` makes a smaller one. There is no tokenizer: give prompts as token ids, ``prompts=FILE`` with lines
-``{"tokens": [...]}``.
+(33 GB), diffusiongemma-26b (50 GB). ``--layers`` makes a smaller one; the last must be a multiple of six. There is no
+tokenizer: give prompts as token ids, ``prompts=FILE`` with lines ``{"tokens": [...]}``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX
 from dllm.models.names import published_shapes
-from dllm.models.transformer import Transformer
+from dllm.models.networks import network_of
 from experiments.support.scripts import refusing
 
 SHARD = 2 << 30  # bytes of a file, about
@@ -58,14 +58,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rotary_dim": 64, "use_qk_norm": True, "use_bias": False, "use_qkv_bias": False, "pad_token_id": 156892,
         "eos_token_id": 156892, "mask_token_id": 156895, "router_dtype": "fp32",
     },
+    # google/diffusiongemma-26B-A4B-it's, text alone; every sixth layer is global
+    "diffusiongemma-26b": {
+        "architectures": ["DiffusionGemmaForBlockDiffusion"], "model_type": "diffusion_gemma", "canvas_length": 256,
+        "tie_word_embeddings": True, "text_config": {
+            "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 2, "sliding_window": 1024,
+            "intermediate_size": 2112, "moe_intermediate_size": 704, "num_experts": 128, "top_k_experts": 8,
+            "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 262144,
+            "max_position_embeddings": 262144, "tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1,
+        },
+    },
 }  # fmt: skip
 
 
 def config_of(name: str, layers: int | None) -> dict[str, Any]:
     """The published config.json of a model, with fewer layers if that is asked for."""
     found = SHAPES[name]
-    key = "n_layers" if "n_layers" in found else "num_hidden_layers"
-    return {**found, "torch_dtype": "bfloat16", key: layers or found[key]}
+    own = found.get("text_config", found)
+    key = "n_layers" if "n_layers" in own else "num_hidden_layers"
+    cut = {**own, key: layers or own[key]}
+    whole = cut if own is found else {**found, "text_config": cut}
+    return {**whole, "torch_dtype": "bfloat16"}
 
 
 def tensors(shapes: dict[str, tuple[int, ...]], seed: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -88,7 +102,7 @@ def write(name: str, folder: Path, layers: int | None) -> int:
     """Write the checkpoint. Returns its bytes. Raises UserError where the disk has less room than it takes."""
     config = config_of(name, layers)
     with torch.device("meta"):
-        shapes = published_shapes(Transformer(ModelConfig.from_published(config)))
+        shapes = published_shapes(network_of(ModelConfig.from_published(config)))
     total = 2 * sum(map(prod, shapes.values()))
     folder.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder).free) < total:

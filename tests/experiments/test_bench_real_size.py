@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dllm import Decoder, UserError, load
+from dllm import Decoder, UserError, load, part
 from experiments.bench import forward_kinds, random_checkpoint
 from experiments.bench.random_checkpoint import SHAPES, config_of
 
@@ -40,6 +40,25 @@ def test_a_random_checkpoint_loads_and_decodes_in_every_kind(
         model = load(tmp_path, dtype="bfloat16", quantize=kind)
         (row,) = Decoder(model, gen_length=32, blocks="fixed", eos="none")([list(range(20))])
         assert len(row.tokens) == 32 and model.config.layers == 2
+
+
+NOISE = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+         "global_head_dim": 64, "num_global_key_value_heads": 1, "intermediate_size": 256, "moe_intermediate_size": 128,
+         "num_experts": 8, "top_k_experts": 2, "vocab_size": 512, "sliding_window": 16}  # fmt: skip
+
+
+def test_a_random_model_of_noise_loads_and_decodes_in_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "diffusiongemma-26b"
+    text = SHAPES[name]["text_config"] | NOISE
+    monkeypatch.setitem(SHAPES, name, SHAPES[name] | {"canvas_length": 16, "text_config": text})
+    assert random_checkpoint.main([name, str(tmp_path), "--layers", "6"]) == 0
+    rule, blocks = part("sampler", "renoise", steps=3), part("blocks", "fixed", block_length=16)
+    for kind in (None, "int8", "int4"):
+        model = load(tmp_path, dtype="bfloat16", quantize=kind)
+        (row,) = Decoder(model, rule, blocks, "finished", "none", gen_length=32)([list(range(20))])
+        assert len(row.canvas) == 32 and 4 <= row.nfe <= 6
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ from dllm.kernels.narrow_product import narrowed, widened
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize(("outputs", "width"), [(640, 512), (1088, 384), (96, 256)])  # whole tiles, a rest, none of 64
+@pytest.mark.parametrize(
+    ("outputs", "width"), [(640, 512), (1088, 384), (96, 256), (192, 704)]
+)  # whole tiles, a rest, none of 64
 def test_many_rows_are_multiplied_as_few(bits: int, outputs: int, width: int) -> None:
     noise = torch.Generator().manual_seed(outputs)
     linear = nn.Linear(width, outputs, dtype=torch.bfloat16)

@@ -206,11 +206,12 @@ def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
             check_quantize("int8", of(), dtype, CPU, False)
     with pytest.raises(UserError, match=r"int4 has no kernel for routed experts on a GPU.* to null"):
         check_quantize("int4", routed, BF16, GPU, True)
-    with pytest.raises(UserError, match=r"int4 takes products whose sizes are multiples of 128, .* 8, 8\."):
+    with pytest.raises(UserError, match=r"int4 takes products whose sizes are multiples of 32, .* 8, 8\."):
         check_quantize("int4", routed, BF16, CPU, False)
     check_quantize("int8", routed, BF16, CPU, False)
     with pytest.raises(UserError, match=r"multiples of 128, .* are 192, 192, 192\. Use model\.quantize=int8"):
-        check_quantize("int4", wide, BF16, CPU, False)
+        check_quantize("int4", wide, BF16, GPU, True)
+    check_quantize("int4", wide, BF16, CPU, False)
     check_quantize("int8", wide, BF16, CPU, False)
     with pytest.raises(UserError, match=r"int8 on a GPU needs our Triton kernel\. Use kernels=auto"):
         check_quantize("int8", of(), BF16, GPU, False)

@@ -20,6 +20,7 @@ from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.__main__ import main, write
 from tests.support.harness import full
+from tests.support.tiny import MODELS, make_tiny
 from tests.view.browser import chromium, opened
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo", "Nell"]'
@@ -182,6 +183,31 @@ def test_masks_show_the_guesses_that_the_forwards_made(
         places = tab.locator(".text .t").evaluate_all("all => all.map((one) => [one.offsetLeft, one.offsetTop].join())")
         assert places == (first := first or places), "nothing moves"
     assert tab.problems == [] and shot.turn == result.nfe > 10
+    tab.close()
+
+
+def test_a_canvas_of_noise_shows_what_each_forward_saw(browser: Any, tmp_path: Path) -> None:
+    """In the open block; draws that were kept are marked, and the status counts them."""
+    model = load(make_tiny(tmp_path / "dg_dev", MODELS / "dg_dev"), dtype="float32")
+    decoder = Decoder(model, part("sampler", "renoise", steps=5), part("blocks", "fixed", block_length=8), "finished",
+                      "none", gen_length=16)  # fmt: skip
+    trace = decoder([5, 7, 9], trace=True)[0].traced()
+    tab = opened(browser, trace.to_html(tmp_path / "noise.html"), reduced_motion="reduce")
+    for step, canvas in enumerate(list(trace.canvases())[:-1]):
+        tab.fill("#step", str(step))
+        _, begin, end = trace.turns[step].block
+        words = [trace.words[token] for token in canvas[trace.start :]]
+        words = ["\N{END OF PROOF}" if token == trace.eos_id else word
+                 for token, word in zip(canvas[trace.start :], words, strict=True)]  # fmt: skip
+        assert texts(tab)[begin:end] == words[begin:end], step
+        before = trace.turns[step - 1].shown[0] if step else None
+        kept = [] if before is None else [at for at, own in zip(before.positions, before.drawn, strict=True) if own]
+        marked = tab.locator(".text .t").evaluate_all(
+            "all => all.flatMap((one, at) => one.classList.contains('drawn') ? [at] : [])"
+        )
+        assert marked == kept
+        assert not kept or f"{len(kept)} of 8 draws kept" in tab.inner_text(".status")
+    assert tab.locator("li .t.noise").count() == 1 and tab.problems == []
     tab.close()
 
 
