@@ -7,7 +7,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dllm.common.rowwise import Owner, update_rows
 from dllm.constrained.admission import admitted
-from dllm.constrained.joint import jointly
+from dllm.constrained.joint import at_its_likeliest, filled_together, jointly
 from dllm.constrained.reproposals import ConstrainedCell, banned, proposed_anew
 from dllm.constrained.row import ConstrainedRow, Ints, clock, rows_to_host
 from dllm.constraints.row_sets import RowSets
@@ -43,6 +43,11 @@ class ConstrainedBatch:
     rows: tuple[ConstrainedRow | None, ...]  # None where a row is free
 
     @property
+    def whole(self) -> bool:
+        """Whether rows are decided block by block: by rules of noise."""
+        return any(row and row.compiled.whole for row in self.rows)
+
+    @property
     def free(self) -> bool:
         """Whether no row is under a constraint."""
         return not any(self.rows)
@@ -60,7 +65,7 @@ class ConstrainedBatch:
 
     def propose(self, canvas: Canvas, owner: Owner, scores: Scores) -> tuple[Scores, Tensor]:
         """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
-        if self.free:
+        if self.free or self.whole:  # what a draw shows is no text yet
             return scores, canvas.no_positions
         with clock(self._constrained()):
             seen = list(self._seen(canvas, owner, scores))
@@ -78,8 +83,27 @@ class ConstrainedBatch:
             nothing = step.owner.per_candidate(view.canvas.no_positions)
             return step, nothing, nothing
         with clock(self._constrained()):
+            if self.whole:
+                return self._filled(step, view)
             self._keep(tried, chosen)
             return admitted(self.rows, step, view)
+
+    def _filled(self, step: Step, view: View) -> tuple[Step, Tensor, Tensor]:
+        """The step of a rule that commits whole blocks, each with its best filling; nothing waits, and where tokens are
+        others than the rule's [B, L]."""
+        tokens, nothing = step.tokens, view.canvas.no_positions
+        if not bool(step.commit.any()):
+            return step, nothing, nothing
+        scores = replace(view.scores, repropose=at_its_likeliest(view.scores.repropose))
+        for seen in self._seen(view.canvas, view.owner, scores):
+            columns = step.commit[seen.number].nonzero()[:, 0].tolist()
+            if columns:
+                filling = filled_together(scores, seen.sets, seen.row, seen.number, columns)
+                at = torch.tensor(columns, device=tokens.device)
+                tokens = tokens.index_put((at.new_tensor(seen.number), at), torch.tensor(filling).to(tokens))
+                seen.row.replaced += int((tokens[seen.number] != step.tokens[seen.number]).sum())
+        other = step.commit & (tokens != step.tokens)
+        return step.but(tokens=tokens, confidence=step.confidence.masked_fill(other, torch.nan)), nothing, other
 
     def undo_invalid_cuts(self, before: Canvas, after: Canvas, owner: Owner) -> Canvas:
         """The candidates [N] after an end-of-text policy; as they were before it where it has left no text."""

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from dllm.constrained.reproposals import ConstrainedCell, cell_places, chunks
+from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.filling import Maxima
 from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores
+from dllm.contract.constrained import Reproposer
 
 
 def jointly(
@@ -58,3 +60,24 @@ def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Te
     found = torch.arange(vocab, device=numbers.device).expand_as(each).masked_fill(~wins, vocab)
     ids = found.new_full(highest.shape, vocab).scatter_reduce(1, each, found, "amin")
     return highest, ids.masked_fill(ids == vocab, 0)
+
+
+def at_its_likeliest(again: Reproposer | None) -> Reproposer:
+    """The same logits, compared without noise: what is committed is no draw."""
+    assert again is not None, "the forward offers its logits to rows under constraints"
+    return again.cold()
+
+
+def filled_together(
+    scores: Scores, sets: RowSets, row: ConstrainedRow, number: int, columns: Sequence[int]
+) -> tuple[int, ...]:
+    """The best filling of the ``columns`` of a candidate that are committed together: of those that leave a text, that
+    of the largest sum of logits."""
+    places = [column - row.begin for column in columns]
+    cells = [
+        ConstrainedCell(row.compiled, number, column, fits, False)
+        for column, fits in zip(columns, sets.allowed(places), strict=True)
+    ]
+    best = sets.best_of(places, maxima(scores, cells))
+    assert best is not None, "a row under a constraint always has a text"
+    return best.ids

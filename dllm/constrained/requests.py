@@ -47,7 +47,8 @@ class Constraints:
         or cannot be written by the tokenizer."""
         language = self._shared(constraint).language(constraint)
         renormalised = constraint.confidence == "admissible"
-        return CompiledConstraint(language, constraint.kind, language.seconds, renormalised, constraint.joint)
+        kind, joint = constraint.kind, constraint.joint
+        return CompiledConstraint(language, kind, language.seconds, renormalised, joint, not self.masks)
 
     def knows(self, constraint: Constraint) -> bool:
         """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""
@@ -83,13 +84,14 @@ class Constraints:
 
     def _shared(self, constraint: Constraint) -> Compiler:
         """The compiler of all that decodes with this tokenizer, made once, with what each id writes."""
-        if self._compiler is not None:
-            return self._compiler
-        if not self.masks:
+        if not self.masks and not constraint.joint:
             raise UserError(
                 f"constraint={constraint.kind}: a position of model {self.name} is decided together with its whole "
-                "block, not by itself, and constraints choose position by position. Drop the constraint."
+                "block, not by itself. Set joint=true of the constraint, which finds the best filling of a block, or "
+                "drop the constraint."
             )
+        if self._compiler is not None:
+            return self._compiler
         if self.tokenizer is None:
             raise UserError(
                 f"constraint={constraint.kind}: model {self.name} has no tokenizer, so nothing says what its tokens "

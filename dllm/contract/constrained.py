@@ -20,6 +20,9 @@ class Reproposer(Protocol):
     @property
     def narrow(self) -> bool: ...
 
+    def cold(self) -> Reproposer:
+        """The same without draws and filters."""
+
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
         """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
 

@@ -7,7 +7,7 @@ and their order arbitrary. The largest entry is left out of the sum, so that 1 -
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -177,6 +177,12 @@ class LogitReproposer(Rowwise):
     def narrow(self) -> bool:
         sampling = self.proposer.sampling
         return sampling.top_p is not None or sampling.top_k is not None
+
+    def cold(self) -> LogitReproposer:
+        """The same at temperature 0."""
+        own = self.proposer.sampling
+        cold = Sampling(forbid_eos=own.forbid_eos, suppress_mask=own.suppress_mask)
+        return replace(self, proposer=replace(self.proposer, sampling=cold))
 
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
         at = (self.columns[row] == column[:, None]).long().argmax(1)
