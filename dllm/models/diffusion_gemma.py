@@ -195,6 +195,10 @@ class DiffusionGemma(Transformer):
         return at(self.norm(at(x, self.places.norm)), home), at(columns, home)
 
     @property
+    def rotations(self) -> list[Rotary]:
+        return list(self.rotaries.values())
+
+    @property
     def embed_scale(self) -> float:
         """The root of the width, rounded to the weights' dtype: 53.0 for 2,816 in bfloat16."""
         return float(torch.tensor(self.config.embed_scale, dtype=torch.float64).to(self.dtype))

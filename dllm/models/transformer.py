@@ -234,6 +234,11 @@ class Transformer(nn.Module):
                 part.tiled = True
 
     @property
+    def rotations(self) -> list[Rotary]:
+        """The rotary embeddings of all kinds of layers."""
+        return [self.rotary]
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.embed.weight.dtype
 

@@ -174,7 +174,12 @@ class Graphs:
 
         recording = self.recorder()
         recording.record(work)
-        return Recorded(recording, fixed, output, (memory, *self.model.rotary.tables.values()))
+        return Recorded(
+            recording,
+            fixed,
+            output,
+            (memory, *(table for one in self.model.rotations for table in one.tables.values())),
+        )
 
     def _forget(self, address: int) -> None:
         """Free the recordings that use the memory at ``address``."""

@@ -113,10 +113,10 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
     """The case's results, by a model on the CPU or by this one."""
     (sampler, blocks, kv, eos), name = parts(case)
     network = network or model(name)
-    config, sampling = network.config, replace(case.sampling, tempered=sampler.traits.tempered)
-    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    config, sampling = network.config, case.sampling.under(sampler)
+    ids = Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
     batch = [
-        with_mask(Request.answer(prompt, length, ids.mask, seed), ids.mask)
+        with_mask(Request.answer(prompt, length, ids.placeholder, seed), ids.placeholder)
         for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
     forward = forward_of(network, Parts(sampler, blocks, kv, eos), sampling)
@@ -159,6 +159,12 @@ def frequencies() -> str:
 def samplers() -> Iterator[Case]:
     """Every sampler, at temperature 0 in one row and above it in the other."""
     for name in choices("sampler"):
+        if build("sampler", name).traits.renoises:
+            for cache in ("none", "finished"):
+                rule = made("sampler", name, steps=3)
+                title = f"sampler={name}" + ("" if cache == "none" else f"-{cache}")
+                yield Case(title, rule, Fixed(8), cache, model="dg_dev")
+            continue
         case = Case(f"sampler={name}", name, cache=name if name in VERIFIERS else "none", sampling=HOT)
         yield case if taken(case) else replace(case, sampling=Sampling())  # some are for the argmax alone
     variants: dict[str, list[dict[str, Any]]] = {

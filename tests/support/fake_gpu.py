@@ -226,7 +226,8 @@ def parameter(cls: type, data: Tensor, requires_grad: bool = True, make: Any = n
 def placed(model: Transformer, placement: Mapping[str, Any]) -> Transformer:
     """A copy of the model whose parameters pretend to be where ``placement`` says, as accelerate would put them."""
     copy = deepcopy(model)
-    copy.rotary.tables.clear()
+    for one in copy.rotations:
+        one.tables.clear()
     for name, parameter in copy.named_parameters():
         put(parameter, device_of(home_of(name, placement)))
     spread_over_devices(copy, placement)

@@ -187,7 +187,8 @@ def parts_of(
 
 
 def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forward:
-    ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
+    config = network.config
+    ids = Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
     return Forward.of(network, ids, replace(parts, sampling=sampling))
 
 
