@@ -132,7 +132,7 @@ def test_a_pair_that_cannot_work_says_why_and_what_would(wrapper: str) -> None:
     for inner in choices("sampler"):
         if around(wrapper, inner) is None:
             refused += 1
-            words = rf"^sampler={wrapper} .*sampler/inner={inner}\b.* Use .*(static|confidence)"
+            words = rf"^sampler={wrapper} .*sampler/inner={inner}\b.* Use .*(static|confidence|by itself)"
             with pytest.raises(UserError, match=words):
                 WRAPPERS[wrapper](build("sampler", inner))
     assert refused >= 4

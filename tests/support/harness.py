@@ -39,6 +39,7 @@ from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 
 ENDLESS = 2000
+NOISE = ("ancestral", "renoise")  # samplers for models of noise
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parents[1] / "data"
 PROMPTS = [
