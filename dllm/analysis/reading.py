@@ -106,8 +106,6 @@ def _forward(
     length = max(len(canvas.tokens) for canvas in canvases)
     rows = torch.tensor([[*one.tokens, *[mask] * (length - len(one.tokens))] for one in canvases])
     masked = torch.tensor([[at in one.masked for at in range(length)] for one in canvases])
-    if isinstance(process := process_of(model.config), Uniform):  # the same noise in all canvases, column by column
-        rows = torch.where(masked, process.ids(0, torch.arange(length), 0), rows)
     ends, start = (torch.tensor([len(one.tokens) for one in canvases]), torch.tensor([one.start for one in canvases]))
     valid = None if bool((ends == length).all()) else torch.arange(length) < ends[:, None]
     if guidance:
