@@ -118,7 +118,8 @@ def test_a_row_decodes_in_a_batch_as_it_does_alone(cache: Any, eos: Any) -> None
 
 @pytest.mark.parametrize("eos", ENDS if full() else ENDS[:1], ids=lambda kind: kind.__name__)
 def test_the_exact_cache_gives_what_no_cache_gives(eos: Any) -> None:
-    assert decoded(REQUESTS, parts_of(Finished, eos)) == decoded(REQUESTS, parts_of(NoCache, eos))
+    some = REQUESTS if full() else REQUESTS[::3]
+    assert decoded(some, parts_of(Finished, eos)) == decoded(some, parts_of(NoCache, eos))
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2] if full() else [1])
@@ -132,7 +133,7 @@ def test_a_row_that_joins_decodes_as_it_does_alone() -> None:
     forward = Forward.of(network(), IDS, parts)
 
     def turns() -> Iterator[Turn]:
-        rows, left = start_rows(Canvas.of(REQUESTS[:2], 0), forward, parts, None), REQUESTS[2:]
+        rows, left = start_rows(Canvas.of(REQUESTS[:2], 0), forward, parts, None), REQUESTS[2:6]
         while len(rows):
             rows, turn = take_turn(rows, forward, parts)
             yield turn
@@ -143,7 +144,7 @@ def test_a_row_that_joins_decodes_as_it_does_alone() -> None:
 
     with torch.inference_mode():
         joined = seen(turns())
-    assert len(joined) > 4 and all(decoded([REQUESTS[seed]], parts)[seed] == row for seed, row in joined.items())
+    assert len(joined) > 3 and all(decoded([REQUESTS[seed]], parts)[seed] == row for seed, row in joined.items())
 
 
 def test_a_turn_commits_a_whole_canvas_or_nothing_within_the_bound_and_what_is_decided_stays() -> None:
