@@ -29,6 +29,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed, plain_config
 from dllm.compose.validate import validate
 from dllm.contract.setting import Sampling, Setting
+from dllm.models.visibility import DenoisedBlock
 from dllm.models.weights import read_model_config
 from dllm.record.folders import relevant
 from tests.app.conftest import ROOT, Run
@@ -45,10 +46,10 @@ LATER = [(name, settings) for name, settings in ROWS if settings]
 KINDS = {"llada": ("tiny-llada", "mini-llada"), "dream": ("tiny-dream", "mini-dream"), "sdar": ("sdar_b4", None),
          "wedlm": ("tiny-wedlm", None), "nbdiff": ("tiny-nbdiff", None), "tiny-a2d": ("tiny-a2d-mdlm", None),
          "tiny-a2d-bd3lm": ("tiny-a2d-bd3lm", None), "fastdllm-v2": ("tiny-fastdllm-v2", None),
-         "efficient-dlm": ("efficient_dlm", None)}  # fmt: skip
+         "efficient-dlm": ("efficient_dlm", None), "diffusiongemma": ("dg_dev", None)}  # fmt: skip
 ALIKE = {"llada2-mini": "sdar", "tdar-8b": "sdar", "trado-8b-thinking": "sdar", "dreamreasoner-8b": "sdar",
          "tiny-a2d": "tiny-a2d", "tiny-a2d-bd3lm": "tiny-a2d-bd3lm", "fastdllm-v2-7b": "fastdllm-v2",
-         "efficient-dlm-8b": "efficient-dlm"}  # fmt: skip
+         "efficient-dlm-8b": "efficient-dlm", "diffusiongemma-26b": "diffusiongemma"}  # fmt: skip
 
 
 def drawn(every: Sequence[T], count: int) -> list[T]:
@@ -73,7 +74,7 @@ def config_of(name: str, settings: str = "") -> dict[str, Any]:
 def test_a_file_says_what_its_figures_are_and_where_they_are_from(name: str) -> None:
     data, rows = DATA[name], reported(DATA[name])
     assert data["experiment"] == name and (CONF / f"{name}.yaml").read_text().startswith("# @package _global_\n# ")
-    assert all(re.search(r"arXiv 2\d{3}\.\d{5}", row.source) for row in rows)
+    assert all(re.search(r"arXiv 2\d{3}\.\d{5}|the checkpoint's generation_config.json", row.source) for row in rows)
     assert any(row.has_figures for row in rows) or all(row.note for row in rows) or "no figures" in head(name)
     assert len({row.settings for row in rows}) == len(rows), "two rows of the same settings"
     for row in rows:
@@ -103,6 +104,8 @@ def test_the_settings_compose_and_their_parts_fit(name: str, settings: str) -> N
     options, parts = Options.of(config), Parts.of({**config, "sampler": with_reference(config["sampler"])}, Sampling())
     assert config["task"]["run"] == "dllm.app.commands.evaluate.run" and config["published"]["experiment"] == name
     small = read_model_config(MODELS / KINDS[kind_of(config["model"]["name"])][0])
+    if small.process == "uniform":
+        small = replace(small, attention=DenoisedBlock(256))
     blocks = parts.blocks.resolved(lambda text: [1])
     stand_in = "mini-llada"  # which has a filter of Learn2PD
     setting = Setting(replace(small, max_length=65536), blocks, options.gen_length,
@@ -119,6 +122,8 @@ def demo_model(kind: str, folder: Path) -> list[str]:
     if shipped:
         return [f"model={shipped}"]
     shutil.copytree(MODELS / tiny, make_tiny(folder), dirs_exist_ok=True)
+    if kind == "diffusiongemma":
+        return [f"model.path={folder}", "blocks.block_length=8"]
     return [f"model.path={folder}", "model.mask_id=60"]
 
 

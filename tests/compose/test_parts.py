@@ -28,7 +28,6 @@ from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
 from dllm.loop.denoise import denoise
 from dllm.models.bundle import Model
-from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import Learn2PD
@@ -36,11 +35,11 @@ from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff", "dg_dev")
 # Tried in turn, until the part in question works with them.
 OTHERS = [
     {"sampler": sampler, "blocks": blocks, "cache": "none", "eos": "none"}
-    for sampler in ("confidence", "order") for blocks in ("fixed", "whole")
+    for sampler in ("confidence", "order", "renoise") for blocks in ("fixed", "whole")
 ] + [
     {"sampler": name, "blocks": "whole", "cache": name, "eos": "none"} for name in ("flash_verify", "linear_spec")
 ]  # fmt: skip
@@ -50,9 +49,9 @@ def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]
     """One row of 5 masks: its tokens, the turns that fixed them, and the forwards."""
     network, (sampler, blocks, kv, eos) = model(name), (parts[group] for group in GROUPS)
     sampler = validate(Setting(network.config, blocks, None), sampler, kv, eos)
-    ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
-    request = sampler.prepare(Request.answer([62, 51, 25, 3, 55], 5, ids.mask))
-    forward = forward_of(network, Parts(sampler, blocks, kv, eos), Sampling(tempered=sampler.traits.tempered))
+    forward = forward_of(network, Parts(sampler, blocks, kv, eos), Sampling().under(sampler))
+    ids = forward.ids
+    request = sampler.prepare(Request.answer([62, 51, 25, 3, 55], 5, ids.placeholder))
     collector = Collector([request], ids, str, (), trace=False)
     at_zero = network.config.attention.grid_at_zero
     with torch.inference_mode():
