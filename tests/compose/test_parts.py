@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import KINDS, build, forward_of, full, model, sealed
+from harness import KINDS, build, full, model, sealed
 
 import dllm
 from dllm import Decoder, UserError, load, part
@@ -27,7 +27,9 @@ from dllm.contract.traits import SamplerTraits
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
 from dllm.loop.denoise import denoise
+from dllm.loop.forward import Forward
 from dllm.models.bundle import Model
+from dllm.models.ids import Ids
 from dllm.record.collector import Collector
 from dllm.samplers.base import Sampler
 from dllm.samplers.learn2pd import Learn2PD
@@ -49,8 +51,9 @@ def decode(name: str, parts: dict[str, Any]) -> tuple[list[int], list[int], int]
     """One row of 5 masks: its tokens, the turns that fixed them, and the forwards."""
     network, (sampler, blocks, kv, eos) = model(name), (parts[group] for group in GROUPS)
     sampler = validate(Setting(network.config, blocks, None), sampler, kv, eos)
-    forward = forward_of(network, Parts(sampler, blocks, kv, eos), Sampling().under(sampler))
-    ids = forward.ids
+    config = network.config
+    ids = Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
+    forward = Forward.of(network, ids, Parts(sampler, blocks, kv, eos, Sampling().under(sampler)))
     request = sampler.prepare(Request.answer([62, 51, 25, 3, 55], 5, ids.placeholder))
     collector = Collector([request], ids, str, (), trace=False)
     at_zero = network.config.attention.grid_at_zero

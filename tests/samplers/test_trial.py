@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from harness import NOISE, build
+from harness import build
 from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest, Twice
 
 from dllm import UserError
@@ -48,7 +48,7 @@ def test_a_rule_is_what_it_does(kind: type[Sampler]) -> None:
 def test_what_our_rules_say_of_themselves_is_so(name: str) -> None:
     """Saying less than a rule does is no harm; saying more would be."""
     rule = build("sampler", name)
-    rule = replaced(rule, process=Uniform(16)) if name in NOISE else rule
+    rule = replaced(rule, process=Uniform(16)) if rule.traits.renoises else rule
     said = {trait for kind in type(rule).__mro__[:-2] for trait in vars(kind)} | vars(rule).keys()
     if name == "learn2pd" or isinstance(rule, Wrapper):  # it wants a filter; they say what is said inside
         return

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 from fake_gpu import FakeGPUs, placed
-from harness import Combination, allowed, build, forward_of, full, model, with_mask
+from harness import Combination, allowed, build, full, model, with_mask
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.calls import ROWS_PER_STREAMED
@@ -28,6 +28,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError
 from dllm.loop.denoise import denoise
+from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.record.collector import Collector
@@ -119,7 +120,7 @@ def decoded(case: Case, network: Transformer | None = None) -> list[Result]:
         with_mask(Request.answer(prompt, length, ids.placeholder, seed), ids.placeholder)
         for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
-    forward = forward_of(network, Parts(sampler, blocks, kv, eos), sampling)
+    forward = Forward.of(network, ids, Parts(sampler, blocks, kv, eos, sampling))
     collector = Collector(batch, ids, str, (), case.trace)
     at_zero = config.attention.grid_at_zero
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)

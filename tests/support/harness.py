@@ -39,7 +39,6 @@ from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 
 ENDLESS = 2000
-NOISE = ("ancestral", "renoise")  # samplers for models of noise
 KINDS = (Sampler, Blocks, Cache, EndOfText)
 DATA = Path(__file__).parents[1] / "data"
 PROMPTS = [
@@ -188,8 +187,7 @@ def parts_of(
 
 
 def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forward:
-    config = network.config
-    ids = Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
+    ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
     return Forward.of(network, ids, replace(parts, sampling=sampling))
 
 
