@@ -25,7 +25,7 @@ class Ancestral(Sampler):
     process between two alphas (``routes``). The last forward commits its draws.
     """
 
-    traits = SamplerTraits(stateless=True, renoises=True, tempered=True, deterministic=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, renoises=True, tempered=True, deterministic=False, by_confidence=False)
     per_request = ("steps", "temperature")
 
     def __init__(self, steps: PerRequest = 32, temperature: PerRequest = 1.0) -> None:

@@ -28,7 +28,7 @@ class Renoise(Sampler):
     ``stability`` forwards before, too, and the mean entropy lies under ``stop_entropy`` nats; or by the last forward.
     """
 
-    traits = SamplerTraits(stateless=False, renoises=True, tempered=True, deterministic=True, by_confidence=False)
+    traits = SamplerTraits(stateless=False, renoises=True, tempered=True, deterministic=False, by_confidence=False)
     per_request = ("steps", "entropy_bound", "t_min", "t_max", "stop_entropy")
 
     def __init__(

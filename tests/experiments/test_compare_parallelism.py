@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from harness import of_noise
 
 from dllm import part
 from dllm.compose.parts import choices
@@ -37,8 +38,7 @@ def test_what_another_sampler_scores_more_weighs_on_all() -> None:
 
 
 def test_every_sampler_has_a_curve_of_settings_that_there_are() -> None:
-    of_noise = {name for name in choices("sampler") if name != "oracle" and part("sampler", name).traits.renoises}
-    assert set(KNOBS) == set(choices("sampler")) - {"oracle"} - of_noise
+    assert set(KNOBS) == set(choices("sampler")) - {"oracle"} - of_noise()
     assert all(len([*knob.settings()]) == len(knob.values) > 2 for knob in KNOBS.values())
     rule = part("sampler", "credit", **[*KNOBS["credit"].settings()][1])
     assert isinstance(rule, Credit) and isinstance(rule.inner, Confidence) and rule.inner.threshold == 0.9

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from harness import of_noise
+
 from dllm import Result, part
 from dllm.compose.parts import choices
 from dllm.tasks.mini import tasks as mini
@@ -69,8 +71,7 @@ def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None
     found = list(methods())
     assert len({(method, words) for method, words, *_ in found}) == len(found) > 100
     needy = {"flash_verify", "linear_spec"}  # of its own cache
-    of_noise = {name for name in choices("sampler") if name != "oracle" and part("sampler", name).traits.renoises}
-    assert {rule for _, _, rule, _ in found} == set(choices("sampler")) - {"oracle"} - needy - of_noise
+    assert {rule for _, _, rule, _ in found} == set(choices("sampler")) - {"oracle"} - needy - of_noise()
     assert min(Counter(method for method, *_ in found).values()) > 1  # nobody at its defaults alone
     for _, _, rule, options in found:
         assert part("sampler", rule, **options)

@@ -16,6 +16,7 @@ from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models import bundle
 from dllm.models.bundle import CHECKPOINTS, describe, load, shipped_models, warn_of_another
 from dllm.models.config import FAMILIES
+from dllm.models.gemma_config import DIFFUSION_GEMMA
 from dllm.models.weights import read_model_config
 
 
@@ -44,7 +45,7 @@ def test_every_model_of_the_configuration_names_its_architecture() -> None:
     those that run through their own class."""
     for name in choices("model"):
         given = composed([f"model={name}"])["model"]["architecture"]
-        assert given in FAMILIES or (name in ("mini-llada", "transformers") and given is None)
+        assert given in {*FAMILIES, DIFFUSION_GEMMA} or (name in ("mini-llada", "transformers") and given is None)
         if name in shipped_models() and given is not None:
             assert read_model_config(CHECKPOINTS / name).architecture == given
 

@@ -257,6 +257,12 @@ def ending(running: Iterator[Turn]) -> Iterator[Turn]:
         yield turn
 
 
+@cache
+def of_noise() -> frozenset[str]:
+    """The samplers for models of noise."""
+    return frozenset(name for name in choices("sampler") if build("sampler", name).traits.renoises)
+
+
 def full() -> bool:
     return os.environ.get("DLLM_LAWS") == "all"
 
