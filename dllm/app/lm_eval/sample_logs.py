@@ -6,7 +6,6 @@ reads these. Nothing is decoded.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import Any
 
 from dllm.app.lm_eval.__main__ import main as as_command
 from dllm.common.atomic_write import write_or_refuse
-from dllm.common.terminal import say
+from dllm.common.terminal import VisibleParser, say
 from dllm.errors import UserError, not_installed
 from dllm.prompts import PrefilledPrompt
 from dllm.record.results import ResultRow
@@ -28,7 +27,7 @@ LOG_THEM_THERE = "Use python -m dllm.app.lm_eval with --log_samples."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m dllm.app.lm_eval.sample_logs", description=__doc__)
+    parser = VisibleParser(prog="python -m dllm.app.lm_eval.sample_logs", description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders of runs or sweeps")
     for folder in parser.parse_args(arguments).folders:
         for cell in stored_cells(folder):
