@@ -24,7 +24,7 @@ from dllm.app.command_line import main as cli
 from dllm.models import bundle
 from tests.support.fuzz import command
 
-CASES = int(os.environ.get("DLLM_FUZZ", "150"))
+CASES = int(os.environ.get("DLLM_FUZZ", "90"))
 FILES: dict[str, Any] = {}
 GROUPS = 5  # the cases are dealt out to so many tests, which may run in as many processes
 # What Python and its libraries say of themselves; nobody who decodes text has to know their words.

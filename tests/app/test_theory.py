@@ -6,11 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
+import pytest
+from harness import full
+
 from experiments.report.cells import read
 from experiments.report.labels import settings
 from tests.app.conftest import Run
 
 
+@pytest.mark.skipif(not full(), reason="6 s; runs under DLLM_LAWS=all")
 def test_copy_stays_and_shuffle_falls(run: Run) -> None:
     tasks = "task.tasks=[copy,reverse,shuffle,replace_random]"
     sweep = ["-m", "task=parallelbench", tasks, "task.count=8", "sampler=static", "sampler.per_step=1,8"]

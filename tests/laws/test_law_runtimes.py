@@ -97,7 +97,7 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
 
 
-@law(static_cases, daily=20, least=10000)
+@law(static_cases, daily=12, least=10000)
 def test_static_turns_are_eager_ones(case: Case) -> None:
     assert outcome(case, eager=False) == outcome(case, eager=True)
 

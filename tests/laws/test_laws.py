@@ -138,7 +138,7 @@ def test_noise_depends_on_seed_position_and_turn_only(sampler: str) -> None:
     assert [one.canvases for one in together] != [one.canvases for one in other]
 
 
-@law(combinations, daily=60, least=5000)
+@law(combinations, daily=40, least=5000)
 def test_infilling_decides_the_masked_positions_only(combination: Combination) -> None:
     tokens = [62, 51, 25, 3, 60, 60, 4, 55, 3, 60, 60, 60, 54, 60, 60, 61]
     masked = [token == 60 for token in tokens]

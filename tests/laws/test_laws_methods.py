@@ -94,7 +94,7 @@ def drafted() -> Iterator[Drafted]:
     return starmap(Drafted, drawn(list(STATIC), (1, 2, 4, 8), list(BLOCKS), NAMES))
 
 
-@law(drafted, daily=14, least=168)
+@law(drafted, daily=8, least=168)
 def test_freedave_gives_the_static_tokens_with_no_more_forwards(case: Drafted) -> None:
     inner, blocks, count = STATIC[case.inner], BLOCKS[case.blocks], 8 if full() else 5
     plain = decode(case.model, inner, blocks, count)
@@ -146,7 +146,7 @@ def scouted() -> Iterator[Scouted]:
     return starmap(Scouted, drawn(list(VERIFIED), (2, 5, 16), list(BLOCKS), list(CACHES), ENDS, NAMES))
 
 
-@law(scouted, daily=12, least=3000)
+@law(scouted, daily=8, least=3000)
 def test_scout_gives_its_inner_rules_tokens_with_no_more_forwards(case: Scouted) -> None:
     inner, blocks, count = VERIFIED[case.inner], BLOCKS[case.blocks], 8 if full() else 3
     cache, eos = CACHES[case.cache], build("eos", case.eos)
@@ -201,7 +201,7 @@ def switched_off() -> Iterator[Off]:
     return starmap(Off, drawn(list(OFF), list(BLOCKS), NAMES))
 
 
-@law(switched_off, daily=30, least=72)
+@law(switched_off, daily=20, least=72)
 def test_a_method_switched_off_is_the_method_it_extends(case: Off) -> None:
     one, other = (decode(case.model, sampler, BLOCKS[case.blocks], 12 if full() else 6) for sampler in OFF[case.method])
     assert [(row.canvas, row.turns, row.nfe) for row in one] == [(row.canvas, row.turns, row.nfe) for row in other]
