@@ -81,11 +81,13 @@ def parts_offered() -> dict[str, dict[str, Any]]:
 def validated_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
     """The ``options`` of a part, each of which is offered and sound. An option that is null is not set, unless null is
     one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
+    if not options:  # what is offered takes seconds to find out; plain requests behind a start need not wait for it
+        return {}
     group = name.partition(".")[0]
     known = offers(group)
-    if options and choice not in known:
+    if choice not in known:
         raise UserError(f"{name}={choice} is the server's own; none of its options can be set.")
-    nullable = {key for key, option in known[choice].options.items() if option.null} if options else set()
+    nullable = {key for key, option in known[choice].options.items() if option.null}
     given = {key: value for key, value in options.items() if value is not None or key in nullable}
     return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in given.items()}
 
