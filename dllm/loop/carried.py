@@ -15,7 +15,6 @@ from dllm.contract.canvas import Canvas
 from dllm.loop.proposals import temper
 from dllm.loop.rows import Rows
 from dllm.models.conditioning import Conditioning
-from dllm.models.diffusion_gemma import DiffusionGemma
 from dllm.models.transformer import Transformer
 
 
@@ -46,7 +45,6 @@ def conditioning(model: Transformer, canvas: Canvas, call: Call, rows: Rows) -> 
 def expected(model: Transformer, logits: Tensor, temperature: Tensor) -> Tensor:
     """The embeddings [N, r, D] that are expected under logits [N, r, V] at the ``temperature`` [N] of this turn. Row by
     row: all tempered logits at once would double the memory."""
-    assert isinstance(model, DiffusionGemma), "no other network carries anything"
     return torch.stack([model.soft(temper(row, own)) for row, own in zip(logits, temperature, strict=True)])
 
 

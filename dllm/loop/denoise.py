@@ -26,9 +26,8 @@ TakeTurn = Callable[[Rows, Forward, Parts], tuple[Rows, Turn]]
 
 def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
-    scored = score_candidates(
-        heated(rows, parts), forward
-    )  # one forward of every candidate, and proposals that constraints allow
+    # One forward of every candidate at this turn's temperature, and proposals that constraints allow.
+    scored = score_candidates(heated(rows, parts), forward)
     chosen = choose_candidates(rows, scored, parts)  # the candidate that each row goes on with
     view = look(rows, chosen, parts)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it

@@ -292,6 +292,10 @@ class Transformer(nn.Module):
         logits = self.head(hidden)
         return logits.to(at_least_float32(logits.dtype))
 
+    def soft(self, logits: Tensor) -> Tensor:
+        """The embeddings [..., D] that a network that ``carries`` expects under tempered ``logits`` [..., V]."""
+        raise NotImplementedError("this network carries nothing")
+
     @property
     def head_weight(self) -> Tensor | None:
         """The head's matrix [V, D]; None if it is quantised, offloaded or on another device."""
