@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dllm.compose.parts import choices
-from experiments.reproduce import Table, tables
+from experiments.figures.tables import Table, tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 MARK, BEFORE = "**On the mini models.**", "**Source.**"

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from rich.style import Style
 
+from experiments.figures.compare import same_story
+from experiments.figures.entries import ENTRIES
 from experiments.pages import race as readme_picture
 from experiments.pages.race import FILE, main, svg
-from experiments.reproduce import ENTRIES, same_story
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLAIN = Style.null()

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from experiments import reproduce
-from experiments.pages import pictures as doc_pictures
-from experiments.reproduce import (
+from experiments.figures import compare
+from experiments.figures.compare import (
     ANY,
-    ENTRIES,
     PUT,
     ROOT,
     Entry,
     Tolerance,
     agree,
     different_cells,
-    main,
     put_files,
     put_page,
     put_tables,
@@ -26,8 +24,11 @@ from experiments.reproduce import (
     same_page,
     same_ratio,
     same_tables,
-    tables,
 )
+from experiments.figures.entries import ENTRIES
+from experiments.figures.tables import tables
+from experiments.pages import pictures as doc_pictures
+from experiments.reproduce import main
 
 DOCUMENT = """# A page
 
@@ -48,7 +49,7 @@ DOCUMENT = """# A page
 
 def entry_for(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerance: Tolerance) -> Entry:
     (tmp_path / "page.md").write_text(text)
-    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
     return Entry("test", "page.md", (), 0, same_tables, tolerance)
 
 
@@ -168,7 +169,7 @@ def test_a_command_that_prints_nothing_fails(tmp_path: Path, monkeypatch: pytest
 
 
 def test_files_are_compared_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reproduce, "ROOT", tmp_path)
+    monkeypatch.setattr(compare, "ROOT", tmp_path)
     for folder, text in (("docs", '<rect x="1.0"/>'), ("out", '<rect x="1.1"/>')):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.svg").write_text(text)

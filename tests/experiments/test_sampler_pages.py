@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from experiments.figures.tables import tables
 from experiments.pages.samplers import BEFORE, DOCS, MARK, pages, paragraph, with_paragraph
-from experiments.reproduce import tables
 
 
 def test_every_page_is_current() -> None:

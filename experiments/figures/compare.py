@@ -1,0 +1,200 @@
+"""What an entry of the documentation's figures is, whether what was made agrees with it, and how it is put there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.figures.tables import NUMBER, blocks, rows
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """A figure agrees within ``absolute`` or ``share`` of what the document says, whichever is more."""
+
+    absolute: float = 0.0
+    share: float = 0.0
+
+    def agrees(self, said: float, found: float) -> bool:
+        return abs(said - found) <= max(self.absolute, self.share * abs(said)) + 1e-9
+
+    def __str__(self) -> str:
+        if self.absolute == float("inf"):
+            return "any"
+        parts = [f"{self.absolute:g}"] * bool(self.absolute) + [f"{100 * self.share:g} %"] * bool(self.share)
+        return " or ".join(parts) or "equal"
+
+
+ANY = Tolerance(float("inf"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The figures of one document.
+
+    commands: arguments of Python, run one after the other; OUT stands for an empty folder. minutes: how long they take.
+    compare: gives the differences between the document and what was printed or written to the folder. made: a pattern
+    for the paths of the files that count. drawn: one for pictures that are put beside those, and not compared: they
+    show the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
+    timed: the entry measures time, and runs alone. sampled: the command takes a part of the document's items, so that
+    shares agree where their 95 % intervals meet, and nothing is put into the document.
+    """
+
+    name: str
+    document: str
+    commands: tuple[tuple[str, ...], ...]
+    minutes: float
+    compare: Callable[[Entry, str, Path], Iterator[str]]
+    tolerance: Tolerance = Tolerance()
+    made: str = "[^/]+"
+    drawn: str = ""
+    columns: Mapping[int, Tolerance] = field(default_factory=dict)
+    timed: bool = False
+    sampled: bool = False
+
+
+def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The printed tables and the document's have the same rows under the same headings, with cells that agree."""
+    places, found = blocks((ROOT / entry.document).read_text()), blocks(printed)
+    if not found:
+        yield "the command printed no table"
+        return
+    made = rows(found)
+    headings = {heading for heading, _ in made}
+    if headings == {""}:  # the command prints a bare table: find where the document has it
+        firsts = [one.name()[1] for one in found]
+        places = [one for one in places if one.name()[1] in firsts]
+        headings = {one.title() for one in places}
+        made = {(heading, first): cells for heading in headings for (_, first), cells in made.items()}
+        if not places:
+            yield f"the document has no table {' | '.join(firsts[0])!r}"
+    document = rows(places)
+    for key in sorted({key for key in document if key[0] in headings} | made.keys()):
+        if key not in made:
+            yield f"{key[0]}: the document's row {key[1]!r} was not made again"
+        elif key not in document:
+            yield f"{key[0]}: row {key[1]!r} is missing in the document"
+        else:
+            yield from different_cells(f"{key[0]}: {key[1]}", document[key], made[key], entry)
+
+
+def different_cells(place: str, said: Sequence[str], found: Sequence[str], entry: Entry) -> Iterator[str]:
+    """Cells of one row that do not agree, by their column."""
+    if len(said) != len(found):
+        yield f"{place}: {len(said)} cells in the document, {len(found)} now"
+        return
+    for number, (one, other) in enumerate(zip(said, found, strict=True), 2):
+        tolerance = entry.columns.get(number, entry.tolerance)
+        if not (meet(one, other) if entry.sampled else agree(one, other, tolerance)):
+            yield f"{place}, column {number}: {one!r} in the document, {other!r} now"
+
+
+def agree(said: str, found: str, tolerance: Tolerance) -> bool:
+    """Same words, and numbers within the tolerance."""
+    if NUMBER.sub("#", said) != NUMBER.sub("#", found):
+        return False
+    pairs = zip(NUMBER.findall(said), NUMBER.findall(found), strict=True)
+    return all(tolerance.agrees(float(one), float(other)) for one, other in pairs)
+
+
+def meet(said: str, found: str) -> bool:
+    """Equal, or 95 % intervals, ``97 (95-98)`` or ``95.7 ±0.3``, that have a number in common."""
+    (low, high), (other_low, other_high) = interval(said), interval(found)
+    return said == found or (low <= other_high and other_low <= high)
+
+
+def interval(cell: str) -> tuple[float, float]:
+    """The ends of a share's 95 % interval. A cell without numbers: none."""
+    numbers = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", cell)]
+    if "±" in cell:
+        return numbers[0] - numbers[1], numbers[0] + numbers[1]
+    return (numbers[1], numbers[2]) if len(numbers) == 3 else (float("inf"), -float("inf"))
+
+
+def put_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Each printed table and its heading in place of the document's; what is printed bare goes by its first line."""
+    page = ROOT / entry.document
+    for made in blocks(printed):
+        heading, first = made.name()
+        places = [one for one in blocks(page.read_text()) if one.name()[1] == first and heading in ("", one.name()[0])]
+        if len(places) != 1:
+            yield f"{heading or ' | '.join(first)}: the document has {len(places)} such tables"
+            continue
+        place, lines = places[0], [*places[0].lines]
+        if made.heading >= 0:
+            lines[place.heading] = made.lines[made.heading]
+        lines[place.start : place.end] = made.lines[made.start : made.end]
+        page.write_text("\n".join(lines) + "\n")
+
+
+def put_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The output as the document."""
+    (ROOT / entry.document).write_text(printed)
+    yield from ()
+
+
+def put_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """What was written, into the document's folder, or over the document if that is a file."""
+    place = ROOT / entry.document
+    for file in sorted(folder.rglob("*")):
+        if re.fullmatch(f"{entry.made}|{entry.drawn}", file.relative_to(folder).as_posix()):
+            shutil.copyfile(file, place / file.name if place.is_dir() else place)
+    yield from ()
+
+
+def same_page(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The output is the document."""
+    if printed != (ROOT / entry.document).read_text():
+        yield "the document differs from what the command prints"
+
+
+def same_files(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """Every written file is in the document's folder, with the same content."""
+    made = sorted(f for f in folder.rglob("*") if re.fullmatch(entry.made, f.relative_to(folder).as_posix()))
+    if not made:
+        yield "the command wrote no file"
+    for file in made:
+        there = ROOT / entry.document / file.name
+        if not there.is_file():
+            yield f"{entry.document} lacks {file.name}"
+        elif not agree(there.read_text(), file.read_text(), entry.tolerance):
+            yield f"{there.relative_to(ROOT)} differs"
+
+
+def same_ratio(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The printed speed-up agrees with the table's first row of as many threads, and the tokens are the same."""
+    threads = entry.commands[0][entry.commands[0].index("--threads") + 1]
+    rows = [line.strip("|").split("|") for line in (ROOT / entry.document).read_text().splitlines() if "x |" in line]
+    said = next((cells[-1].strip() for cells in rows if cells[1].strip() == threads), None)
+    found = re.search(r"(\d+\.\d+x)   same tokens: True", printed)
+    if said is None or found is None:
+        yield f"no row of {threads} threads in the document" if said is None else "the tokens are not the same"
+    elif not agree(said, found[1], entry.tolerance):
+        yield f"{said} in the document, {found[1]} now"
+
+
+def same_story(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The made picture tells of the same forwards, tokens and texts; its seconds belong to a machine."""
+    said, made = (
+        re.search("<desc>(.*?)</desc>", file.read_text(), re.DOTALL)
+        for file in (ROOT / entry.document, folder / Path(entry.document).name)
+    )
+    if said is None or made is None or said[1] != made[1]:
+        yield f"{said and said[1]} in the document, {made and made[1]} now"
+
+
+def all_equal(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
+    """The command compares by itself, and its exit code tells the result."""
+    if not printed.strip():
+        yield "the command printed nothing"
+
+
+# How what an entry makes gets into its document; what is not here has nothing to put there.
+PUT: dict[Callable[[Entry, str, Path], Iterator[str]], Callable[[Entry, str, Path], Iterator[str]]] = {
+    same_tables: put_tables, same_page: put_page, same_files: put_files, same_story: put_files,
+}  # fmt: skip

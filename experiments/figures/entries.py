@@ -1,0 +1,148 @@
+"""The entries: each figure and picture of README and docs that needs no GPU, with the commands that make it."""
+
+from __future__ import annotations
+
+from experiments.figures.compare import (
+    ANY,
+    ROOT,
+    Entry,
+    Tolerance,
+    all_equal,
+    same_files,
+    same_page,
+    same_ratio,
+    same_story,
+    same_tables,
+)
+
+DATA = ROOT / "tests" / "data"
+CONSTRAINED = "tests/data/goldens/constrained.json"
+GOLDENS = [name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
+MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
+CARD = "dllm/models/checkpoints/{}/README.md"
+
+LAPTOP = ("float32", "bfloat16", "int8", "int4")
+CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
+
+
+def claim(part: str) -> tuple[tuple[str, ...], ...]:
+    """The command of a method's claim."""
+    return (("-m", "experiments.method_claims", "--only", part),)
+
+
+SWEEP = (
+    ("run.py", "-m", "experiment=small", "output=OUT", "name=small"),
+    ("-m", "experiments.report", "OUT/small", "--out", "OUT/report"),
+)
+
+ENTRIES = [
+    Entry("pictures", "docs/pictures", (("-m", "experiments.pages.pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
+    Entry(
+        "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
+    ),
+    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
+    Entry(
+        "rules", "docs/reproducing.md",
+        (("-m", "experiments.pages.golden_sources"), ("-m", "experiments.compare.changed_rules", "mini-llada")),
+        6, same_tables, Tolerance(3), columns={3: Tolerance(1)},
+    ),
+    Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
+    Entry(
+        "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,
+        all_equal,
+    ),
+    Entry("caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 4, same_tables, Tolerance(3)),
+    Entry(
+        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 8, same_tables, Tolerance(3, 0.05),
+    ),
+    Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare.defaults"),), 10, same_tables, Tolerance(4)),
+    Entry("kinds", "docs/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),
+    Entry(
+        "speed", "docs/caches.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4, same_tables,
+        Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
+    ),
+    Entry(
+        "samplers", "docs/samplers.md",
+        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 12, same_tables,
+        Tolerance(2, 0.05),
+    ),
+    Entry(
+        "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.distill.judge_filter"),), 2, same_tables,
+        Tolerance(1, 0.03),
+    ),
+    Entry(
+        "wedlm", "docs/models.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
+        columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
+    ),
+    Entry(
+        "laptop", "docs/models.md",
+        tuple(("-m", "experiments.bench.laptop", "--weights", kind) for kind in LAPTOP), 5,
+        same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
+    ),
+    Entry(
+        "rounding", "docs/kernels.md", (("-m", "experiments.compare.rounding"),), 1, same_tables,
+        Tolerance(1.5, 0.15),
+    ),
+    Entry(
+        "scout", "docs/samplers/scout.md",
+        (("-m", "experiments.compare.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
+        columns={9: ANY},
+    ),
+    Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
+    Entry(
+        "claim-eotp", "docs/eos.md", claim("eotp"), 4, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)},
+    ),
+    Entry(
+        "claim-ete", "docs/samplers/ete.md", claim("ete"), 2, same_tables, Tolerance(0.05, 0.1),
+        columns={2: Tolerance(4), 10: Tolerance(4)},
+    ),
+    Entry(
+        "claim-credit", "docs/samplers/credit.md", claim("credit"), 1, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)},
+    ),
+    Entry(
+        "constrained", "docs/constraints.md", (("-m", "experiments.compare.constrained_tasks"),), 4, same_tables,
+        Tolerance(3),
+    ),
+    Entry(
+        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 4, same_tables, Tolerance(2, 0.1),
+        columns={2: Tolerance(3), 7: Tolerance(share=0.3)},
+    ),
+    Entry(
+        "decisions-served", "docs/decisions.md", (("-m", "experiments.bench.decisions"),), 1, same_tables, ANY,
+        timed=True,
+    ),
+    Entry(
+        "plain", "docs/benchmarks.md",
+        (("-m", "experiments.bench.step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
+        same_ratio, Tolerance(share=0.5), timed=True,
+    ),
+    *(
+        Entry(
+            f"card-{name}", CARD.format(name),
+            (("-m", "experiments.mini.card", name, "--again", "speed", "--items", "100", "20"),), 5, same_tables,
+            sampled=True,
+        )
+        for name in ("mini-llada", "mini-dream")
+    ),
+    *(
+        Entry(
+            f"card-{name}", CARD.format(name), (("-m", "experiments.mini.card", name, "--again", "way"),), 0.5,
+            same_tables, Tolerance(3),
+        )
+        for name in CAUSAL_MODELS
+    ),
+    Entry(
+        "distillation", "docs/distillation.md",
+        (
+            ("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),
+            ("-m", "experiments.distill.thresholds"),
+        ),
+        20, same_tables, Tolerance(3, 0.1),
+    ),
+    Entry(
+        "sweep", "docs/pictures/small", SWEEP, 18, same_files, Tolerance(3, 0.05),
+        r"report/(curves|table|tasks|limits)-.*\.csv", r"report/(quality-tpf|tasks-mini-llada)\.png",
+    ),
+]  # fmt: skip
