@@ -6,18 +6,21 @@ BIN := .venv/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-experiments lint laws image-steps clean
+.PHONY: run help test test-programs test-experiments lint laws image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
 
 help:  ## Show this list.
-	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-13s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
 test: .venv/developer lint  ## Install what tests need too, lint, check types, test the whole package. A few minutes on two cores.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not program" --ignore=tests/experiments
 
-test-experiments: .venv/developer  ## Test what trains, measures and reports. CI runs it behind make test.
+test-programs: .venv/developer  ## Run what the documentation tells people to type, other harnesses, kills. CI runs it too.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m program --ignore=tests/experiments
+
+test-experiments: .venv/developer  ## Test what trains, measures and reports. CI runs it too.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/experiments
 
 lint: .venv/developer  ## ruff (rules and format) and mypy.

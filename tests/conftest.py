@@ -9,8 +9,10 @@ device, would keep turns from being recorded.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 with suppress(ImportError):
     import setuptools  # noqa: F401  replaces distutils, which fails in torch's compiler once others have imported that
@@ -24,6 +26,24 @@ INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
 os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that tests start
 torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is marked ``daily(n)`` so many cases run, which LAWS_SEED draws; under DLLM_LAWS=all, all do."""
+    if os.environ.get("DLLM_LAWS") == "all":
+        return
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("daily"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left = set[pytest.Item]()
+    for name, found in cases.items():
+        marker = found[0].get_closest_marker("daily")
+        assert marker is not None
+        draw = Random(f"{name} {os.environ.get('LAWS_SEED', '0')}")
+        left |= {*found} - {*draw.sample(found, min(marker.args[0], len(found)))}
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=[*left])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -42,9 +42,9 @@ def blocks_of(kind: str, rows: int, columns: int, random: np.random.Generator) -
     return out.reshape(rows, -1)
 
 
-def write(file: Path, kind: str, layers: int) -> None:
-    """A GGUF file of LLaDA-8B's shape with ``layers`` layers and weights of ``kind``. Raises UserError where the gguf
-    package is not installed."""
+def write(file: Path, kind: str, layers: int, spelt: bool = False) -> None:
+    """A GGUF file of LLaDA-8B's shape with ``layers`` layers and weights of ``kind``. spelt: with a vocabulary, in
+    which a byte is a token. Raises UserError where the gguf package is not installed."""
     try:
         from gguf import GGMLQuantizationType, GGUFWriter
     except ImportError:
@@ -63,7 +63,17 @@ def write(file: Path, kind: str, layers: int) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(vocab)
     writer.add_causal_attention(False)
-    writer.add_tokenizer_model("no_vocab")
+    if spelt:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_list([*"abcdefghijklmnopqrstuvwxyz", *(f"<{at}>" for at in range(26, vocab))])
+        writer.add_token_types([1] * vocab)
+        writer.add_token_merges(["a b"])
+        writer.add_eos_token_id(config["eos_token_id"])
+        writer.add_mask_token_id(config["mask_token_id"])
+        writer.add_add_bos_token(False)
+    else:
+        writer.add_tokenizer_model("no_vocab")
     products = {"attn_q": (width, width), "attn_k": (width, width), "attn_v": (width, width),
                 "attn_output": (width, width), "ffn_gate": (wide, width), "ffn_up": (wide, width),
                 "ffn_down": (width, wide)}  # fmt: skip

@@ -77,6 +77,7 @@ def test_exact_ar_is_the_chain_from_left_to_right(model: Model) -> None:
         assert found.forwards == -(-len(TARGET) // rows) and found.query_tokens == len(TARGET) * (3 + 4)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("rows", [1, 3, 8])
 @pytest.mark.parametrize("method", ["mc_count", "mc_bernoulli"])
 def test_monte_carlo_converges_to_the_enumerated_expectation(model: Model, method: str, rows: int) -> None:

@@ -32,6 +32,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+@pytest.mark.program
 def test_two_processes_of_accelerate_decode_what_one_does(run: Run, tiny: Path) -> None:
     run(*SWEEP, "name=local")
     port, arguments = free_port(), command(tiny, *SWEEP, "engine=accelerate", "name=both")

@@ -21,6 +21,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make_family(name, root / name) for name in FAMILIES}
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_family_decodes_from_the_command_line(

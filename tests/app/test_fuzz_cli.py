@@ -1,6 +1,6 @@
 """Random command lines through the real entry point: a complete result, or one sentence and exit code 2.
 
-150 of them, seeded; ``DLLM_FUZZ=5000`` for more. ``tests.support.fuzz`` makes them.
+45 of them, seeded; ``DLLM_FUZZ=5000`` for more. ``tests.support.fuzz`` makes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dllm.app.command_line import main as cli
 from dllm.models import bundle
 from tests.support.fuzz import command
 
-CASES = int(os.environ.get("DLLM_FUZZ", "90"))
+CASES = int(os.environ.get("DLLM_FUZZ", "45"))
 FILES: dict[str, Any] = {}
 GROUPS = 5  # the cases are dealt out to so many tests, which may run in as many processes
 # What Python and its libraries say of themselves; nobody who decodes text has to know their words.

@@ -43,12 +43,14 @@ EXPERIMENTS = [name for name in choices("experiment") if "/" not in name]
 PRESETS = [name for name in EXPERIMENTS if "(no grid)" in choice_file("experiment", name)]
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_one_setting_of_parts_that_exist(name: str) -> None:
     config = composed([f"experiment={name}"])
     assert Parts.of(config, Sampling()) and grids(name) == [{}]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(PRESETS)))
 def test_every_grid_names_parts_and_options_that_exist(name: str) -> None:
     for grid in grids(name):

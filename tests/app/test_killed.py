@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from experiments.report import tables
 from experiments.report.cells import read
 from experiments.report.labels import settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 
+pytestmark = pytest.mark.program
 SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=none"]
 SAMPLES = 27
 

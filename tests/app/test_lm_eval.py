@@ -44,6 +44,7 @@ def chat(model: DLLM, text: str) -> str:
     return model.apply_chat_template([{"role": "user", "content": text}])
 
 
+@pytest.mark.program
 def test_the_stock_command_line_evaluates_the_mini_model_offline(tmp_path: Path) -> None:
     """``lm_eval --model dllm``, as installed, on a task that needs no hub; greedy answers, at most one wrong."""
     records = tmp_path / "records.jsonl"

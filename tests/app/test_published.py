@@ -97,6 +97,7 @@ def test_every_method_has_published_settings(group: str) -> None:
     assert of_a_paper <= {one or other for one, other in chosen}
 
 
+@pytest.mark.daily(25)
 @pytest.mark.parametrize(("name", "settings"), [(name, "") for name in NAMES] + drawn(LATER, 4))
 def test_the_settings_compose_and_their_parts_fit(name: str, settings: str) -> None:
     """Against the family's attention, alignment and sizes of a long-context model."""

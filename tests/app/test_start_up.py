@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.app.conftest import ROOT
@@ -123,6 +124,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.program
 def test_the_base_install_decodes_and_names_what_it_lacks(tmp_path: Path) -> None:
     hidden = left_out()
     assert {"transformers", "pandas", "matplotlib", "lm_eval", "pytest"} <= set(hidden)

@@ -60,6 +60,7 @@ def test_a_switch_that_the_template_does_not_read_is_refused_by_name(
     assert out.code == 2 and sentence in out.err and out.err.count("\n") == 1
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("name", choices("model"))
 def test_every_model_can_be_switched(name: str) -> None:
     words = [f"model={name}", "model.chat_template_kwargs={enable_thinking: true}"]

@@ -32,6 +32,7 @@ from dllm.samplers.static import Static
 BOTH = ["tiny-llada", "tiny-dream"]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "policy", [DLLMCache(1, 1), DLLMCache(1, 9, 1.0), DLLMCache(1, 1, 0.0)], ids=["due", "chosen", "no-share"]

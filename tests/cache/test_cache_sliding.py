@@ -24,6 +24,7 @@ from dllm.samplers.static import Static
 BOTH = ["tiny-llada", "tiny-dream"]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("policy", [SlidingCache(refresh_interval=1), SlidingCache(99, 99)], ids=["always", "wide"])
 def test_everything_in_every_forward_is_no_cache(policy: SlidingCache, name: str) -> None:

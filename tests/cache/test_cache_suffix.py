@@ -83,6 +83,7 @@ def test_a_window_as_long_as_the_answer_leaves_nothing_out(kind: type[Pruning], 
     assert canvases(name, Confidence(), Fixed(8), kind(suffix_window=0)) != expected
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("drop", DRAWS)
 def test_a_row_draws_the_same_alone_and_in_a_batch(drop: str, kind: type[Pruning]) -> None:

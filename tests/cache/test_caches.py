@@ -88,6 +88,7 @@ def canvases(name: str, sampler: Sampler, blocks: Blocks, cache: Cache, sampling
         return [turn.candidates.tokens.tolist() for turn in loop]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.usefixtures("refreshing")
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ class Windowed(NoCache):
         return session
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("block_caching", [True, False])
 @pytest.mark.parametrize("trigger", ["same_step", "next_step"] if full() else ["next_step"])
@@ -129,6 +131,7 @@ def test_elastic_that_starts_at_layer_0_is_no_cache(trigger: str, block_caching:
         assert canvases(name, Confidence(), blocks, forced) == expected
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "cache",
@@ -157,7 +160,7 @@ def finished() -> Iterator[Combination]:
     return filter(allowed, starmap(Combination, names))
 
 
-@law(finished, daily=8, least=80)
+@law(finished, daily=5, least=80)
 def test_finished_blocks_are_exact(combination: Combination) -> None:
     cached, plain = (decode(one, requests()) for one in (combination, replace(combination, cache="none")))
     assert [one.canvases for one in cached] == [one.canvases for one in plain]
@@ -221,6 +224,7 @@ def test_prefix_and_dual_agree_with_none_on_the_forward_that_opens_a_block() -> 
         assert torch.allclose(first.view.scores.confidence, plain.view.scores.confidence, atol=1e-12)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("sampler", "name"), [("freedave", "tiny-llada"), ("freedave", "tiny-dream"), ("ete", "tiny-llada")]
 )
@@ -250,6 +254,7 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
     assert [one.canvases for one in together] == [one.canvases for one in apart]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "cache",
@@ -302,6 +307,7 @@ class LargestNew(TorchDispatchMode):
         return out
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("cache", ["prefix", "dual", "dkv", "recap", "elastic", "window", "freedave", "flash_dllm"])
 def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
     """A long prompt, a short answer: whatever a reuse forward allocates is smaller than one layer's keys. Candidates

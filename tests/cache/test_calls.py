@@ -84,6 +84,7 @@ COUNTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("combination", COUNTED, ids=str)
 def test_the_rows_counted_are_those_that_ran(combination: Combination) -> None:
     ran: list[list[int]] = [[] for _ in model(combination.model).layers]
@@ -117,6 +118,7 @@ STREAMED = [
 ]  # fmt: skip
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("sampler", "kv", "name", "sampling"), STREAMED, ids=lambda one: str(one)[:12])
 def test_calls_in_one_stream_are_calls_apart(
     sampler: str, kv: str, name: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch

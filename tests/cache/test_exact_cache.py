@@ -35,6 +35,7 @@ def largest_error(network: Transformer, session: BufferSession, row: int, tokens
     return max(errors)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", CAUSAL)
 @pytest.mark.parametrize("blocks", ["fixed", "whole"])
 @pytest.mark.parametrize("sampler", ["confidence", "rcr"])

@@ -88,6 +88,7 @@ def chosen() -> list[tuple[str, str]]:
     return parts if full() else sorted(random.Random(14).sample(parts, len(parts) // 4))
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(("group", "name"), chosen())
 def test_one_object_serves_two_models_in_two_threads(group: str, name: str) -> None:
     names, networks = fitting(group, name)

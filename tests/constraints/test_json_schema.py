@@ -41,6 +41,7 @@ def compiled_ones(seeds: range) -> Iterator[tuple[Any, dict[str, Any], ByteAutom
             assert str(error).startswith(("constraint.schema", "the constraint "))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("part", range(10))
 def test_every_random_word_of_random_schemas_validates(part: int) -> None:
     each, words, compiled_count = 300 if full() else 30, 0, 0

@@ -129,7 +129,7 @@ def on_demo_models() -> Iterator[Combination]:
             yield replace(one, model=names[one.model])
 
 
-@law(on_demo_models, daily=10, least=2000)
+@law(on_demo_models, daily=5, least=2000)
 def test_texts_of_the_demo_models_are_valid(combination: Combination) -> None:
     sampling = random.Random(str(combination)).choice(HEATS)
     try:

@@ -82,7 +82,7 @@ def results(case: Kept, kernels: str) -> list[list[Result]]:
     ]
 
 
-@law(kept, daily=4, least=60)
+@law(kept, daily=2, least=60)
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(case: Kept) -> None:
     for alone, together in zip(*results(case, "invariant"), strict=True):
         assert (alone.canvas, alone.turns) == (together.canvas, together.turns)

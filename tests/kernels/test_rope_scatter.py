@@ -14,6 +14,7 @@ CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer r
 }
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize(("fused", "normed"), [(True, True), (True, False), (False, False)],
                          ids=["one product, normed", "one product", "apart"])  # fmt: skip
 @pytest.mark.parametrize("listed", [True, False], ids=["columns", "in order"])

@@ -35,6 +35,7 @@ def by_sorting(logits: Tensor, top_p: float) -> Tensor:
     return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("triton", [False, True], ids=["definition", "kernel"])
 @pytest.mark.parametrize("name", ROWS)
 def test_the_nucleus_is_that_of_a_sort(name: str, triton: bool) -> None:

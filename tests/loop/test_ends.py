@@ -72,7 +72,7 @@ def narrow() -> Iterator[Narrow]:
     return filter(Narrow.accepted, cases)
 
 
-@law(narrow, daily=30, least=200)
+@law(narrow, daily=15, least=200)
 def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
     rule, keep = case.rule, FullLength()
     forward = forward_of(

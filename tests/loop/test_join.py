@@ -52,7 +52,7 @@ def joining() -> Iterator[Combination]:
     return (one for one in combinations() if one.sampler != "oracle")
 
 
-@law(joining, daily=20, least=5000)
+@law(joining, daily=9, least=5000)
 def test_a_row_that_joins_decodes_as_it_does_alone(combination: Combination) -> None:
     noise = random.Random(str(combination))
     sampling = some_sampling(combination, noise.choice((0.0, 0.7)))

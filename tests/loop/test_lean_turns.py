@@ -64,6 +64,7 @@ def least(cache: str, lag: int | None) -> Counter[str]:
     return min(list(turns(cache, lag))[3:9], key=Counter.total)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual", "window"])
 def test_a_static_turn_takes_few_operations_more_than_an_exact_one(cache: str, lag: int) -> None:

@@ -98,6 +98,7 @@ BARE = ("none", "dpad", "finished")  # no keys are kept, or the models are other
 HOLDING = [name for name in choices("cache") if name not in BARE and build("cache", name).traits.exposes_attention]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("cache", HOLDING)
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 def test_the_weights_are_those_of_the_keys_that_a_cache_holds(

@@ -79,6 +79,7 @@ def recorder(case: Combination) -> tuple[RecordedTurns, list[str]]:
     return RecordedTurns(model(case.model), lambda: FakeGraph(log)), log
 
 
+@pytest.mark.daily(3)
 # By pair, so that one process makes a pair's recordings once.
 @pytest.mark.parametrize(("kv", "sampler"), PAIRS, scope="module")
 def test_replays_are_turns(kv: str, sampler: str) -> None:
@@ -127,6 +128,7 @@ def launches_of(case: Combination, take: RecordedTurns | None) -> list[int]:
     return found
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("kv", "sampler"), PAIRS, scope="module")
 def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
     """In all turns but those that follow upon rows that left: these lay out the others anew."""

@@ -41,6 +41,7 @@ def combinations() -> list[Combination]:
     ] + [Combination("dream", "fixed", "none", "none", "tiny-dream")]  # fmt: skip
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("combination", combinations(), ids=str)
 def test_no_copy_to_the_host_inside_a_turn(combination: Combination, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debug, "ON", False)  # its assertions ask
@@ -84,6 +85,7 @@ def test_every_runtime_gives_the_same_answer() -> None:
     assert [result.tokens for result in static(prompts)] == expected
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str, lag: int) -> None:

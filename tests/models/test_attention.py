@@ -65,6 +65,7 @@ def test_counts_are_what_their_mask_is(layout: str, calls: list[int]) -> None:
     assert calls == [4]
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("name", ["tiny-llada", "dream_gqa"])
 @pytest.mark.parametrize("lag", [None, 1])
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual", "dkv", "window", "elastic"])

@@ -57,6 +57,7 @@ def test_memory_is_that_of_the_files(name: str) -> None:
     assert rows["cache float32"].startswith("keys and values of a token: ")
 
 
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("name", sorted(ONE_OF_EACH.values()))
 @pytest.mark.parametrize(("kind", "error"), [("int8", 0.15), ("int4", 0.8)])
 def test_quantised_weights_of_a_family_stay_close(name: str, kind: str, error: float, tmp_path: Path) -> None:

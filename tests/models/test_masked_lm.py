@@ -66,6 +66,7 @@ def test_a_row_decodes_the_same_alone_and_in_a_batch(model: Model) -> None:
         assert [row.canvas for row in together] == [row.canvas for row in alone]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("sampler", choices("sampler"))
 def test_every_sampler_decodes_or_says_why_not(model: Model, folder: Path, sampler: str) -> None:
     if folder.name == "modernbert" and sampler not in ("eb", "freedave", "prophet"):

@@ -26,6 +26,7 @@ def work(queries: int, keys: int, scored: int) -> ForwardCost:
     return ForwardCost(*(torch.tensor([[n]]) for n in (queries, keys, 0, queries)), scored=torch.tensor([scored]))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 @pytest.mark.parametrize("cache", ["none", "prefix", "dual", "dkv", "recap", "window"])
 def test_reported_flops_are_those_that_torch_counts(cache: str, name: str) -> None:

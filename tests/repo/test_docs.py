@@ -192,6 +192,7 @@ def checked(words: list[str]) -> Iterator[str]:
         yield from (f"no extra {name}" for name in asked if name not in extras)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("page", [page for page in READ if commands(page)], ids=named)
 def test_commands_name_what_exists(page: Path) -> None:
     assert [(words, problem) for words in commands(page) for problem in checked(words)] == []
@@ -245,6 +246,7 @@ def family_of(tiny: Path, name: str) -> Path:
 LINE = '{"prompt": "Copy the list:\\n[\\"Kai\\", \\"Emma\\", \\"Ada\\"]", "answer": "x"}\n'
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("page", [page for page in PAGES if runnable(page)], ids=named)
 def test_the_commands_of_a_page_run(
     page: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -310,6 +312,7 @@ def test_the_index_leads_to_every_page_of_the_site() -> None:
     assert pages < set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
 
 
+@pytest.mark.program
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'dllm[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

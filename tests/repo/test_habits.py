@@ -30,7 +30,11 @@ def test_help_names_every_target_of_make() -> None:
 
 def test_ci_runs_make_test_on_every_python_that_the_package_takes() -> None:
     job = read(".github/workflows/ci.yml")["jobs"]["test"]
-    assert [step["run"] for step in job["steps"] if "run" in step][-2:] == ["make test", "make test-experiments"]
+    assert [step["run"] for step in job["steps"] if "run" in step][-3:] == [
+        "make test",
+        "make test-programs",
+        "make test-experiments",
+    ]
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert f">={job['strategy']['matrix']['python'][0]}" == oldest
 
@@ -81,7 +85,10 @@ def test_make_run_installs_what_running_needs_and_make_test_the_rest(clone: Path
     assert installed(first) == ["torch", "-e ."] and first[-1] == "python run.py animate=true"
     assert make(clone, "run") == ["python run.py animate=true"], "an installed .venv is left alone"
     tested = make(clone, "test")
-    assert installed(tested) == ["-e .[dev]"] and tested[-1] == "python -m pytest -n 2 --ignore=tests/experiments"
+    assert (
+        installed(tested) == ["-e .[dev]"]
+        and tested[-1] == "python -m pytest -n 2 -m not program --ignore=tests/experiments"
+    )
     assert installed(make(clone, "test") + make(clone, "run")) == []
 
 

@@ -36,6 +36,7 @@ def called(package: Path, line: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=package, env=place, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.program
 def test_the_commands_of_the_page_run(package: Path) -> None:
     for line in code(PAGE, "text")[0].splitlines()[:2]:
         done = called(package, line)

@@ -60,6 +60,7 @@ def test_the_cases_name_every_part() -> None:
     assert {name for name in choices("cache") if any(case.cache == name for case in CASES)} == set(choices("cache"))
 
 
+@pytest.mark.daily(40)
 @by_case
 def test_every_tensor_is_on_the_device_of_what_it_meets(case: Case) -> None:
     on_a_gpu(case)
@@ -123,6 +124,7 @@ def two_gpus() -> list[Case]:
     return [case for number, case in enumerate(found) if full() or case in first or number % 4 == 0]
 
 
+@pytest.mark.daily(24)
 @pytest.mark.parametrize("case", two_gpus(), ids=str)
 def test_two_gpus_decode_what_one_device_does(case: Case) -> None:
     with torch.inference_mode():

@@ -61,6 +61,7 @@ def graphs(name: str = "tiny-llada", most: int = 64) -> tuple[Graphs, list[str]]
     return Graphs(model(name, torch.float32), lambda: FakeGraph(log), most), log
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("combination", combinations(), ids=str)
 def test_replays_decode_what_the_loop_decodes(combination: Combination) -> None:
     network, log = graphs(combination.model)

@@ -83,6 +83,7 @@ def committed(rule: Sampler, view: View) -> set[int]:
     return set(step.commit[0].nonzero()[:, 0].tolist())
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("weight", [0.3, 1.0, 5.0] if full() else [1.0])
 @pytest.mark.parametrize("name", RULES)
 def test_a_turn_is_the_definition_on_made_up_attention(name: str, weight: float) -> None:
@@ -95,6 +96,7 @@ def test_a_turn_is_the_definition_on_made_up_attention(name: str, weight: float)
     assert changed > 4
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", RULES)
 def test_weight_0_is_the_inner_rule(name: str) -> None:
     rule, _ = RULES[name]

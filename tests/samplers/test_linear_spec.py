@@ -55,6 +55,7 @@ def speculated(
     return decoded(model(name), rows, [length for _, length in asked], parts, Ids(MASK, EOS, ()))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("window", "blocks", "threshold"), [(8, Sliding(8), 0.0), (5, Fixed(4), 0.6)])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_text_is_that_of_greedy_autoregressive_decoding(

@@ -91,6 +91,7 @@ def facts(results: list[Result]) -> list[tuple[list[int], list[int], int]]:
     return [(row.canvas, row.turns, row.nfe) for row in results]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(("wrapper", "inner", "name"), chosen())
 def test_a_pair_is_its_inner_rule_when_switched_off_and_fills_each_row_as_if_alone(
     wrapper: str, inner: str, name: str

@@ -17,6 +17,7 @@ from dllm.serve.request_parts import Defaults
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(("diffusion", "overrides"), SAME, ids=lambda entry: "-".join(entry) if entry else "none")
 def test_a_body_gets_the_parts_and_the_request_that_the_command_line_makes(
     diffusion: dict[str, Any], overrides: list[str], mini: Defaults

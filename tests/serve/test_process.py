@@ -31,6 +31,7 @@ def served_at(words: str) -> str:
     return found[0]
 
 
+@pytest.mark.program
 def test_a_signal_lets_work_under_way_finish(tiny: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "run.py"), "serve", f"model.path={tiny}", "task.port=0", "sampler=static",
                "sampling.forbid_eos=true", "task.grace=60"]  # fmt: skip

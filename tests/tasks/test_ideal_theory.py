@@ -126,6 +126,7 @@ def evenly(size: int, count: int) -> list[list[int]]:
     return [list(range(start, end)) for start, end in pairwise(ends)]
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("operation", ["shuffle", "replace_random", "insert_random", "remove_random"])
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
 def test_a_real_sampler_loses_what_the_theory_says(operation: str, k: int) -> None:

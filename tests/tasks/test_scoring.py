@@ -60,6 +60,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("metric", METRICS)
 def test_odd_and_huge_predictions_are_wrong_answers(metric: str) -> None:
     if metric in LIBRARIES and not LIBRARIES[metric]():

@@ -47,6 +47,7 @@ def test_help_shows_examples_choices_and_settings(run: Run) -> None:
 TEXTS = ["a", "", "[b, a]", "it's", 'say "x"', "a\\", "\\'", "${x}", "\\${x", "a=b,c", "#(\n{"]
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_prompt_reaches_the_program_as_it_was_typed(text: str) -> None:
     (argument,) = hydra_quoted([f"prompt={text}"])

@@ -131,6 +131,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.daily(9)
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize("what", REFUSED)
 def test_bad_constraints_are_one_sentence_before_weights_are_read(run: Run, what: str) -> None:

@@ -130,6 +130,7 @@ BROUGHT: list[tuple[Sequence[str], str]] = [
 ]
 
 
+@pytest.mark.daily(20)
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(arguments)[:40] for arguments, _ in BAD])
 def test_bad_input_is_one_sentence_before_weights_are_read(
@@ -144,6 +145,7 @@ def test_bad_input_is_one_sentence_before_weights_are_read(
     assert outcome.out == "" and not outcome.folder.exists()
 
 
+@pytest.mark.daily(10)
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("arguments", "said"), BROUGHT, ids=[" ".join(arguments)[:40] for arguments, _ in BROUGHT])
 def test_what_people_bring_is_answered_with_what_to_write(run: Run, arguments: Sequence[str], said: str) -> None:
@@ -152,6 +154,7 @@ def test_what_people_bring_is_answered_with_what_to_write(run: Run, arguments: S
     assert said in outcome.err and not outcome.folder.exists()
 
 
+@pytest.mark.daily(5)
 @pytest.mark.usefixtures("no_weights")
 @pytest.mark.parametrize(("words", "said"), [
     (["sampler=joint_threshold"], "Warning: sampler.edit_threshold=0.5: models of the family llada were"),

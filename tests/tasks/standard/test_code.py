@@ -82,6 +82,7 @@ def questions(tmp_path: Path) -> dict[str, str]:
     return {name: str(tmp_path / name) for name in files}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("style", "answer", "raw", "clean"),
     [

@@ -38,6 +38,7 @@ def test_a_program_that_ends_itself_has_not_passed(end: str) -> None:
     assert not run_program(f"{end}\nassert False").passed
 
 
+@pytest.mark.program
 def test_an_endless_loop_is_stopped_by_the_cpu_limit_and_sleep_by_the_clock(wall: str) -> None:
     began = time.monotonic()
     assert not run_program("while True: pass", SHORT).passed
@@ -112,6 +113,7 @@ def test_a_namespace_of_its_own_has_no_network() -> None:
     assert "lo" in names and not [name for name in names if name.startswith(("eth", "en", "wl"))]
 
 
+@pytest.mark.program
 def test_a_fork_bomb_leaves_nothing_behind(wall: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # which every descendant has in its environment
     assert not run_program("import os\nwhile True: os.fork()", SHORT).passed
