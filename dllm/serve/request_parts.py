@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.compose.fitted import Parts
-from dllm.compose.parts import build_part, choice_of, configurations, with_options
+from dllm.compose.parts import build_part, choice_of, choices, configurations, with_options
 from dllm.contract.setting import Sampling
 from dllm.errors import UserError
 from dllm.models.bundle import Model
@@ -72,13 +72,16 @@ class Defaults:
         """Raise UserError for settings of the server that would fail in every request."""
         self.parts.made({group: getattr(self, group) for group in OFFERED_GROUPS}, self.sampling, self.gen_length)
 
-    def warm(self) -> None:
+    def warm(self, wanted: Callable[[], bool]) -> None:
         """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
-        Raises UserError as ``check``."""
+        wanted: asked before each of some 80 pieces; False: the rest is left. Raises UserError as ``check``."""
         self.check()
         for group in OFFERED_GROUPS:
-            for name in offers(group):
+            for name in choices(group):
+                if not wanted():
+                    return
                 configurations(group, name)
+            offers(group)
 
 
 class PartsBuilder:

@@ -121,10 +121,13 @@ class Scheduler:
             self.condition.notify()
 
     def close(self, grace: float) -> None:
-        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest."""
+        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest. Called again, it may
+        only take less time."""
+        ends = time.monotonic() + grace
         with self.condition:
             if self.status == "ready":
-                self.status, self.stops_at = "closing", time.monotonic() + grace
+                self.status, self.stops_at = "closing", ends
+            self.stops_at = min(self.stops_at, ends)
             self.condition.notify()
 
     def runner_of(self, chosen: RequestParts) -> Runner:

@@ -44,12 +44,13 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 class DrainingServer(uvicorn.Server):
-    """A signal closes the socket, and rows under way have the grace to finish; a second one ends at once. A decode
-    thread that died ends the process: every reply would be an error."""
+    """A signal closes the socket, and rows under way have the grace to finish; a second one ends the grace, a third one
+    the process. A decode thread that died ends it, too: every reply would be an error."""
 
     def __init__(self, config: uvicorn.Config, scheduler: Scheduler, grace: float, greeting: str = "") -> None:
         super().__init__(config)
         self.scheduler, self.grace, self.greeting, self.dead = scheduler, grace, greeting, False
+        self.signals = 0  # that came
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -66,10 +67,18 @@ class DrainingServer(uvicorn.Server):
         log.info("the server stops: %d answers are decoded, %d wait, for at most %g s", figures.rows, figures.waiting,
                  self.grace)  # fmt: skip
         self.scheduler.close(self.grace)  # returns at once
+        hurrying = asyncio.create_task(self._hurry())
         await super().shutdown(sockets)
         while self.scheduler.state == "closing" and not self.force_exit:
             await asyncio.sleep(0.02)
+        hurrying.cancel()
         log.info("the server has stopped")
+
+    async def _hurry(self) -> None:
+        """Ends the grace at the second signal: whose answer is under way gets an error, not a closed connection."""
+        while self.signals < 2:
+            await asyncio.sleep(0.05)
+        self.scheduler.close(0)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -85,7 +94,8 @@ class DrainingServer(uvicorn.Server):
                 signal.signal(sign, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.should_exit, self.force_exit = True, self.should_exit
+        self.signals += 1
+        self.should_exit, self.force_exit = True, self.signals > 2
 
 
 def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greeting: str = "") -> DrainingServer:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dllm.serve.settings import ServeSettings, key_of_server
 from tests.app.conftest import ROOT, Run, run  # noqa: F401  a fixture
 from tests.serve.conftest import Place
 from tests.serve.stand_in import OneByOne
+from tests.support.harness import full
 
 
 def served_at(words: str) -> str:
@@ -63,12 +65,39 @@ def test_a_dead_decode_thread_ends_the_process(served: Model) -> None:
     assert stop.value.code == DEAD == 70
 
 
-def test_a_second_signal_does_not_wait(served: Model) -> None:
+@pytest.mark.parametrize("asked", [False, True] if full() else [False], ids="asked={}".format)
+def test_a_signal_ends_in_order_at_any_time(tiny: Path, tmp_path: Path, asked: bool) -> None:
+    """Right behind the start, while what is offered is composed; asked: twice with an answer under way, whose grace
+    then ends."""
+    command = [sys.executable, str(ROOT / "run.py"), "serve", f"model.path={tiny}", "task.port=0", "sampler=static",
+               "sampling.forbid_eos=true", "blocks.block_length=8"]  # fmt: skip
+    place = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=place, text=True, stdout=-1, stderr=-1) as process:
+        assert process.stdout is not None
+        url = served_at(process.stdout.readline())
+        if not asked:
+            process.send_signal(signal.SIGTERM)
+        else:
+            body = {"prompt": "w1 w2", "max_tokens": 120, "n": 8, "stream": True}
+            with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.1)
+                process.send_signal(signal.SIGTERM)
+                said = [line for line in lines if line]
+            assert "closing" in said[-1] and said[-1].startswith('data: {"error"'), said[-1]
+        _, log = process.communicate(timeout=30)
+    assert process.returncode == 0 and "Traceback" not in log and "INFO the server has stopped" in log
+
+
+def test_a_third_signal_does_not_wait(served: Model) -> None:
     server = server_of(lambda *_: None, OneByOne(served), ServeSettings())  # type: ignore[arg-type, return-value]
-    server.handle_exit(signal.SIGTERM, None)
-    assert server.should_exit and not server.force_exit
-    server.handle_exit(signal.SIGTERM, None)
-    assert server.force_exit
+    forced = []
+    for _ in range(3):
+        server.handle_exit(signal.SIGTERM, None)
+        forced.append(server.force_exit)
+    assert server.should_exit and forced == [False, False, True]
 
 
 def test_what_cannot_be_served_is_a_sentence(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -62,9 +62,10 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         calibration=plan.calibration,
     )
     defaults.check()
-    threading.Thread(target=defaults.warm, daemon=True).start()  # 4 s that no request should wait for, nor the start
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
     scheduler = Scheduler(model, runtime_of(config), settings.limits)
+    # 4 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
+    threading.Thread(target=defaults.warm, args=[lambda: scheduler.state == "ready"]).start()
     return Service(scheduler, defaults, settings, kept)
 
 
