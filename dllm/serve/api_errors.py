@@ -53,8 +53,8 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
         message, param = self.message, self.param
         for usual, sent in names.items():
             found = 0
-            if sent not in message:
-                message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}\b", sent, message)
+            if sent not in message.replace(usual, ""):
+                message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}(?!\w)", sent, message)
             param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
         return ApiError(self.status, message, param, self.code, self.retry)
 

@@ -39,7 +39,8 @@ from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.request_parts import Defaults
 from dllm.serve.response_events import AnsweringResponse
 from dllm.serve.response_formats import formats_offered
-from dllm.serve.responses import ResponseEnvelope, parse_response
+from dllm.serve.response_objects import ResponseEnvelope
+from dllm.serve.responses import parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -10,14 +10,18 @@ from typing import Any
 from dllm.serve.answering import Answering
 from dllm.serve.decoding import TextDelta
 from dllm.serve.replies import event_bytes
-from dllm.serve.responses import ResponseEnvelope, text_part
+from dllm.serve.response_objects import ResponseEnvelope, text_part
+from dllm.serve.tool_stream import ToolDeltas
+from dllm.serve.tools import ToolCall
 
 
 @dataclass
 class AnsweringResponse(Answering):
-    """A response on its way."""
+    """A response on its way. While it is decoded, its first output item grows: the text, or the arguments of the only
+    function that can be called. The rest is known at the end."""
 
     numbers: count[int] = field(default_factory=count)  # of its events
+    sent: list[str] = field(default_factory=list)  # what was sent of each output item
 
     def _event(self, kind: str, **more: Any) -> bytes:
         return event_bytes({"type": kind, "sequence_number": next(self.numbers), **more}, kind)
@@ -26,25 +30,73 @@ class AnsweringResponse(Answering):
         """The reply piece by piece. An error becomes an event, since the status has been sent."""
         envelope = self.envelope
         assert isinstance(envelope, ResponseEnvelope)
-        place = {"item_id": envelope.item_id, "output_index": 0, "content_index": 0}
-        begun = envelope.response("in_progress", [])
+        begun, first = envelope.response("in_progress", []), self._first(envelope)
         try:
             yield self._event("response.created", response=begun)
             yield self._event("response.in_progress", response=begun)
-            added = envelope.item("in_progress", None)
-            yield self._event("response.output_item.added", output_index=0, item=added)
-            yield self._event("response.content_part.added", **place, part=text_part(""))
             async for item in self._items():
-                if isinstance(item, TextDelta):
-                    yield self._event("response.output_text.delta", **place, delta=item.text, logprobs=[])
+                for text in self._texts(item.text) if isinstance(item, TextDelta) else ():
+                    for event in self._grown(0, first, text):
+                        yield event
         except Exception as error:
             told = self._failure(error)["error"]
             yield self._event("error", code=told["code"], message=told["message"], param=told["param"])
             return
         whole = envelope.completion(self.done)
-        (item,), status = whole["output"], whole["status"]
-        text = item["content"][0]["text"]
-        yield self._event("response.output_text.done", **place, text=text, logprobs=[])
-        yield self._event("response.content_part.done", **place, part=text_part(text))
-        yield self._event("response.output_item.done", output_index=0, item=item)
-        yield self._event(f"response.{status}", response=whole)
+        for at, item in enumerate(whole["output"]):
+            for event in self._ended(at, item):
+                yield event
+        yield self._event(f"response.{whole['status']}", response=whole)
+
+    def _first(self, envelope: ResponseEnvelope) -> dict[str, Any]:
+        """The first output item, as it begins."""
+        use = envelope.parsed.tools
+        if use is None or use.single is None:
+            return envelope.message("in_progress", None)
+        return envelope.call("in_progress", ToolCall(use.single.name, ""), 0)
+
+    def _texts(self, text: str) -> list[str]:
+        """What new text of the answer adds to the first item."""
+        use = self.envelope.parsed.tools
+        if use is None:
+            return [text]
+        deltas = self.deltas.setdefault(0, ToolDeltas(use, self.envelope.ident))
+        return [
+            call["function"]["arguments"] if "tool_calls" in delta else delta["content"]
+            for delta in deltas.fed(text) for call in delta.get("tool_calls", [{}])
+        ]  # fmt: skip
+
+    def _grown(self, at: int, begun: dict[str, Any], text: str) -> Iterator[bytes]:
+        """The events of new text of an item; begun: as the item begins."""
+        is_call = begun["type"] == "function_call"
+        if at == len(self.sent):
+            yield self._event("response.output_item.added", output_index=at, item=begun)
+            if not is_call:
+                place = self._place(at, begun)
+                yield self._event("response.content_part.added", **place, part=text_part(""))
+            self.sent.append("")
+        if text:
+            self.sent[at] += text
+            kind = "function_call_arguments" if is_call else "output_text"
+            more: dict[str, Any] = {} if is_call else {"logprobs": []}
+            yield self._event(f"response.{kind}.delta", **self._place(at, begun), delta=text, **more)
+
+    def _ended(self, at: int, item: dict[str, Any]) -> Iterator[bytes]:
+        """The events that are left of a whole item."""
+        if item["type"] == "function_call":
+            text, begun = item["arguments"], {**item, "status": "in_progress", "arguments": ""}
+        else:
+            text, begun = item["content"][0]["text"], {**item, "status": "in_progress", "content": []}
+        yield from self._grown(at, begun, text[len(self.sent[at]) if at < len(self.sent) else 0 :])
+        place = self._place(at, item)
+        if item["type"] == "function_call":
+            name = item["name"]
+            yield self._event("response.function_call_arguments.done", **place, name=name, arguments=text)
+        else:
+            yield self._event("response.output_text.done", **place, text=text, logprobs=[])
+            yield self._event("response.content_part.done", **place, part=text_part(text))
+        yield self._event("response.output_item.done", output_index=at, item=item)
+
+    def _place(self, at: int, item: dict[str, Any]) -> dict[str, Any]:
+        """Where the text of an item stands."""
+        return {"item_id": item["id"], "output_index": at, **({} if "call_id" in item else {"content_index": 0})}

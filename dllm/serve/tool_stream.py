@@ -16,28 +16,35 @@ class ToolDeltas:
         self.use, self.ident, self.text, self.sent = use, ident, "", 0
 
     def fed(self, text: str) -> list[dict[str, Any]]:
-        """What to send for new text."""
+        """What to send for new text. White space waits for what follows: at the end it belongs to nothing."""
         self.text += text
         if self.use.single is not None:
-            first, self.sent = self.sent == 0, len(self.text)
-            begun = call_object(ToolCall(self.use.single.name, text), self.ident, 0)
-            return [{"tool_calls": [{"index": 0, **(begun if first else {"function": {"arguments": text}})}]}]
+            new = self._new(len(self.text))
+            begun = call_object(ToolCall(self.use.single.name, new.lstrip()), self.ident, 0)
+            first = self.sent == len(new)
+            return [{"tool_calls": [{"index": 0, **(begun if first else {"function": {"arguments": new}})}]}] * bool(
+                new
+            )
         if self.use.forced:
             return []
         begin = self.text.find(BEGIN)
-        until = begin if begin >= 0 else open_tail(self.text, (BEGIN,))
-        new, self.sent = self.text[self.sent : until], max(self.sent, until)
+        new = self._new(begin if begin >= 0 else open_tail(self.text, (BEGIN,)))
         return [{"content": new}] if new else []
+
+    def _new(self, until: int) -> str:
+        """What was not sent of the text until there, but the white space at its end."""
+        until = max(self.sent, len(self.text[:until].rstrip()))
+        new, self.sent = self.text[self.sent : until], until
+        return new
 
     def finished(self) -> list[dict[str, Any]]:
         """What is left at the end of the answer."""
         if self.use.single is not None:
             return []
-        _, calls = self.use.read(self.text)
-        if not calls:
-            rest, self.sent = self.text[self.sent :], len(self.text)
-            return [{"content": rest}] if rest else []
-        return [{"tool_calls": [{"index": at, **call_object(call, self.ident, at)} for at, call in enumerate(calls)]}]
+        text, calls = self.use.read(self.text)
+        rest, self.sent = text[self.sent :], len(self.text)
+        made = [{"index": at, **call_object(call, self.ident, at)} for at, call in enumerate(calls)]
+        return [{"content": rest}] * bool(rest) + [{"tool_calls": made}] * bool(made)
 
 
 def call_object(call: ToolCall, ident: str, at: int) -> dict[str, Any]:

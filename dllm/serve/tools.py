@@ -84,7 +84,7 @@ class ToolUse:
         calls = [_call_in(piece.removeprefix(BEGIN).removesuffix(END), self.tools) for piece in pieces[1::2]]
         if not calls or None in calls:
             return text, []
-        return "".join(pieces[::2]).strip(), [call for call in calls if call is not None]
+        return "".join(pieces[::2]).rstrip(), [call for call in calls if call is not None]
 
 
 def parse_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -56,6 +56,7 @@ class ParsedRequest:
     names: Mapping[str, str]  # as the request calls fields that have several names
     tools: ToolUse | None = None  # that an answer must or may call
     notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
+    repeated: Mapping[str, Any] = field(default_factory=dict)  # fields that the reply repeats, as they were sent
 
 
 def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:

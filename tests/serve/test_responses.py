@@ -80,15 +80,15 @@ def test_an_answer_without_room_is_incomplete(mini_place: Place) -> None:
 
 
 @pytest.mark.parametrize(("body", "param", "sentence"), [
-    ({}, "input", "input is missing"), ({"input": ""}, "input[0].content", "input[0].content is empty"),
+    ({}, "input", "input is missing"), ({"input": ""}, "input", "input is empty"),
     ({"input": []}, "input", "must be a text, or a list"),
     ({"input": SORT, "max_tokens": 5}, "max_tokens", "is no field of this request"),
     ({"input": SORT, "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens=0 must lie in [1, 704]"),
     ({"input": SORT, "previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored. Send the turns"),
-    ({"input": SORT, "tools": [{"type": "web_search"}]}, "tools", "called over /v1/chat/completions"),
     ({"input": SORT, "reasoning": {"effort": "high"}}, "reasoning", "does not think"),
     ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
-    ({"input": [{"type": "function_call_output", "output": "1"}]}, "input[0].type", "must be message"),
+    ({"input": [{"type": "reasoning"}]}, "input[0].type", "must be one of message, function_call"),
+    ({"input": [{"role": "usr", "content": "a"}], "instructions": "b"}, "input[0].role", "input[0].role='usr'"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "of type input_text"),
     ({"input": SORT, "text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format", "must be a schema"),
     ({"input": SORT, "text": {"format": {**FORM, "schema": {"type": "x"}}}}, "text.format", "is no JSON schema"),
