@@ -14,13 +14,13 @@ from dllm.serve.tools import MODES
 
 ITEM = ("type", "role", "content", "id", "status", "phase")
 INPUT_PARTS = ("input_text", "output_text", "text")
-KINDS = ("message", "function_call", "function_call_output")
+ITEM_KINDS = ("message", "function_call", "function_call_output")
 CALL, OUTPUT = ("call_id", "name", "arguments"), ("call_id", "output")
-UNREAD = ("type", "id", "status")
+OF_EVERY_ITEM = ("type", "id", "status")
 
 
 @dataclass
-class Conversation:
+class InputMessages:
     """Messages of chat, and where each stood in the request."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)  # as chat takes them
@@ -47,9 +47,9 @@ class Conversation:
         calls.append(call)
 
 
-def conversation_of(fields: Mapping[str, Any]) -> Conversation:
+def messages_of_input(fields: Mapping[str, Any]) -> InputMessages:
     """Of ``input`` and ``instructions``. Raises ApiError."""
-    found = Conversation()
+    found = InputMessages()
     if "instructions" in fields:
         with as_refusal("instructions"):
             text = coerce("instructions", fields["instructions"], "str")
@@ -65,11 +65,11 @@ def conversation_of(fields: Mapping[str, Any]) -> Conversation:
     return found
 
 
-def _add(found: Conversation, name: str, value: Any) -> None:
+def _add(found: InputMessages, name: str, value: Any) -> None:
     kind = value.get("type", "message") if isinstance(value, Mapping) else "message"
-    if kind not in KINDS:
-        hint = nearest(str(kind), KINDS)
-        raise ApiError(400, f"{name}.type={kind!r} must be one of {', '.join(KINDS)}.{hint}", f"{name}.type")
+    if kind not in ITEM_KINDS:
+        hint = nearest(str(kind), ITEM_KINDS)
+        raise ApiError(400, f"{name}.type={kind!r} must be one of {', '.join(ITEM_KINDS)}.{hint}", f"{name}.type")
     if kind == "function_call":
         ident, function, arguments = _texts(name, value, CALL)
         call = {"id": ident, "type": "function", "function": {"name": function, "arguments": arguments}}
@@ -89,7 +89,7 @@ def _add(found: Conversation, name: str, value: Any) -> None:
 
 def _texts(name: str, value: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:
     """The texts that an item must have under ``keys``."""
-    item = object_of(name, value, (*UNREAD, *keys))
+    item = object_of(name, value, (*OF_EVERY_ITEM, *keys))
     for key in keys:
         if not isinstance(item.get(key), str):
             raise ApiError(400, f"{name}.{key}={item.get(key)!r} must be a text.", f"{name}.{key}")

@@ -14,7 +14,7 @@ from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import object_of
 from dllm.serve.request_parts import Defaults
-from dllm.serve.response_input import conversation_of, tools_of
+from dllm.serve.response_input import messages_of_input, tools_of
 from dllm.serve.wire import ParsedRequest, parse_request
 
 # Fields that are chat's, too, under the name that chat has for them.
@@ -76,7 +76,7 @@ def _as_chat(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         raise ApiError(400, sentence, "diffusion.snapshots")
     if "input" not in fields:
         raise ApiError(400, "input is missing: what is to be answered?", "input", "missing_field")
-    talk, (tools, places) = conversation_of(fields), tools_of(fields)
+    talk, (tools, places) = messages_of_input(fields), tools_of(fields)
     form = _form(fields.get("text", {}))
     chat |= {"messages": talk.messages, **tools, **({} if form is None else {"response_format": form})}
     return chat, {**talk.places, **places, **CALLED}
