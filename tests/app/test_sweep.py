@@ -11,6 +11,7 @@ import torch
 from dllm import UserError
 from dllm.app.command_line import sweep
 from dllm.app.command_line.grids import combinations
+from dllm.app.command_line.program import command
 from dllm.models import bundle
 from dllm.models.transformer import Transformer
 from tests.app.conftest import Run, cells_of
@@ -27,7 +28,7 @@ def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.M
     assert len(cells_of(SWEEP)) == 4 and all(len(rows) == 4 for rows in cells_of(SWEEP).values())
     *lines, where, report = outcome.out.splitlines()
     assert [line.split(":")[0] for line in lines] == [f"cell {n} of 4" for n in (1, 2, 3, 4)]
-    assert where == "Sweep folder: runs/s" and report.endswith(": python -m experiments.report runs/s")
+    assert where == "Sweep folder: runs/s" and report == f"Tables and pictures: {command('report runs/s')}"
     assert len(loads) <= 1  # the weights are read once (or an earlier test of this process has read them)
     more = run(*SMALL, "sampler=confidence,credit")
     assert more.code == 0 and len(cells_of(SWEEP)) == 5

@@ -18,6 +18,8 @@ from dllm.compose.parts import choices, options_of_choices
 from dllm.errors import UserError, nearest
 
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
+# Flags of Hydra's whose value is the next word.
+WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,12 @@ def with_command(arguments: Sequence[str]) -> list[str]:
     if not arguments or arguments[0] not in COMMANDS or arguments[0] == "report":
         return list(arguments)
     name, rest = arguments[0], list(arguments[1:])
-    bare = [word for word in rest if not word.startswith("-") and not SETTING.match(word)]
-    kept = [word for word in rest if word not in bare]
+    is_bare = [
+        not word.startswith("-") and not SETTING.match(word) and before not in WITH_VALUE
+        for before, word in zip([name, *rest], rest, strict=False)
+    ]
+    bare = [word for word, alone in zip(rest, is_bare, strict=True) if alone]
+    kept = [word for word, alone in zip(rest, is_bare, strict=True) if not alone]
     return [*COMMANDS[name].stands_for, *_set(name, bare), *kept]
 
 

@@ -30,7 +30,7 @@ python run.py model=llada-8b-instruct model.path=FOLDER
 python run.py resume=FOLDER                     resume a run that was stopped
 python run.py trace=true                        keep every turn, and a page to look at them
 python run.py task=parallelbench                score a benchmark
-python run.py -m experiment=small name=NAME     a grid of methods; then: python -m experiments.report FOLDER
+python run.py -m experiment=small name=NAME     a grid of methods; then: python run.py report FOLDER
 python run.py experiment=published/prefix model.path=FOLDER   a paper's settings, its figures beside yours
 python run.py task=replay trace=FILE            check a trace that trace=true left
 python run.py task=serve                        serve it: OpenAI's interface, a playground; dllm serve is the same

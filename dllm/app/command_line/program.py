@@ -14,5 +14,10 @@ def program() -> str:
     return f"dllm {words[0]}" if words[:1] and words[0] in ("run", "chat", "serve", "check", "sweep") else "dllm"
 
 
+def command(words: str) -> str:
+    """A command of the program, as it was called: ``dllm report FOLDER``, or with ``python run.py``."""
+    return f"{'dllm' if program().startswith('dllm') else program()} {words}"
+
+
 def see_help() -> str:
     return f"{program()} --help lists all."

@@ -12,6 +12,7 @@ from typing import Any
 
 from dllm.app.command_line.grids import Sweep, combinations, expanded
 from dllm.app.command_line.options import checked_settings
+from dllm.app.command_line.program import command
 from dllm.common.terminal import say
 from dllm.errors import UserError
 from dllm.record.folders import REFUSED_FILE, RESULTS
@@ -79,7 +80,7 @@ def start_cells(sweep: Sweep, flags: list[str], start: Callable[[], None]) -> No
 def report_hint(folder: Path) -> str:
     """How to go on with a sweep's results. The report comes with a checkout, not with the installed package."""
     if (Path(__file__).parents[3] / "experiments").is_dir():
-        return f"Tables and pictures: python -m experiments.report {shlex.quote(str(folder))}"
+        return f"Tables and pictures: {command(f'report {shlex.quote(str(folder))}')}"
     return f"As a table of pandas: dllm.results_frame({str(folder)!r})"
 
 

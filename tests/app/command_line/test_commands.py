@@ -22,6 +22,8 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["serve", "--help"], ["task=serve", "--help"]), (["sampler=eb", "serve"], ["sampler=eb", "serve"]),
     (["check", "/no/such"], ["task=check", "model.path=/no/such"]),
     (["sweep", "sampler=eb,static", "task=gsm8k"], ["-m", "sampler=eb,static", "task=gsm8k"]),
+    (["sweep", "--config-dir", "a", "sampler=b,c"], ["-m", "--config-dir", "a", "sampler=b,c"]),
+    (["run", "-cd", "a", "a"], ["prompt=a", "-cd", "a"]), (["chat", "--config-dir=a"], ["chat=true", "--config-dir=a"]),
 ]  # fmt: skip
 
 
