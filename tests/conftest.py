@@ -28,8 +28,13 @@ os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that t
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest goes by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test that is marked ``daily(n)`` so many cases run, which LAWS_SEED draws; under DLLM_LAWS=all, all do."""
+    """What opens a browser is marked ``program``. Of a test that is marked ``daily(n)`` so many cases run, which
+    LAWS_SEED draws; under DLLM_LAWS=all, all do."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("program")
     if os.environ.get("DLLM_LAWS") == "all":
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)

@@ -70,7 +70,7 @@ def every(cases: Callable[[], Iterable[Case]]) -> list[Case]:
 
 
 @cache
-def first(cases: Callable[[], Iterable[Case]], most: int = 5000) -> list[Case]:
+def first(cases: Callable[[], Iterable[Case]], most: int = 2500) -> list[Case]:
     return list(islice(cases(), most))
 
 

@@ -17,7 +17,7 @@ from dllm.contract.setting import Sampling
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 REFUSES = {"flash_verify", "linear_spec"}  # forwards that verify drafts perhaps in vain, or only make them
 ANEW = {"rcr", "remdm"}  # decide positions anew: what a turn commits may be masked again at its end
-of_decodes = partial(law, combinations, daily=130, least=5000)  # test_matrix says what so many show
+of_decodes = partial(law, combinations, daily=110, least=5000)  # test_matrix says what so many show
 
 
 @lru_cache(maxsize=2)
