@@ -33,7 +33,7 @@ from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
 from dllm.models.stored_tensors import contents_of
-from dllm.models.tokenizer import Tokenizer
+from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
 
@@ -172,7 +172,7 @@ def _tokens(
     tokenizer = None
     try:
         tokenizer = tokenizer_at(folder)
-        config, ids = resolve_ids(config, tokenizer, mask_id)
+        config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
     except UserError as error:
         return tokenizer, None, config, [str(error)]
     return tokenizer, ids, config, []

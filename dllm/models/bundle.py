@@ -28,8 +28,8 @@ from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_quantize
-from dllm.models.shared import object_config, sharing, tokenizer_of
-from dllm.models.tokenizer import Tokenizer
+from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
+from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 from dllm.words.arguments import unknown_argument
@@ -191,7 +191,7 @@ def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
     words = tokenizer_of(tokenizer)
-    config, ids = resolve_ids(object_config(model, attention_block), words, mask_id)
+    config, ids = resolve_ids(object_config(model, attention_block), words, mask_id, object_ends(model))
     for sentence in config.warnings:
         warn_once(f"{type(model).__name__}: {sentence}")
     came_from = Path(getattr(model.config, "name_or_path", "") or ".")
@@ -250,7 +250,7 @@ def describe(path: str | Path, mask_id: int | None = None, attention_block: int 
     folder = locate(path, weights=False)
     config = read_model_config(folder, attention_block)
     tokenizer = tokenizer_at(folder)
-    config, ids = resolve_ids(config, tokenizer, mask_id)
+    config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
     return Description(folder, config, tokenizer, ids, called(path))
 
 

@@ -25,7 +25,7 @@ from dllm.models.gemma_config import (
     gemma_fields,
     gemma_sizes,
     gemma_unread,
-    has_towers,
+    gemma_warnings,
 )
 from dllm.models.grouped_packing import PACKING_METHODS, GroupedSettings, grouped_settings
 from dllm.models.keys import printed, read_keys, shown
@@ -193,6 +193,12 @@ class ModelConfig:
         return grouped_settings(self.published, FILE)
 
     @property
+    def ends(self) -> tuple[int, ...]:
+        """All ids that end a text, where the file lists several."""
+        listed = (self.published.get("text_config") or self.published).get("eos_token_id")
+        return tuple(listed) if isinstance(listed, list) else ()
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
         if self.family == MASKED_LM_FAMILY:
@@ -209,8 +215,8 @@ class ModelConfig:
         if self.unread:
             names = ", ".join(map(printed, self.unread))
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
-        if self.gemma is not None and has_towers(self.published):
-            found.append("The towers for images are left out: only text is read.")
+        if self.gemma is not None:
+            found += gemma_warnings(self.published)
         return (*found, self.unsaid) if self.unsaid else tuple(found)
 
     @property

@@ -6,7 +6,7 @@ Only text is read. Defaults are those of transformers 5.24 (``configuration_diff
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dllm.errors import UserError
@@ -22,17 +22,25 @@ DIFFUSION_GEMMA, MODEL_TYPE = "DiffusionGemmaForBlockDiffusion", "diffusion_gemm
 SLIDING, GLOBAL = "sliding_attention", "full_attention"
 GLOBAL_EVERY, GLOBAL_HEAD_DIM = 6, 512  # of a file that names neither kinds of layers nor the head size of global ones
 _OBJECT = KeyRule("an object", lambda value: isinstance(value, dict))
-_ROPE: dict[str, Any] = {
+_ROPE: dict[str, Any] = {  # of a file that names none
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     GLOBAL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
 }
+_TURNS = {  # of a file that names some: a share that is left out is the whole
+    name: {"rope_type": allowed(*kinds, default="default"), "rope_theta": tables.theta(REQUIRED),
+           "partial_rotary_factor": share}
+    for name, kinds, share in (
+        (SLIDING, ("default",), allowed(1, 1.0, default=1.0)),
+        (GLOBAL, ("proportional", "default"), real(1e-3, 1, 1.0)),
+    )
+}  # fmt: skip
 _TOP: tables.Table = {
     "text_config": KeyRule("an object", lambda value: isinstance(value, dict), REQUIRED),
     "canvas_length": integer(1, tables.MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
 }  # fmt: skip
 _TEXT: tables.Table = {
     "hidden_size": tables.size(), "num_hidden_layers": tables.LAYERS, "num_attention_heads": tables.size(),
-    "num_key_value_heads": tables.size(4), "head_dim": tables.size(256), "per_layer_config": _OBJECT,
+    "num_key_value_heads": tables.size(4), "head_dim": tables.size(256), "per_layer_config": replace(_OBJECT, null={}),
     "global_head_dim": integer(1, tables.MAX_SIZE), "num_global_key_value_heads": integer(1, tables.MAX_SIZE),
     "layer_types": KeyRule(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda value: isinstance(value, list) and all(
         one in (SLIDING, GLOBAL) for one in value)),
@@ -99,8 +107,7 @@ def _kinds(values: Values) -> Iterator[LayerKind]:
     layers, names = values["num_hidden_layers"], values["layer_types"]
     names = names or [GLOBAL if (index + 1) % GLOBAL_EVERY == 0 else SLIDING for index in range(layers)]
     agree(len(names) == layers, values, "there must be one kind per layer", "layer_types", "num_hidden_layers")
-    agree(names[-1] == GLOBAL, {"layer_types": names}, f"the last layer must be {GLOBAL!r}, which the class makes it",
-          "layer_types")  # fmt: skip
+    names = [*names[:-1], GLOBAL]  # the class makes the last layer one, whatever the file says
     rope = {name: _rope(name, values["rope_parameters"] or _ROPE) for name in dict.fromkeys(names)}
     overrides = _overrides(values, names)
     for index, name in enumerate(names):
@@ -136,15 +143,15 @@ def _overrides(values: Values, names: list[str]) -> Mapping[int, Mapping[str, in
 
 def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
     """Base, and the share of a head that rotates, of layers of one kind."""
-    own, usual = given.get(name), _ROPE[name]
-    place = f"text_config.rope_parameters.{name}"
-    if not isinstance(own, dict) or not own.keys() <= {*usual, "partial_rotary_factor"}:
-        raise wrong_value(FILE, f"{place}={shown(own)}, which must be an object of {', '.join(usual)}")
-    share = real(1e-3, 1, usual.get("partial_rotary_factor", 1.0)) if name == GLOBAL else allowed(1, 1.0, default=1.0)
-    rules = {"rope_type": allowed(usual["rope_type"], default=usual["rope_type"]),
-             "rope_theta": tables.theta(usual["rope_theta"]), "partial_rotary_factor": share}  # fmt: skip
+    own, rules, place = given.get(name), _TURNS[name], f"text_config.rope_parameters.{name}"
+    if not isinstance(own, dict) or not own.keys() <= rules.keys():
+        raise wrong_value(FILE, f"{place}={shown(own)}, which must be an object of {', '.join(_ROPE[name])}")
     found = read_keys(rules, own, f"{FILE}: {place}")
-    return float(found["rope_theta"]), float(found["partial_rotary_factor"])
+    share = float(found["partial_rotary_factor"])
+    usual = _ROPE[name]["rope_type"]
+    agree(found["rope_type"] == usual or share == 1, {"rope_parameters": own},
+          f"a head that rotates in part must have rope_type={usual!r}", "rope_parameters")  # fmt: skip
+    return float(found["rope_theta"]), share
 
 
 def gemma_unread(published: Mapping[str, Any]) -> tuple[str, ...]:
@@ -161,6 +168,10 @@ def gemma_sizes(published: Mapping[str, Any]) -> dict[str, int]:
             and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")}  # fmt: skip
 
 
-def has_towers(published: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint reads images or sound, too."""
-    return any(published.get(key) is not None for key in ("vision_config", "audio_config"))
+def gemma_warnings(published: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about what of the file is not read as it stands."""
+    kinds = published["text_config"].get("layer_types")
+    if kinds and kinds[-1] != GLOBAL:
+        yield f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done here."
+    if any(published.get(key) is not None for key in ("vision_config", "audio_config")):
+        yield "The towers for images are left out: only text is read."

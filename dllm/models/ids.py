@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dllm.common.coerce import is_whole
@@ -47,8 +47,11 @@ class SourcedId:
         return f"{self.name}={self.id}"
 
 
-def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None) -> tuple[ModelConfig, Ids]:
-    """The config with its ids filled in, and the ids that proposing needs. Raises UserError as ``bundle.describe``."""
+def resolve_ids(
+    config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int | None, ends: Sequence[int] = ()
+) -> tuple[ModelConfig, Ids]:  # fmt: skip
+    """The config with its ids filled in, and the ids that proposing needs. ends: what generation_config.json says ends
+    a text. Raises UserError as ``bundle.describe``."""
     if tokenizer is not None and len(tokenizer) > config.vocab:
         problem = f"the tokenizer has {len(tokenizer)} ids, the model's logits only {config.vocab} columns"
         raise mismatched(problem, "tokenizer and weights")
@@ -58,10 +61,12 @@ def resolve_ids(config: ModelConfig, tokenizer: Tokenizer | None, mask_id: int |
             "Leave mask_id null."
         )
     mask = None if config.process == "uniform" else _mask(config, tokenizer, mask_id)
-    eos = _eos(config, tokenizer)
+    generation = [SourcedId("generation_config.json: eos_token_id", end) for end in ends]
+    eos = generation[0] if ends and config.gemma is not None else _eos(config, tokenizer)  # its class reads no other
     pad = eos if config.pad_id is None else SourcedId("config.json: pad_token_id", config.pad_id)
-    stop_ids = tokenizer.stop_ids if tokenizer else ()
-    extra = [SourcedId("generation_config.json: eos_token_id", stop) for stop in stop_ids]
+    listed = [SourcedId("config.json: eos_token_id", end) for end in config.ends]
+    words = [SourcedId("the tokenizer's ends of a text", stop) for stop in (tokenizer.stop_ids if tokenizer else ())]
+    extra = [*(generation or listed), *words]
     for known in (eos, pad, *extra):
         _check_range(known, config, "Correct it there.")
     if mask is not None:

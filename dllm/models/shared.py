@@ -38,6 +38,12 @@ def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
     return ModelConfig.from_published(published).with_attention_block(attention_block)
 
 
+def object_ends(model: nn.Module) -> list[int]:
+    """The ids that end a text by the generation config of a model object."""
+    ids = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    return [] if ids is None else list(ids) if isinstance(ids, list | tuple) else [int(ids)]
+
+
 def architecture_of_object(model: nn.Module, own: Any) -> str:
     """Of its config where that names a known family, else its class's name."""
     named, called = list(getattr(own, "architectures", None) or []), type(model).__name__

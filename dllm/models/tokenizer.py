@@ -58,7 +58,7 @@ class Tokenizer:
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
         encode_text(backend, PROBE)
-        return Tokenizer._of(backend, settings, _template(folder, settings), _generation_eos(folder))
+        return Tokenizer._of(backend, settings, _template(folder, settings), generation_ends(folder))
 
     @staticmethod
     def assembled(
@@ -278,7 +278,8 @@ def _text(entry: Any) -> str | None:
     return None if content is None else str(content)
 
 
-def _generation_eos(folder: Path) -> list[int]:
+def generation_ends(folder: Path) -> list[int]:
+    """The ids that end a text by generation_config.json; none where the folder has no such file."""
     file = folder / "generation_config.json"
     ids = read_keys(token_tables.GENERATION, read_json(file), file.name)["eos_token_id"] if file.is_file() else None
     return [] if ids is None else ids if isinstance(ids, list) else [ids]

@@ -24,6 +24,7 @@ INDEPENDENT = {  # recorded with an implementation from what is named
 OTHERS = {
     "constrained": "no decoder: every filling of tiny canvases was tried",
     "diffusion_gemma": "transformers 5.24.0, class and loop",
+    "diffusion_gemma_other": "transformers 5.23.0, class and loop",
     "localleap": "a copy of friedrichor/LocalLeap, whose commit is not known",
 } | {name: f"an independent implementation from {words}" for name, words in INDEPENDENT.items()}
 

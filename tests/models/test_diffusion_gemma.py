@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from harness import full
 from model_folders import DATA, copy_of, edit_weights, published, stored
 from safetensors.torch import save_file
 
@@ -15,6 +17,7 @@ from dllm import UserError, load
 from dllm.analysis.checkpoint import inspect_checkpoint
 from dllm.models.config import ModelConfig
 from dllm.models.diffusion_gemma import DiffusionGemma
+from dllm.models.ids import Ids
 from dllm.models.load_progress import unwatched
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_writer import quantize_folder
@@ -32,8 +35,9 @@ def network(folder: Path = FOLDER, dtype: torch.dtype = torch.float64) -> Diffus
     return found
 
 
-def test_both_passes_give_the_recorded_logits() -> None:
-    found = list(compare_passes(FOLDER))
+@pytest.mark.parametrize("name", ["dg_dev", "dg_other"])
+def test_both_passes_give_the_recorded_logits(name: str) -> None:
+    found = list(compare_passes(DATA / name))
     assert len(found) == 4 * 3 * 2 and all(one.passed for one in found), [one for one in found if not one.passed]
 
 
@@ -49,35 +53,45 @@ def text_config(**changes: Any) -> dict[str, Any]:
     return {**published("dg_dev")["text_config"], **changes}
 
 
+def rotation(**changes: Any) -> dict[str, Any]:
+    """The rotations of both kinds of layers, those of global ones changed; null leaves a key out."""
+    turns = {"rope_type": "proportional", "rope_theta": 2e4, "partial_rotary_factor": 0.5, **changes}
+    return {"sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            "full_attention": {key: value for key, value in turns.items() if value is not None}}  # fmt: skip
+
+
 OTHER = text_config(  # two global layers inside, odd sizes, groups of heads, other bases and shares
     num_hidden_layers=5, hidden_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=6, sliding_window=11,
     layer_types=["sliding_attention", "full_attention", *["sliding_attention"] * 2, "full_attention"], vocab_size=83,
     per_layer_config={str(at): {"head_dim": 24, "num_key_value_heads": 2} for at in (1, 4)}, num_experts=5,
     top_k_experts=3, intermediate_size=30, moe_intermediate_size=16, rms_norm_eps=1e-5,
-    rope_parameters={
-        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
-        "full_attention": {"rope_type": "proportional", "rope_theta": 2e4, "partial_rotary_factor": 0.5},
-    },
+    rope_parameters=rotation(),
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """transformers' own class with random weights of another shape, and its folder."""
+def saved(folder: Path, text: dict[str, Any]) -> Any:
+    """transformers' own class with random weights, as it reads the ``text`` of a file, and saved with that file."""
     transformers = pytest.importorskip("transformers")
     if not hasattr(transformers, NAME):
         pytest.skip(f"transformers {transformers.__version__} has no {NAME}")
-    config = {**published("dg_dev"), "canvas_length": 12, "text_config": OTHER}
+    config = {**published("dg_dev"), "canvas_length": 12, "text_config": text}
     torch.manual_seed(0)
-    model = getattr(transformers, NAME)(transformers.DiffusionGemmaConfig.from_dict(config)).eval()
+    model = getattr(transformers, NAME)(transformers.DiffusionGemmaConfig.from_dict(deepcopy(config))).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or "scal" in name:  # as they are made, they would hide where they go
             parameter.data.uniform_(0.5, 1.5)
         elif "vision" not in name:
             parameter.data.normal_(std=0.2)
-    folder = tmp_path_factory.mktemp("native")
     model.save_pretrained(folder)
-    return model, folder
+    (folder / "config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.fixture(scope="module")
+def native(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model of another shape, and its folder."""
+    folder = tmp_path_factory.mktemp("native")
+    return saved(folder, OTHER), folder
 
 
 @pytest.mark.parametrize("prompt", [5, 31])
@@ -98,6 +112,32 @@ def test_another_shape_computes_what_transformers_computes(native: Any, prompt: 
                 soft[:, prompt:] = ours.soft(conditioned)
             found = ours.logits(ours.encode(tokens, None, masked, prompt, soft)[:, prompt:])
         assert float((found - expected.logits).abs().max()) < 1e-4 and float(expected.logits.abs().max()) > 2
+
+
+SLIDING = ["sliding_attention"]
+GLOBAL_SIZES = {"global_head_dim": 24, "num_global_key_value_heads": 2}
+SPELLINGS: dict[str, tuple[dict[str, Any], list[str]]] = {  # what a file says in place of ``OTHER``, and leaves out
+    "sizes of global layers": (GLOBAL_SIZES, ["per_layer_config"]),
+    "no kinds of layers": (GLOBAL_SIZES, ["per_layer_config", "layer_types"]),
+    "the last layer slides": ({**GLOBAL_SIZES, "layer_types": SLIDING * 5}, ["per_layer_config"]),
+    "null overrides": ({"per_layer_config": None}, []),
+    "no share of a head": ({"rope_parameters": rotation(partial_rotary_factor=None)}, []),
+    "a plain rotation": ({"rope_parameters": rotation(partial_rotary_factor=None, rope_type=None)}, []),
+    "no rotation": ({}, ["rope_parameters"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(SPELLINGS) if full() else list(SPELLINGS)[1:6:2])
+def test_a_file_means_what_transformers_takes_it_for(name: str, tmp_path: Path) -> None:
+    changes, gone = SPELLINGS[name]
+    theirs = saved(tmp_path, {key: value for key, value in {**OTHER, **changes}.items() if key not in gone})
+    tokens = torch.randint(0, 83, (1, 29), generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        expected = theirs(input_ids=tokens[:, :17], decoder_input_ids=tokens[:, 17:]).logits
+        ours = network(tmp_path, torch.float32)
+        found = ours.logits(ours.encode(tokens, None, torch.arange(29)[None] >= 17, 17)[:, 17:])
+    assert float((found - expected).abs().max()) < 1e-4
+    assert any("the last of layer_types" in one for one in ours.config.warnings) == (name == "the last layer slides")
 
 
 def test_in_bfloat16_it_rounds_as_transformers_does(native: Any) -> None:
@@ -155,7 +195,6 @@ def test_kinds_of_layers_have_the_defaults_of_the_class() -> None:
         ({}, {"use_bidirectional_attention": "all"}, "use_bidirectional_attention='all'"),
         ({}, {"attention_bias": True}, "attention_bias=true"),
         ({}, {"hidden_activation": "silu"}, "hidden_activation='silu'"),
-        ({}, {"layer_types": ["sliding_attention"] * 6}, "the last layer must be 'full_attention'"),
         ({}, {"layer_types": ["full_attention"] * 5}, "one kind per layer"),
         ({}, {"layer_types": ["linear_attention"] * 6}, "layer_types="),
         ({}, {"num_key_value_heads": 3}, "num_attention_heads=4, num_key_value_heads=3: the first must be a multiple"),
@@ -165,7 +204,9 @@ def test_kinds_of_layers_have_the_defaults_of_the_class() -> None:
         ({}, {"per_layer_config": {"5": {"sliding_window": 8}}}, "a layer's number from 0 to 5"),
         ({}, {"final_logit_softcapping": 0}, "final_logit_softcapping=0"),
         ({}, {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, "rope_parameters.full_attention=null"),
-        ({}, {"rope_parameters": {"full_attention": {"factor": 2}, "sliding_attention": {}}}, "must be an object of"),
+        ({}, {"rope_parameters": rotation(factor=2)}, "must be an object of"),
+        ({}, {"rope_parameters": rotation(rope_theta=None)}, "rope_parameters.full_attention lacks rope_theta"),
+        ({}, {"rope_parameters": rotation(rope_type=None)}, "a head that rotates in part must have rope_type='prop"),
         ({}, {"num_experts": None}, "lacks num_experts"),
     ],
 )  # fmt: skip
@@ -238,6 +279,17 @@ def test_a_file_may_hold_the_causal_passs_names(tmp_path: Path) -> None:
     save_file({name: tensor.clone() for name, tensor in {**tensors, **other}.items()}, folder / "model.safetensors")
     with pytest.raises(UserError, match="is not part of this architecture"):
         load(folder)
+
+
+def test_ends_of_a_text_are_those_of_the_generation_config_or_else_all_of_the_config(tmp_path: Path) -> None:
+    folder = copy_of("dg_other", tmp_path)
+    assert load(folder).ids == Ids(None, 7, (7, 33))
+    (folder / "generation_config.json").unlink()
+    assert load(folder).ids == Ids(None, 1, (1,))
+    config = published("dg_other")
+    config["text_config"]["eos_token_id"] = [9, 1, 50]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert load(folder).ids == Ids(None, 9, (9, 1, 50))
 
 
 def test_a_mask_is_refused() -> None:

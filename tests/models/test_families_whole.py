@@ -18,7 +18,7 @@ from dllm.models.config import FAMILIES, ModelConfig
 from tests.support.family_folders import make_family
 
 # DiffusionGemma's file is of another form: ``test_diffusion_gemma.py``.
-FOLDERS = sorted(folder.name for folder in DATA.iterdir() if folder.name != "dg_dev")
+FOLDERS = sorted(folder.name for folder in DATA.iterdir() if not folder.name.startswith("dg_"))
 ONE_OF_EACH = {published(name)["architectures"][0]: name for name in FOLDERS if not name.startswith("tiny")}
 
 
