@@ -90,8 +90,8 @@ class Session:
         caches only)."""
         raise NotImplementedError
 
-    def missing_buffers(self) -> tuple[int, ...] | None:
-        """Shape of the buffers of keys and of values if layers still lack them, else None."""
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
+        """The shape of the buffers of keys and of values of every layer, if layers still lack them, else None."""
         return None
 
     def attach_buffers(self, buffers: Buffers) -> None:
@@ -130,6 +130,10 @@ class Cache:
         """Why the policy works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
         it."""
         return None
+
+    def bounded(self, config: ModelConfig) -> bool:
+        """Whether the host can bound the shapes of the policy's plans for a model, by ``max_queries``."""
+        return self.traits.bounded_shapes
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         """Raise IncompatibleParts for parts that need what the policy does not compute, and UserError for options that

@@ -131,10 +131,11 @@ class BufferSession(Session):
         addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
         return (self.length, self.even, self.gapless, self.rows, *addresses)
 
-    def missing_buffers(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
         if None not in self.stores:
             return None
-        return self.rows, self.config.kv_heads, self.length + 1, self.config.head_dim
+        by_layer = map(self.config.key_heads, range(self.config.layers))
+        return [(self.rows, heads, self.length + 1, size) for heads, size in by_layer]
 
     def attach_buffers(self, buffers: Buffers) -> None:
         self.stores, self.buffers = list(buffers.stores), buffers
@@ -298,7 +299,7 @@ class BufferMemory(Memory):
     def access(self) -> StaticMemory:
         return self._access(self.forward.valid.device)
 
-    def missing_buffers(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
         return self.session.missing_buffers()
 
     def attach_buffers(self, buffers: Buffers) -> None:

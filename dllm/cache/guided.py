@@ -63,7 +63,7 @@ class Guided(Session):
     def graph_key(self) -> tuple[Hashable, ...]:
         return self.inner.graph_key()
 
-    def missing_buffers(self) -> tuple[int, ...] | None:
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
         return self.inner.missing_buffers()
 
     def attach_buffers(self, buffers: Buffers) -> None:

@@ -225,8 +225,13 @@ class ModelConfig:
 
     def attention_widths(self, layer: int) -> tuple[int, int]:
         """Features of the queries of a layer, and of its keys, H h and H_kv h."""
+        heads, size = self.key_heads(layer)
+        return self.heads * size, heads * size
+
+    def key_heads(self, layer: int) -> tuple[int, int]:
+        """Heads of the keys of a layer and their size, H_kv and h."""
         kind = self if self.gemma is None else self.gemma.layers[layer]
-        return self.heads * kind.head_dim, kind.kv_heads * kind.head_dim
+        return kind.kv_heads, kind.head_dim
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ Letters as in ``dllm/models/transformer.py``; E experts, F their width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 import torch
@@ -36,6 +36,12 @@ def normed(x: Tensor, eps: float, gain: Tensor | None = None) -> Tensor:
     wide = x.to(at_least_float32(x.dtype))
     wide = wide * (wide.square().mean(-1, keepdim=True) + eps) ** -0.5
     return (wide if gain is None else wide * gain.to(wide.dtype)).to(x.dtype)
+
+
+@cache  # a turn that is recorded makes no tensor on the host
+def in_dtype(number: float, dtype: torch.dtype) -> float:
+    """The number that ``dtype`` has in its place."""
+    return float(torch.tensor(number, dtype=torch.float64).to(dtype))
 
 
 class GainedNorm(nn.Module):
@@ -201,7 +207,7 @@ class DiffusionGemma(Transformer):
     @property
     def embed_scale(self) -> float:
         """The root of the width, rounded to the weights' dtype: 53.0 for 2,816 in bfloat16."""
-        return float(torch.tensor(self.config.embed_scale, dtype=torch.float64).to(self.dtype))
+        return in_dtype(self.config.embed_scale, self.dtype)
 
     def angles_by_kind(self, positions: Tensor, columns: Tensor | None) -> dict[LayerKind, Angles]:
         length = positions.shape[1]

@@ -150,8 +150,8 @@ class Memory:
         """All that the network reads and writes in this call besides its rows (static caches only)."""
         raise NotImplementedError
 
-    def missing_buffers(self) -> tuple[int, ...] | None:
-        """Shape of the buffers of keys and of values if layers still lack them, else None."""
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
+        """The shape of the buffers of keys and of values of every layer, if layers still lack them, else None."""
         return None
 
     def attach_buffers(self, buffers: Buffers) -> None:

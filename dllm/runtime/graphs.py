@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,16 +82,18 @@ class CudaGraph:
 
 
 class BufferPool:
-    """Flat memory for the buffers of one session at a time; each buffer has ``size`` numbers."""
+    """Flat memory for the buffers of one session at a time; each buffer has ``size`` numbers at most."""
 
     def __init__(self, model: Transformer, size: int) -> None:
         self.size = size
         self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(2 * model.config.layers)]
         self.borrower: Callable[[], Buffers | None] = lambda: None
 
-    def lend(self, shape: tuple[int, ...]) -> Buffers:
-        """Buffers of ``shape`` at the beginning of the memory. They hold zeros: even a masked NaN would spread."""
-        views = [memory[: math.prod(shape)].view(shape).zero_() for memory in self.flat]
+    def lend(self, shapes: Sequence[tuple[int, ...]]) -> Buffers:
+        """Buffers of the ``shapes`` of each layer at the beginning of the memory. They hold zeros: even a masked NaN
+        would spread."""
+        both = [shape for shape in shapes for _ in range(2)]  # keys and values
+        views = [memory[: math.prod(shape)].view(shape).zero_() for memory, shape in zip(self.flat, both, strict=True)]
         buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)))
         self.borrower = weakref.ref(buffers)
         return buffers
@@ -190,7 +192,7 @@ class Graphs:
 class AttachedBuffers(Protocol):
     """Whoever needs buffers: a session, or the memory of a call."""
 
-    def missing_buffers(self) -> tuple[int, ...] | None: ...
+    def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
 
     def attach_buffers(self, buffers: Buffers) -> None: ...
 
@@ -204,19 +206,20 @@ class BufferPools:
 
     def attach_buffers(self, needy: AttachedBuffers) -> list[int]:
         """Give buffers to a decode that has none yet. Returns the addresses of pools that were freed for it."""
-        shape, freed = needy.missing_buffers(), list[int]()
-        if shape is None:
+        missing, freed = needy.missing_buffers(), list[int]()
+        if missing is None:
             return freed
+        size = max(map(math.prod, missing))
         free = [pool for pool in self.pools if pool.borrower() is None]
-        pool = next((one for one in free if one.size >= math.prod(shape)), None)
+        pool = next((one for one in free if one.size >= size), None)
         for other in free:
             if other is not pool:
                 self.pools.remove(other)
                 freed.append(other.flat[0].data_ptr())
         if pool is None:
-            pool = BufferPool(self.model, math.prod(shape))
+            pool = BufferPool(self.model, size)
             self.pools.append(pool)
-        needy.attach_buffers(pool.lend(shape))
+        needy.attach_buffers(pool.lend(missing))
         return freed
 
 

@@ -91,7 +91,7 @@ class Runtime:
             )
         if (
             self.name != "eager"
-            and cache.traits.bounded_shapes
+            and cache.bounded(config)
             and blocks.traits.rolls_back
             and cache.traits.bounds_from_commits
         ):
@@ -99,7 +99,7 @@ class Runtime:
                 f"runtime={self.name} with cache={name_of(cache)} bounds shapes by what a turn may commit, but "
                 f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
             )
-        if self.name != "eager" and not cache.traits.bounded_shapes:
+        if self.name != "eager" and not cache.bounded(config):
             raise UserError(
                 f"runtime={self.name} needs shapes that the host can bound, but the number of rows that "
                 f"cache={name_of(cache)} computes cannot be. Use runtime=eager, or cache=none, prefix, dual or window."

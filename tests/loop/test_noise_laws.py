@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from harness import DATA, ending, full
+from recording import FakeGraph
+from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.finished import Finished
@@ -28,6 +30,8 @@ from dllm.eos.truncate_at_eos import TruncateAtEos
 from dllm.loop.denoise import denoise, start_rows, take_turn
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import Proposer
+from dllm.loop.recorded import RecordedTurns
+from dllm.models.experts import StackedExperts
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
@@ -96,10 +100,12 @@ def seen(turns: Iterator[Turn]) -> dict[int, Row]:
     return out
 
 
-def decoded(batch: Sequence[Request], parts: Parts, lag: int | None = None) -> dict[int, Row]:
+def decoded(
+    batch: Sequence[Request], parts: Parts, lag: int | None = None, take: RecordedTurns | None = None
+) -> dict[int, Row]:  # fmt: skip
     forward = Forward.of(network(), IDS, parts)
     with torch.inference_mode():
-        return seen(ending(denoise(Canvas.of(batch, 0), forward, parts, lag)))
+        return seen(ending(denoise(Canvas.of(batch, 0), forward, parts, lag, take)))
 
 
 @pytest.mark.parametrize("eos", ENDS if full() else ENDS[1:2], ids=lambda kind: kind.__name__)
@@ -123,9 +129,45 @@ def test_the_exact_cache_gives_what_no_cache_gives(eos: Any) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2] if full() else [1])
-def test_static_shapes_give_what_exact_ones_give(lag: int) -> None:
-    parts = parts_of(NoCache)
-    assert decoded(REQUESTS[:4], parts, lag) == decoded(REQUESTS[:4], parts)
+@pytest.mark.parametrize("cache", [NoCache, Finished])
+def test_static_shapes_give_what_exact_ones_give(cache: Any, lag: int) -> None:
+    parts, some = parts_of(cache), REQUESTS if full() else REQUESTS[::3]
+    assert decoded(some, parts, lag) == decoded(some, parts)
+
+
+def unasking(experts: StackedExperts, rows: Tensor, ends: Tensor) -> Tensor:
+    """Rows [T, D] through the expert of each, with all matrices spread out."""
+    expert = (torch.arange(len(rows))[:, None] >= ends).sum(1)
+    gate, up = torch.einsum("td,tfd->tf", rows, experts.gate_up[expert]).chunk(2, -1)
+    return torch.einsum("tf,tdf->td", experts.times(gate, up, False), experts.down[expert])
+
+
+@pytest.mark.parametrize("cache", [NoCache, Finished] if full() else [Finished])
+def test_recorded_turns_are_turns(cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of two kinds have buffers of two shapes. What was recorded serves the next decode. Experts run as their
+    kernel runs them: asking nothing."""
+    monkeypatch.setattr(StackedExperts, "forward", unasking)
+    parts, some, log = parts_of(cache), REQUESTS[1:4] if full() else REQUESTS[5:7], list[str]()
+    take, expected = RecordedTurns(network(), lambda: FakeGraph(log)), decoded(some, parts)
+    assert [decoded(some, parts, 1, take) for _ in range(2)] == [expected] * 2
+    before = log.count("record")
+    assert decoded(some, parts, 1, take) == expected and log.count("record") == before < log.count("replay")
+
+
+def test_the_exact_cache_computes_a_canvas_or_the_one_before_as_well() -> None:
+    """Under static shapes, behind the first forward; but the whole canvases of given text between, too."""
+    one = Request([7] * 5 + [1] * 32, [5 <= at < 21 or at >= 29 for at in range(37)], 0, 5)
+    for asked, wide in ((REQUESTS[2], 2 * BLOCK), (one, 3 * BLOCK)):
+        widths, model = list[int](), network()
+        hook = model.layers[0].attn_norm.register_forward_pre_hook(
+            lambda _, args, found=widths: found.append(args[0].shape[1])
+        )
+        try:
+            decoded([asked], parts_of(), 1)
+        finally:
+            hook.remove()
+        assert widths[0] == asked.answer_start + BLOCK and set(widths[1:]) <= {BLOCK, 2 * BLOCK, wide}, widths
+        assert wide in widths[1:], widths
 
 
 def test_a_row_that_joins_decodes_as_it_does_alone() -> None:
