@@ -30,10 +30,10 @@ class Owner:
         """One candidate for each of ``rows``."""
         return Owner(torch.arange(rows, device=device), rows)
 
-    @property
+    @cached_property  # asked 20 times in a turn
     def is_single(self) -> bool:
         """Whether every row has one candidate (N = B), so that candidate and row are the same."""
-        return len(self.row) == self.rows
+        return self.row.shape[0] == self.rows
 
     @cached_property
     def first(self) -> Tensor:

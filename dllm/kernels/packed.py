@@ -36,8 +36,9 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
-        count, spare = len(rows), padded_rows(len(rows)) - len(rows)
-        padded = F.pad(rows, (0, 0, 0, spare)) if spare else rows
+        count = rows.shape[0]
+        spare = padded_rows(count) - count
+        padded = torch.constant_pad_nd(rows, (0, 0, 0, spare)) if spare else rows
         out = torch.ops.mkldnn._linear_pointwise(padded, self.packed, self.bias, "none", [], "")
         return out[:count].view(*x.shape[:-1], self.out_features)
 

@@ -91,7 +91,7 @@ class GemmaAttention(Attention):
             rows = self.q(x), self.k(x), self.v(x)
         else:
             rows = self.qkv(x).split(self.sizes, -1)
-        q, k, v = (rearrange(part, "b n (h d) -> b n h d", d=self.head_dim) for part in rows)
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in rows)  # 2 us faster than einops
         q, k, v = self.norm_q(q), self.norm_k(k), normed(v, self.eps)
         return Projected(
             q, k, v, angles[:2], False, self.triton, self.varlen, self.tiled, scale=1.0, windowed=self.sliding
