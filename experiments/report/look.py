@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from experiments.report.methods import by_model
+from experiments.report.page import DPI
 from experiments.report.settings import Setting
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ STYLE: dict[RcKeyType, Any] = {
     "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
     "ytick.labelsize": 8, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "svg.hashsalt": "dllm", "pdf.fonttype": 42,
-    "figure.dpi": 100, "savefig.dpi": 200, "axes.axisbelow": True,
+    "figure.dpi": 100, "savefig.dpi": DPI, "axes.axisbelow": True,
 }  # fmt: skip
 # Marks that are no method's; their names in the legend.
 STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"

@@ -11,6 +11,8 @@ from string import Template
 from experiments.report.table import Table
 
 PAGE = Path(__file__).with_name("page.html")
+DPI = 200  # pixels of a picture's file in an inch
+SHOWN = 125  # pixels of the page for an inch: letters of small and large pictures have one size
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,11 @@ def _html(piece: Piece) -> str:
         case Note(text):
             return f'<p class="note">{escape(text)}</p>'
         case Picture(file, caption):
-            data = b64encode(file.read_bytes()).decode()
-            alt = escape(caption, quote=True)
+            data = file.read_bytes()
+            width = round(int.from_bytes(data[16:20]) * SHOWN / DPI)  # PNG: the first number of IHDR
+            source, alt = b64encode(data).decode(), escape(caption, quote=True)
             return (
-                f'<figure><img src="data:image/png;base64,{data}" alt="{alt}">'
+                f'<figure><img width="{width}" src="data:image/png;base64,{source}" alt="{alt}">'
                 f"<figcaption>{escape(caption)}</figcaption></figure>"
             )
     return f'<div class="wide">{piece.html()}</div>'
