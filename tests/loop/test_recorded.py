@@ -134,7 +134,8 @@ def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
     """In all turns but those that follow upon rows that left: these lay out the others anew."""
     case = pair(kv, sampler)
     take, _ = recorder(case)
-    decoded(turns(case, take))
+    for _ in range(2):  # what is met once is not recorded yet
+        decoded(turns(case, take))
     plain, recorded = launches_of(case, None), launches_of(case, take)
     assert len(recorded) == len(plain)
     assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
