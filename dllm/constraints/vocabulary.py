@@ -1,9 +1,10 @@
-"""What each token id writes: the bytes behind the ids of a byte-level tokenizer."""
+"""What each token id writes: the bytes behind the ids of a tokenizer whose tokens have bytes of their own."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +14,22 @@ from tokenizers import decoders, models
 from dllm.common.digest import digest
 from dllm.constraints.trie import Trie
 from dllm.errors import UserError
-from dllm.models.pieces import written
+from dllm.models.pieces import HEX_BYTE, REPLACEMENT, SPACE, written
 from dllm.models.tokenizer import Tokenizer
 
+# Gemma's decoder, which writes every token as it does anywhere: others strip the first blank.
+IN_PLACE = {
+    "type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    ],
+}  # fmt: skip
 CHECKED, LINE = 2000, 50  # ids decoded at the start, and how many of them in one text
+
+
+def written_in_place(spelling: str) -> bytes:
+    """The bytes of an entry of SentencePiece's vocabulary, which may stand for a single byte."""
+    byte = HEX_BYTE.fullmatch(spelling)
+    return spelling.replace(SPACE, " ").encode() if byte is None else bytes.fromhex(byte[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,14 +44,14 @@ class Vocabulary:
         """The table of a tokenizer. size: as many ids as the model has logits; 0: as many as the tokenizer has.
 
         ends: ids that end an answer, which write nothing, whatever the tokenizer says. Raises UserError for a
-        tokenizer that is not byte-level, and where decoding ids does not give their bytes.
+        tokenizer whose tokens have no bytes of their own, and where decoding ids does not give their bytes.
         """
-        _check_kind(tokenizer.backend)
+        spelt = _spelling(tokenizer.backend)
         texts: list[bytes | None] = [None] * (size or len(tokenizer))
         silent = {*tokenizer.special_ids, *ends}
         for spelling, number in tokenizer.backend.get_vocab().items():
             if number not in silent and number < len(texts):
-                texts[number] = written(spelling)
+                texts[number] = spelt(spelling)
         _check_decoding(tokenizer.backend, texts)
         return Vocabulary(tuple(texts))
 
@@ -58,10 +71,13 @@ class Vocabulary:
         return Trie.of(self.texts)
 
 
-def _check_kind(backend: Backend) -> None:
+def _spelling(backend: Backend) -> Callable[[str], bytes]:
+    """What makes bytes of an entry of the vocabulary."""
     model, decoder = type(backend.model).__name__, type(backend.decoder).__name__
     if isinstance(backend.model, models.BPE) and isinstance(backend.decoder, decoders.ByteLevel):
-        return
+        return written
+    if isinstance(backend.model, models.BPE) and json.loads(backend.decoder.__getstate__()) == IN_PLACE:
+        return written_in_place
     kind = model if model in ("WordPiece", "WordLevel") else f"SentencePiece's or another {model}"
     raise UserError(
         f"a constraint needs a byte-level BPE tokenizer, and this one is {kind} with the decoder {decoder}, whose "
@@ -70,8 +86,10 @@ def _check_kind(backend: Backend) -> None:
 
 
 def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
-    """Decode random ids and compare with their bytes, damaged characters included."""
-    known = [number for number, text in enumerate(texts) if text is not None]
+    """Decode random ids and compare with their bytes, damaged characters of byte-level tokenizers included. Others
+    write as many U+FFFD as there are bytes in a row."""
+    damage = isinstance(backend.decoder, decoders.ByteLevel)
+    known = [number for number, text in enumerate(texts) if text is not None and (damage or _is_whole(text))]
     draw = random.Random(0)
     for _ in range(CHECKED // LINE if known else 0):
         ids = draw.choices(known, k=LINE)
@@ -80,6 +98,11 @@ def _check_decoding(backend: Backend, texts: list[bytes | None]) -> None:
                 f"the tokenizer does not decode the ids {ids[:5]}... to the bytes of its vocabulary, so a constraint "
                 "cannot know what they write. Use a checkpoint with a byte-level tokenizer, or drop the constraint."
             )
+
+
+def _is_whole(text: bytes) -> bool:
+    """Whether the bytes are characters by themselves."""
+    return REPLACEMENT not in decoded([text])
 
 
 def decoded(pieces: Iterable[bytes]) -> str:

@@ -104,6 +104,8 @@ def _parsed(
     include_usage = _usage(fields, stream)
     (logprobs, likeliest), stop = wants_logprobs(fields, chat), stop_strings(fields)
     constraint = parse_constraint(fields, diffusion, stop)
+    if constraint is not None and defaults.model.ids.mask is None:
+        constraint = replace(constraint, joint=True)  # a model of noise decides whole blocks
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
     if snapshots and not stream:
         raise ApiError(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")

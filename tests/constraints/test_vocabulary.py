@@ -18,6 +18,9 @@ from dllm.models.tokenizer import Tokenizer
 MINI = Path(__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 
 
+IN_PLACE = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
 def around(backend: Backend, special_ids: frozenset[int] = frozenset()) -> Tokenizer:
     size = max(backend.get_vocab().values()) + 1
     return Tokenizer(backend, {}, None, None, None, (), special_ids, size)
@@ -51,6 +54,18 @@ def test_every_byte_has_its_id_and_added_tokens_are_their_text() -> None:
     assert texts[256:] == (b" the", "é".encode(), b"two words", "日本".encode(), None)
 
 
+def test_a_tokenizer_that_writes_blanks_in_place_has_bytes_too() -> None:
+    """Gemma's: SentencePiece's spelling, bytes by themselves, and no blank that goes at the front."""
+    known = ["<unk>", "\u2581", "\u2581\u2581", "\u2581the", "日本", *(f"<0x{byte:02X}>" for byte in range(256))]
+    backend = Backend(models.BPE({text: number for number, text in enumerate(known)}, [], byte_fallback=True))
+    backend.decoder = decoders.Sequence(IN_PLACE)
+    texts = Vocabulary.of(around(backend, frozenset([0]))).texts
+    assert texts[:5] == (None, b" ", b"  ", b" the", "日本".encode())
+    assert list(texts[5:]) == [bytes([byte]) for byte in range(256)]
+    ids = [1, 3, 4, *(5 + byte for byte in "é 🎉".encode()), 2]
+    assert b"".join(texts[number] or b"?" for number in ids).decode() == backend.decode(ids) == "  the日本é 🎉  "
+
+
 def test_ends_and_ids_beyond_the_logits_write_nothing() -> None:
     table = Vocabulary.of(around(byte_level("ab", "cd")), size=257, ends=[10])
     assert len(table) == 257 and table.texts[10] is None and table.texts[256] == b"ab"
@@ -70,8 +85,9 @@ def word_piece() -> Backend:
 
 
 def sentence_piece() -> Backend:
+    """Llama's, which drops the blank in front of a text."""
     backend = Backend(models.BPE({"▁a": 0, "<0x0A>": 1}, [], byte_fallback=True))
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.decoder = decoders.Sequence([*IN_PLACE, decoders.Strip(" ", 1, 0)])
     return backend
 
 

@@ -1,0 +1,80 @@
+"""A model of noise with a tokenizer and a chat template of Gemma's form, behind the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dllm import Decoder, load, part
+from dllm.compose.parts import composed, plain_config
+from dllm.models.bundle import Model
+from dllm.serve.request_parts import Defaults
+from tests.serve.live import Live, live
+from tests.support.harness import full
+from tests.support.tiny import BEGIN_TURN, GEMMA_ENDS, make_gemma
+
+ASKED = [{"role": "system", "content": "be good"}, {"role": "user", "content": " a sum, please "}]
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}},
+}  # fmt: skip
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load(make_gemma(tmp_path_factory.mktemp("gemma") / "dg_dev"), dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def server(gemma: Model) -> Iterator[Live]:
+    config = composed(["experiment=diffusion_gemma", "blocks.block_length=8", "sampler.steps=4"])
+    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    with live(gemma, defaults=Defaults(gemma, "dg_dev", **parts, gen_length=24), timeout=600.0) as started:
+        yield started
+
+
+def choice_of(server: Live, **body: Any) -> dict[str, Any]:
+    with server.client() as client:
+        reply = client.post("/v1/chat/completions", json={"messages": ASKED, **body})
+    assert reply.status_code == 200, reply.text
+    found: dict[str, Any] = reply.json()["choices"][0]
+    return found
+
+
+def test_turns_are_special_tokens_and_the_answer_ends_with_the_first_end_of_any_kind(
+    gemma: Model, server: Live
+) -> None:
+    tokenizer = gemma.tokenizer
+    assert tokenizer is not None and gemma.ids.ends == GEMMA_ENDS
+    prompt, ended = tokenizer.encode_chat(ASKED), set[int]()
+    assert prompt[:2] == [2, BEGIN_TURN]
+    assert prompt.count(BEGIN_TURN) == 3 and prompt.count(GEMMA_ENDS[1]) == 2
+    whole = Decoder(gemma, part("sampler", "renoise", steps=4), part("blocks", "fixed", block_length=8), "finished",
+                    "none", gen_length=24)  # fmt: skip
+    for seed in range(12 if full() else 3):
+        *_, canvas = whole(prompt, seed=seed, trace=True)[0].traced().canvases()
+        answer = list(canvas[len(prompt) :])
+        first = next((at for at, token in enumerate(answer) if token in GEMMA_ENDS), None)
+        ended |= set(answer[first : first + 1] if first is not None else [])
+        choice = choice_of(server, seed=seed)
+        assert choice["message"]["content"] == tokenizer.decode(answer[:first])
+        assert choice["finish_reason"] == ("length" if first is None else "stop")
+    assert len(ended) > 1
+
+
+def test_a_schema_and_a_forced_call_work_by_themselves(server: Live) -> None:
+    """A canvas is decided at once: what is asked of an answer is asked of its best filling."""
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+    for seed in range(3 if full() else 1):
+        content = choice_of(server, response_format=form, seed=seed)["message"]["content"]
+        assert json.loads(content)["a"] in (True, False)
+    choice = choice_of(server, tools=[TOOL], tool_choice="required", max_tokens=64)
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls" and isinstance(json.loads(call["function"]["arguments"])["a"], int)
+    picked = choice_of(server, structured_outputs={"choice": ["yes", "no"]})
+    assert picked["message"]["content"] in ("yes", "no")
