@@ -34,7 +34,7 @@ def run(entry: Entry, write: bool = False) -> list[str]:
         folder.mkdir()
         outputs: list[str] = []
         problems: list[str] = []
-        for words in entry.commands:
+        for words in entry.commands if write else entry.part or entry.commands:
             command = [sys.executable, *(word.replace("OUT", str(folder)) for word in words)]
             done = subprocess.run(command, cwd=compare.ROOT, capture_output=True, text=True, env=surroundings(entry))
             outputs.append(done.stdout)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [entry for entry in ENTRIES if entry.name in options.only]
     if options.list:
         for entry in chosen:
-            words = "; ".join("python " + " ".join(command[:5]) for command in entry.commands)
+            words = "; ".join("python " + " ".join(command[:5]) for command in entry.part or entry.commands)
             print(f"{entry.name:16} {entry.document:46} about {entry.minutes:g} min, "
                   f"{'intervals meet' if entry.sampled else entry.tolerance}: {words}")  # fmt: skip
         return 0

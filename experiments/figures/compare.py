@@ -42,7 +42,8 @@ class Entry:
     for the paths of the files that count. drawn: one for pictures that are put beside those, and not compared: they
     show the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
     timed: the entry measures time, and runs alone. sampled: the command takes a part of the document's items, so that
-    shares agree where their 95 % intervals meet, and nothing is put into the document.
+    shares agree where their 95 % intervals meet, and nothing is put into the document. part: commands that make some of
+    the document's tables or files, and run instead where those are compared and not written.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Entry:
     columns: Mapping[int, Tolerance] = field(default_factory=dict)
     timed: bool = False
     sampled: bool = False
+    part: tuple[tuple[str, ...], ...] = ()
 
 
 def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import yaml
+
 from experiments.figures.compare import (
     ANY,
     ROOT,
@@ -30,10 +32,16 @@ def claim(part: str) -> tuple[tuple[str, ...], ...]:
     return (("-m", "experiments.method_claims", "--only", part),)
 
 
-SWEEP = (
-    ("run.py", "-m", "experiment=small", "output=OUT", "name=small"),
-    ("-m", "experiments.report", "OUT/small", "--out", "OUT/report"),
-)
+SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
+REPORT = ("-m", "experiments.report", "OUT/small", "--out", "OUT/report")
+
+
+def one_model(name: str) -> str:
+    """The grids of the sweep, of one model alone."""
+    settings = yaml.safe_load((ROOT / "dllm/conf/experiment/small.yaml").read_text())
+    grids = [{**grid, "model": name} for grid in settings["grids"]]
+    return f"grids={yaml.safe_dump(grids, default_flow_style=True, width=10_000).strip()}"
+
 
 ENTRIES = [
     Entry("pictures", "docs/pictures", (("-m", "experiments.pages.pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
@@ -51,9 +59,12 @@ ENTRIES = [
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,
         all_equal,
     ),
-    Entry("caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 4, same_tables, Tolerance(3)),
     Entry(
-        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 8, same_tables, Tolerance(3, 0.05),
+        "caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 2, same_tables, Tolerance(3),
+        part=(("-m", "experiments.compare.caches", "mini-llada"),),
+    ),
+    Entry(
+        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 6, same_tables, Tolerance(3, 0.05),
     ),
     Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare.defaults"),), 10, same_tables, Tolerance(4)),
     Entry("kinds", "docs/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),
@@ -63,8 +74,12 @@ ENTRIES = [
     ),
     Entry(
         "samplers", "docs/samplers.md",
-        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 12, same_tables,
+        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 6, same_tables,
         Tolerance(2, 0.05),
+        part=(
+            ("-m", "experiments.compare.samplers", "mini-llada"),
+            ("-m", "experiments.compare.parallelism", "mini-llada"),
+        ),
     ),
     Entry(
         "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.distill.judge_filter"),), 2, same_tables,
@@ -85,8 +100,8 @@ ENTRIES = [
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.compare.own_sampler"),), 14, same_tables, Tolerance(2, 0.05),
-        columns={9: ANY},
+        (("-m", "experiments.compare.own_sampler"),), 7, same_tables, Tolerance(2, 0.05),
+        columns={9: ANY}, part=(("-m", "experiments.compare.own_sampler", "mini-llada"),),
     ),
     Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
     Entry(
@@ -106,7 +121,7 @@ ENTRIES = [
         Tolerance(3),
     ),
     Entry(
-        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 4, same_tables, Tolerance(2, 0.1),
+        "decisions", "docs/decisions.md", (("-m", "experiments.compare.decisions"),), 5, same_tables, Tolerance(2, 0.1),
         columns={2: Tolerance(3), 7: Tolerance(share=0.3)},
     ),
     Entry(
@@ -139,10 +154,11 @@ ENTRIES = [
             ("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),
             ("-m", "experiments.distill.thresholds"),
         ),
-        20, same_tables, Tolerance(3, 0.1),
+        6, same_tables, Tolerance(3, 0.1), part=(("-m", "experiments.distill.thresholds"),),
     ),
     Entry(
-        "sweep", "docs/pictures/small", SWEEP, 18, same_files, Tolerance(3, 0.05),
+        "sweep", "docs/pictures/small", (SWEEP, REPORT), 9, same_files, Tolerance(3, 0.05),
         r"report/(curves|table|tasks|limits)-.*\.csv", r"report/(quality-tpf|tasks-mini-llada)\.png",
+        part=((*SWEEP, one_model("mini-llada")), REPORT),
     ),
 ]  # fmt: skip
