@@ -375,14 +375,14 @@ function drawPane(pane, track, step) {
 function drawToken(span, word, at, frame, track) { // a frame may be late: it says itself when each token was committed
   const decided = word !== null, turn = decided ? frame.turns[at] : 0, guess = decided ? null : frame?.guesses[at];
   const [ground, letters] = turn ? colours(turn, track.frames.at(-1).turn) : ["", ""];
-  const shown = frame ? shownAt(frame, at) : "·", undone = !decided && shown === "↶";
-  span.className = ["t", "kept", decided ? "" : undone ? "mask undone" : guess ? "guess" : "mask", turn && turn === frame.turn ? "fresh" : ""].join(" ");
+  const shown = frame ? shownAt(frame, at) : "·", undone = !decided && shown === "↶", noise = frame?.shown;
+  span.className = ["t", "kept", decided ? "" : undone ? "mask undone" : noise ? "noise" : guess ? "guess" : "mask", turn && turn === frame.turn ? "fresh" : ""].join(" ");
   span.style.backgroundColor = ground;
   span.style.color = letters;
   span.style.width = `${track.widths[at] ?? width("·")}em`;
   span.textContent = shown.replaceAll("\n", "");
   breakLine(span, track.breaks ? track.breaks[at] : lineEnds(shown));
-  const what = undone ? ", remasked" : turn ? `, forward ${turn}` : decided ? ", given" : guess ? `, guessed with ${guess[1]}` : "";
+  const what = undone ? ", remasked" : turn ? `, forward ${turn}` : decided ? ", given" : guess ? `, ${noise ? `likeliest ${guess[0]}` : "guessed"} with ${guess[1]}` : "";
   span.title = `position ${at}${what}`;
 }
 

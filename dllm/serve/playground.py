@@ -40,6 +40,14 @@ MINI_EXAMPLE_DECISION = {
 }  # fmt: skip
 
 
+# The legend's entries for what is not decided.
+MASKS = (
+    '<li><span class="t mask">&middot;</span> masked</li>\n'
+    '    <li><span class="t guess">a</span> guessed, may change</li>'
+)
+NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
+
+
 @dataclass(frozen=True)
 class Shown:
     """What the page says of its server."""
@@ -53,6 +61,7 @@ class Shown:
     overrides: Sequence[str] = ()  # of the model, on a command line
     examples: Sequence[str] = EXAMPLE_PROMPTS  # prompts to begin with
     decision: Mapping[str, str] = field(default_factory=lambda: EXAMPLE_DECISION)  # the example of a decision
+    noise: bool = False  # undecided positions show noise
 
     @staticmethod
     def of(defaults: Defaults, model: Mapping[str, Any]) -> Shown:
@@ -62,6 +71,7 @@ class Shown:
             defaults.name, str(model.get("prompt") or ""), defaults.gen_length,
             tokenizer is not None and tokenizer.has_chat_template, default_parts(defaults), model_overrides(model),
             MINI_EXAMPLE_PROMPTS if mini else EXAMPLE_PROMPTS, MINI_EXAMPLE_DECISION if mini else EXAMPLE_DECISION,
+            defaults.model.ids.mask is None,
         )  # fmt: skip
 
 
@@ -99,6 +109,7 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
         "MODEL": escape(shown.model), "LENGTH": str(shown.length),
+        "UNDECIDED": NOISE if shown.noise else MASKS,
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
     for name, text in parts.items():

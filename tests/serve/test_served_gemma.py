@@ -15,6 +15,7 @@ from dllm.serve.request_parts import Defaults
 from tests.serve.live import Live, live
 from tests.support.harness import full
 from tests.support.tiny import BEGIN_TURN, GEMMA_ENDS, make_gemma
+from tests.view.browser import chromium
 
 ASKED = [{"role": "system", "content": "be good"}, {"role": "user", "content": " a sum, please "}]
 TOOL = {
@@ -78,3 +79,26 @@ def test_a_schema_and_a_forced_call_work_by_themselves(server: Live) -> None:
     assert choice["finish_reason"] == "tool_calls" and isinstance(json.loads(call["function"]["arguments"])["a"], int)
     picked = choice_of(server, structured_outputs={"choice": ["yes", "no"]})
     assert picked["message"]["content"] in ("yes", "no")
+
+
+@pytest.mark.skipif(not full(), reason="5 seconds: under DLLM_LAWS=all")
+def test_the_playground_shows_noise_in_boxes_of_the_final_text(server: Live) -> None:
+    with chromium() as browser:
+        page, problems = browser.new_page(viewport={"width": 1200, "height": 900}), list[str]()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(server.url)
+        page.wait_for_selector("select[name=sampler]")
+        page.click("#run")
+        page.wait_for_function("() => document.querySelector('.status')?.textContent.startsWith('done')")
+        assert page.locator(".t.noise").count() == 1 and "undecided: noise" in page.inner_text(".legend")
+        assert page.inner_text(".reply") == choice_of(server, messages=[{"role": "user", "content": page.input_value(
+            "#prompt")}])["message"]["content"]  # fmt: skip
+        page.focus("#step")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowRight")
+        noise = page.locator(".text .noise")
+        assert noise.count() == 24 and page.locator(".text .mask, .text .guess").count() == 0
+        assert any("likeliest" in (box.get_attribute("title") or "") for box in noise.all())
+        clipped = "boxes => boxes.every(box => getComputedStyle(box).overflowX === 'clip')"
+        assert noise.evaluate_all(clipped), "a long word of noise lies over its neighbours"
+        assert problems == []
