@@ -41,11 +41,11 @@ MINI_EXAMPLE_DECISION = {
 
 
 # The legend's entries for what is not decided.
-MASKS = (
+OF_MASKS = (
     '<li><span class="t mask">&middot;</span> masked</li>\n'
     '    <li><span class="t guess">a</span> guessed, may change</li>'
 )
-NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
+OF_NOISE = '<li><span class="t noise">a</span> undecided: noise, or a draw</li>'
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
         "SERVED": json.dumps(served).replace("<", "\\u003c"),
         "SCRIPT": page_asset("boxes.js") + playground_asset("playground.js") + playground_asset("playground.decide.js"),
         "MODEL": escape(shown.model), "LENGTH": str(shown.length),
-        "UNDECIDED": NOISE if shown.noise else MASKS,
+        "UNDECIDED": OF_NOISE if shown.noise else OF_MASKS,
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
     for name, text in parts.items():
