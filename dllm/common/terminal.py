@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 import sys
+import textwrap
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -46,6 +48,12 @@ def say(*words: object, flush: bool = False) -> None:
 def complain(*words: object) -> None:
     """Print on standard error, which people read wherever it goes: always visibly."""
     print(visible(" ".join(map(str, words))), file=sys.stderr, flush=True)
+
+
+def complain_folded(sentence: str) -> None:
+    """As ``complain``; on a terminal words are kept whole."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    complain(textwrap.fill(sentence, width) if width else sentence)
 
 
 def as_text(text: object, style: str | Style = "") -> Text:

@@ -188,7 +188,8 @@ def checked(words: list[str]) -> Iterator[str]:
         yield f"no target {rest[0]}"
     elif program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        asked = [name for word in rest for found in re.findall(r"dllm\[([\w,]+)\]", word) for name in found.split(",")]
+        named_extras = [found for word in rest for found in re.findall(r"(?:dllm|\.)\[([\w,]+)\]", word)]
+        asked = [name for found in named_extras for name in found.split(",")]
         yield from (f"no extra {name}" for name in asked if name not in extras)
 
 

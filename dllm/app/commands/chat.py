@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -13,7 +11,7 @@ from rich.console import Console
 from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
-from dllm.common.terminal import as_text, complain, say
+from dllm.common.terminal import as_text, complain, complain_folded, say
 from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
@@ -59,7 +57,7 @@ def talk(conversation: Conversation) -> None:
         try:
             conversation.say(line)
         except UserError as error:
-            complain(f"{error} /reset starts over.")
+            complain_folded(f"{error} /reset starts over.")
         except KeyboardInterrupt:
             complain("\nStopped. Your last message is forgotten; /exit leaves.")
 
@@ -68,7 +66,7 @@ def typed_lines(first: str | None) -> Iterator[str]:
     """What the user types, without empty lines."""
     there = sys.stdin.isatty()
     if there:
-        complain(HELP)
+        complain_folded(HELP)
     if first is not None:
         yield first
     while True:
@@ -98,7 +96,7 @@ class Conversation:
             facts = {**setting_facts(self.plan.config), "gen_length": str(self.plan.options.gen_length)}
             complain("\n".join(f"{name}: {value}" for name, value in facts.items()))
         else:
-            complain(HELP if command == "/help" else f"{command} is no command. {HELP}")
+            complain_folded(HELP if command == "/help" else f"{command} is no command. {HELP}")
 
     def say(self, message: str) -> None:
         """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""
@@ -130,11 +128,16 @@ def say_if_outside(plan: RunPlan, prompts: Sequence[str]) -> None:
     """One sentence on stderr where a model that comes along was asked what it cannot know."""
     sentence = outside.warning(prompts) if plan.prompts.name in shipped_models() else None
     if sentence is not None:
-        width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-        complain(textwrap.fill(sentence, width) if width else sentence)
+        complain_folded(sentence)
 
 
 def cost_line(result: Result) -> str:
     """The answer's cost in a line."""
     speed = f"{result.tokens_per_second:.0f} tokens/s"
-    return f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward, {speed}"
+    spent = f"{counted(result.useful_tokens, 'token')}, {counted(result.nfe, 'forward')}"
+    return f"{spent}, {result.tpf:.2f} per forward, {speed}"
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun: ``1 forward``, ``2 forwards``."""
+    return f"{number} {noun}{'s' * (number != 1)}"

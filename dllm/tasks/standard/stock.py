@@ -42,7 +42,8 @@ def task_file(name: str) -> Path:
     found = index.get(name)
     if found is None or found.yaml_path is None or "task" not in (found.cfg or {}) or "group" in (found.cfg or {}):
         if found is None:
-            raise UserError(f"task.harness={name!r} is unknown to lm-eval.{nearest(name, index)}")
+            way_out = " python -m dllm.app.lm_eval ls tasks lists all; --tasks FILE.yaml there takes one of your own."
+            raise UserError(f"task.harness={name!r} is unknown to lm-eval.{nearest(name, index) or way_out}")
         raise UserError(f"task.harness={name!r} is a group of tasks. Name one of them.")
     return Path(found.yaml_path)
 

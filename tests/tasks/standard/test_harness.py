@@ -192,6 +192,7 @@ def test_tasks_that_run_code_by_themselves_are_refused() -> None:
     [
         ("minerva_math500", "Use task=math500"),
         ("gsm9k", "unknown to lm-eval. Did you mean 'gsm8k'"),
+        ("own_mine", "lists all"),
         ("mmlu", "a group of tasks"),
     ],
 )
