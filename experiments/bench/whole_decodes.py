@@ -80,7 +80,7 @@ def theirs(program: Path, file: Path, tokens: int, per_step: int, threads: int) 
     canvas, forwards = PROMPT + tokens, -(-tokens // per_step)
     took = spent(
         [
-            str(program), "-m", str(file), "-p", "a" * PROMPT, "-no-cnv", "-ngl", "0", "-t", str(threads), "--temp",
+            str(program), "-m", str(file), "-p", "a" * PROMPT, "-ngl", "0", "-t", str(threads), "--temp",
             "0", "-c", str(canvas), "-b", str(canvas), "-ub", str(canvas), "--diffusion-steps", str(forwards),
             "--diffusion-eps", "0.001",
         ],
