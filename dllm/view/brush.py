@@ -101,7 +101,9 @@ class CanvasRenderer:
         return self.words[token]
 
     def ramp(self, last: int) -> Text:
-        """The colours of the forwards, from the first to the ``last``."""
+        """The colours of the forwards, from the first to the ``last``; nothing where there are none."""
+        if not self.shades.are_coloured:
+            return Text()
         ramp = Text("forward 1 ", DIM_STYLE)
         for step in range(8):
             ramp.append(" ", self.shades.turn(1 + step, 8))

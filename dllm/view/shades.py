@@ -45,6 +45,11 @@ class Shades:
             return Shades(styles_of(PLAIN_GUESSES), styles_of(PLAIN_TURNS))
         return Shades(tuple(grey(level / (GREYS - 1)) for level in range(GREYS)))
 
+    @property
+    def are_coloured(self) -> bool:
+        """Whether turns differ in colour."""
+        return bool(self.guesses) and len(self.turns) != 1
+
     def guess(self, probability: float) -> Style:
         """Behind and of the letters of a guess of this probability, 0 to 1."""
         return self.guesses[min(max(int(probability * len(self.guesses)), 0), len(self.guesses) - 1)]

@@ -30,7 +30,7 @@ def summary_lines(rows: Sequence[ResultRow]) -> dict[str, str]:
 
 
 def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
-    """One column per way of decoding, and exact matches with the last one when there are several."""
+    """One column per way of decoding, and how many answers are those of the last one when there are several."""
     table = Table(show_header=len(columns) > 1, header_style="bold")
     table.add_column("")
     for name in columns:
@@ -40,7 +40,7 @@ def summary_table(columns: Mapping[str, Sequence[ResultRow]]) -> Table:
         table.add_row(line, *(column[line] for column in shown))
     if len(columns) > 1:
         last = list(columns.values())[-1]
-        table.add_row("exact match", *(matches(rows, last) for rows in list(columns.values())[:-1]), "")
+        table.add_row("same as the last", *(matches(rows, last) for rows in list(columns.values())[:-1]), "")
     return table
 
 

@@ -151,9 +151,9 @@ def test_compare_in_a_terminal_ends_as_a_race(
     (row,) = [json.loads(line) for line in (tmp_path / "runs/one/results.jsonl").read_text().splitlines()]
     assert "forward 0 of 16 · 0 ms" in screen and "16 forwards · " in screen and f": {row['nfe']} forwards · " in screen
     assert screen.count("w1 w2") == 1  # the prompt, though decoded twice
-    assert "Ran one after the other" in screen and "exact match" in screen
+    assert "Ran one after the other" in screen and "same as the last" in screen
     for number, more in enumerate((["samples=2"], ["live=false"], [])):
         out.truncate(0)
         terminal[0] = bool(more)
         assert run(*given, *more, f"name=other{number}").code == 0
-        assert "Ran one after the other" not in out.getvalue() and "exact match" in out.getvalue()
+        assert "Ran one after the other" not in out.getvalue() and "same as the last" in out.getvalue()

@@ -66,6 +66,7 @@ class PromptRun:
         self.model: Model | None = None  # loaded when a sample is missing
         self.console = Console()
         self.films: dict[str, DecodeFilm] = {}  # of each column, if the run ends as a race
+        self.told_prompt = False  # above the live view
 
     def decode(self) -> dict[str, list[ResultRow]]:
         """Results by column of the final table: the chosen sampler, and one token per step if asked for."""
@@ -126,7 +127,7 @@ class PromptRun:
             bool(self.plan.options.trace) and run_folder is self.run_folder
         )  # one trace a sample: of the chosen setting
         watch = Stopwatch.on(decoder.model.transformer.device)
-        with self._view(decoder, todo, watch) as view:
+        with self._view(name, decoder, todo, watch) as view:
             kept = Unfinished(decoder.prompts.text)
             observe = self._observer(name, view, watch, kept)
             done = decoder.run([sample.request for sample in todo], trace, observe, watch)
@@ -144,13 +145,19 @@ class PromptRun:
                 raise
 
     @contextmanager
-    def _view(self, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch) -> Iterator[LiveView | None]:
-        """The live view, where somebody can see it. Before a race it is not animated, and leaves nothing behind."""
+    def _view(
+        self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch
+    ) -> Iterator[LiveView | None]:
+        """The live view, where somebody can see it, under its name where there are several. Before a race it is not
+        animated, and leaves nothing behind."""
         if not self.watched:
             yield None
             return
-        if len(todo) == 1 and not self.films:
+        if len(todo) == 1 and not self.told_prompt:
             self.console.print(as_text(todo[0].shown, "dim"))
+            self.told_prompt = True
+        if self.plan.options.compare and not self.races:
+            self.console.print(as_text(name, "bold"))
         animate = self.plan.options.animate and not self.races
         text, ids = decoder.prompts.text, decoder.model.ids
         with LiveView(self.console, text, ids, animate, self.races, watch) as view:

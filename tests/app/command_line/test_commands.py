@@ -60,7 +60,7 @@ def test_one_prompt_under_several_samplers(run: Run, monkeypatch: pytest.MonkeyP
     assert outcome.out == own["text"] + "\n" and own["nfe"] == 4
     assert other["prompt"] == own["prompt"] and "confidence" in outcome.err
     assert not (outcome.run / "compare-static.jsonl").exists(), "the chosen one is not decoded twice"
-    assert "exact match" in outcome.err and sys.argv
+    assert "same as the last" in outcome.err and sys.argv
 
 
 def test_report_is_found_from_the_script_of_an_environment(
