@@ -90,7 +90,7 @@ def token_ids(high: int) -> KeyRule:
 
 def wrong_value(file: str, given: str) -> UserError:
     """The error for a JSON file whose content cannot be right. given: its keys, values and the rule they break."""
-    return UserError(f"{file} has {given}. Copy the checkpoint's own {file} again.")
+    return UserError(f"{file} has {given}. Copy the checkpoint's own {file.partition(':')[0]} again.")
 
 
 def read_keys(table: Mapping[str, KeyRule], content: Mapping[str, Any], file: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dllm.errors import UserError, in_range
 from dllm.samplers.base import Sampler
 
 NOT_YET = -1  # an id that no forward proposes
+MOST_HEAT = 100.0  # a temperature at which every token is as likely as another
 
 
 class Renoise(Sampler):
@@ -38,7 +39,7 @@ class Renoise(Sampler):
         in_range("sampler.steps", steps, 1, advice="It is the most forwards of a block.")
         in_range("sampler.entropy_bound", entropy_bound, 1e-9, advice="It is in nats.")
         in_range("sampler.t_min", t_min, 0.0)
-        in_range("sampler.t_max", t_max, 1e-9)
+        in_range("sampler.t_max", t_max, 1e-9, MOST_HEAT)
         in_range("sampler.stability", stability, 0, 64, "It counts forwards; 0 asks for none.")
         in_range("sampler.stop_entropy", stop_entropy, 1e-12, advice="It is in nats.")
         if bool((torch.as_tensor(t_max) <= torch.as_tensor(t_min)).any()):

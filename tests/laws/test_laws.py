@@ -5,10 +5,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import chain
 
 import pytest
-from harness import LENGTHS, PROMPTS, Combination, Decoded, build, combinations, decode, full, requests
+from harness import (
+    LENGTHS,
+    PROMPTS,
+    Combination,
+    Decoded,
+    build,
+    combinations,
+    combinations_of_noise,
+    decode,
+    full,
+    requests,
+)
 from law import law
 
 from dllm.contract.canvas import Request
@@ -17,7 +30,15 @@ from dllm.contract.setting import Sampling
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 REFUSES = {"flash_verify", "linear_spec"}  # forwards that verify drafts perhaps in vain, or only make them
 ANEW = {"rcr", "remdm"}  # decide positions anew: what a turn commits may be masked again at its end
-of_decodes = partial(law, combinations, daily=110, least=5000)  # test_matrix says what so many show
+
+
+def with_noise() -> Iterator[Combination]:
+    """Laws of noise are for ``make laws`` alone: ``tests/loop/test_noise_laws.py`` shows them daily."""
+    return chain(combinations_of_noise(), combinations())
+
+
+CASES = with_noise if full() else combinations
+of_decodes = partial(law, CASES, daily=110, least=5000)  # test_matrix says what so many show
 
 
 @lru_cache(maxsize=2)
@@ -28,13 +49,16 @@ def together(combination: Combination) -> list[Decoded]:
 
 @of_decodes()
 def test_every_turn_with_something_open_commits(combination: Combination) -> None:
-    exempt = combination.sampler in GRID_SAMPLERS | ANEW | REFUSES
+    """A rule of noise commits in the last of its forwards of a block."""
+    exempt, sampler = combination.sampler in GRID_SAMPLERS | ANEW | REFUSES, build("sampler", combination.sampler)
     for one in together(combination):
         assert one.result is not None and one.result.trace is not None
         start = one.result.trace.start
         for record, undecided in zip(one.result.trace.turns, one.undecided, strict=True):
             _, begin, end = record.block
-            if not exempt and any(undecided[start + begin : start + end]):
+            if sampler.traits.renoises:
+                assert sum(other.block == record.block for other in one.result.trace.turns) <= sampler.steps
+            elif not exempt and any(undecided[start + begin : start + end]):
                 assert all(commits.positions for commits in record.candidates)
 
 
@@ -121,9 +145,12 @@ def test_a_trace_redraws_every_canvas(combination: Combination) -> None:
     for one in together(combination):
         assert one.result is not None and one.result.trace is not None
         *seen, final = one.result.trace.canvases()
+        noise = one.result.trace.mask_id is None
         assert [
-            [-1 if token == one.result.trace.mask_id else token for token in canvas] for canvas in seen
-        ] == one.canvases
+            [-1 if mask == -1 and (noise or token == one.result.trace.mask_id) else token
+             for token, mask in zip(canvas, masks, strict=True)]
+            for canvas, masks in zip(seen, one.canvases, strict=True)
+        ] == one.canvases  # fmt: skip
         assert final[one.result.trace.start :] == one.result.canvas
 
 
@@ -138,7 +165,7 @@ def test_noise_depends_on_seed_position_and_turn_only(sampler: str) -> None:
     assert [one.canvases for one in together] != [one.canvases for one in other]
 
 
-@law(combinations, daily=40, least=5000)
+@law(CASES, daily=40, least=5000)
 def test_infilling_decides_the_masked_positions_only(combination: Combination) -> None:
     tokens = [62, 51, 25, 3, 60, 60, 4, 55, 3, 60, 60, 60, 54, 60, 60, 61]
     masked = [token == 60 for token in tokens]

@@ -193,7 +193,7 @@ def test_kinds_of_layers_have_the_defaults_of_the_class() -> None:
         ({"canvas_length": 0}, {}, "canvas_length=0, which must be an integer from 1"),
         ({}, {"tie_word_embeddings": False}, "text_config has tie_word_embeddings=false"),
         ({}, {"use_bidirectional_attention": "all"}, "use_bidirectional_attention='all'"),
-        ({}, {"attention_bias": True}, "attention_bias=true"),
+        ({}, {"attention_bias": True}, "attention_bias=true.*Copy the checkpoint's own config.json again"),
         ({}, {"hidden_activation": "silu"}, "hidden_activation='silu'"),
         ({}, {"layer_types": ["full_attention"] * 5}, "one kind per layer"),
         ({}, {"layer_types": ["linear_attention"] * 6}, "layer_types="),

@@ -114,6 +114,7 @@ def test_temperatures_fall_from_the_largest_by_equal_parts() -> None:
         ({"stop_entropy": 0.0}, r"sampler\.stop_entropy=0\.0 must be at least"),
         ({"stability": -1}, r"sampler\.stability=-1 must lie in \[0, 64\]"),
         ({"t_min": -0.1}, r"sampler\.t_min=-0\.1 must be at least 0"),
+        ({"t_max": float("inf")}, r"sampler\.t_max=inf must lie in \[1e-09, 100\]"),
         ({"t_min": 0.8}, r"sampler\.t_max=0\.8 must be larger than sampler\.t_min=0\.8"),
         ({"t_max": [0.9, 0.3]}, r"sampler\.t_max=\[0\.9, 0\.3\] must be larger"),
     ],

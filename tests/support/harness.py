@@ -29,6 +29,7 @@ from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
+from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import AnswerBlocks, ContextCausal
@@ -92,6 +93,8 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
     ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
     ("sampler", "adas"): {"weight": 30.0},
+    ("sampler", "renoise"): {"steps": 4, "stop_entropy": 0.3},
+    ("sampler", "ancestral"): {"steps": 4},
     ("sampler", "flash_verify"): {"threshold": 0.8, "gamma": 0.02},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
@@ -186,9 +189,12 @@ def parts_of(
     return Parts(sampler, blocks, kv, eos, sampling)
 
 
+def ids_of(config: ModelConfig) -> Ids:
+    return Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
+
+
 def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forward:
-    ids = Ids(network.config.mask_id or 0, network.config.eos_id or 0, ())
-    return Forward.of(network, ids, replace(parts, sampling=sampling))
+    return Forward.of(network, ids_of(network.config), replace(parts, sampling=sampling))
 
 
 def turns(
@@ -199,8 +205,8 @@ def turns(
     lag: int | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), parts_of(combination)
-    batch = [with_mask(request, network.config.mask_id or 0) for request in batch]
-    sampling = sampling or Sampling(tempered=parts.sampler.traits.tempered)
+    batch = [with_mask(request, ids_of(network.config).placeholder) for request in batch]
+    sampling = sampling or Sampling().under(parts.sampler)
     forward = forward_of(network, parts, sampling)
     at_zero = network.config.attention.grid_at_zero
     canvas = Canvas.of(batch, network.config.pad_id or 0, network.device, at_zero, sampling.temperature)
@@ -215,8 +221,8 @@ def decode(
     """Decode a batch and record every request's turns separately."""
     out = [Decoded() for _ in batch]
     config = model(combination.model).config
-    batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    collector = Collector(list(batch), Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=True)
+    batch = [with_mask(request, ids_of(config).placeholder) for request in batch]
+    collector = Collector(list(batch), ids_of(config), str, (), trace=True)
     for turn in turns(combination, batch, sampling, constraints, lag):
         collector.observe(turn)
         canvas = turn.canvas
@@ -237,12 +243,12 @@ def results(
 ) -> list[Result]:  # fmt: skip
     """A batch's results without traces. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
     config = network.config
-    batch = [with_mask(request, config.mask_id or 0) for request in batch]
-    sampling, at_zero = sampling or Sampling(tempered=parts.sampler.traits.tempered), config.attention.grid_at_zero
+    batch = [with_mask(request, ids_of(config).placeholder) for request in batch]
+    sampling, at_zero = sampling or Sampling().under(parts.sampler), config.attention.grid_at_zero
     forward = forward_of(network, parts, sampling)
     forward = forward if runs is None else replace(forward, network=runs)
     canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
-    collector = Collector(batch, Ids(config.mask_id or 0, config.eos_id or 0, ()), str, (), trace=False)
+    collector = Collector(batch, ids_of(config), str, (), trace=False)
     with torch.inference_mode():
         for turn in ending(denoise(canvas, forward, parts, lag, take, constraints)):
             collector.observe(turn)
@@ -286,6 +292,12 @@ def unasked() -> Iterator[Combination]:
 def combinations() -> Iterator[Combination]:
     """Every allowed combination, in the order of ``drawn``."""
     return filter(allowed, unasked())
+
+
+def combinations_of_noise() -> Iterator[Combination]:
+    """Every allowed combination of rules of noise with a model of noise."""
+    groups = sorted(of_noise()), *(choices(group) for group in PART_GROUPS[1:]), ["dg_dev"]
+    return filter(allowed, (Combination(*names) for names in drawn(*groups)))
 
 
 @cache  # laws share their combinations
