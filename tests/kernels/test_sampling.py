@@ -69,6 +69,8 @@ def test_the_draw_is_gumbels(dtype: torch.dtype, splits: int, monkeypatch: pytes
     for triton in (False, True):
         assert torch.equal(gumbel_argmax(logits, mixed(seed, position, 9), random, triton), expected)
     assert expected[1] == 0 and expected[2] < 100
+    monkeypatch.setattr(draw, "CACHED", 5)  # a row at a time
+    assert torch.equal(gumbel_argmax(logits, mixed(seed, position, 9), random), expected)
     assert gumbel_argmax(logits[:0], seed[:0], random[:0], True).shape == (0,)
 
 
