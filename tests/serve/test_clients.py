@@ -101,13 +101,14 @@ def test_clients_that_leave_free_their_rows_and_disturb_nobody(server: Live) -> 
         left = []
         for number in range(4):
             sock = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
-            body = json.dumps({**long_request(number), "stream": number % 2 == 0, "max_tokens": 120}).encode()
+            asked = {**long_request(number), "stream": number % 2 == 0, "max_tokens": 120, "n": 4}  # seconds of work
+            body = json.dumps(asked).encode()
             head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             sock.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             left.append(sock)
         with ThreadPoolExecutor(4) as crowd:
             running = [crowd.submit(reply_of, client, long_request(n), n % 2 == 1) for n in range(4)]
-            while server.scheduler.figures().rows == 0:
+            while server.scheduler.figures().rows == 0 and not all(one.done() for one in running):
                 time.sleep(0.002)
             for sock in left:
                 sock.close()
