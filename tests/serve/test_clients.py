@@ -124,7 +124,7 @@ def test_a_server_that_stops_answers_what_is_under_way(served: Model) -> None:
     with live(served, grace=60.0) as short, short.client() as client, ThreadPoolExecutor(4) as crowd:
         alone = reply_of(client, long_request(0), False)
         running = [crowd.submit(reply_of, client, long_request(0), n % 2 == 1) for n in range(4)]
-        while short.scheduler.figures().rows < 4:
+        while short.scheduler.figures().rows < 4 and not any(one.done() for one in running):
             time.sleep(0.002)
         short.server.handle_exit(15, None)
         assert [one.result() for one in running] == [alone] * 4
