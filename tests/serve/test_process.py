@@ -65,6 +65,7 @@ def test_a_dead_decode_thread_ends_the_process(served: Model) -> None:
     assert stop.value.code == DEAD == 70
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("asked", [False, True] if full() else [False], ids="asked={}".format)
 def test_a_signal_ends_in_order_at_any_time(tiny: Path, tmp_path: Path, asked: bool) -> None:
     """Right behind the start, while what is offered is composed; asked: twice with an answer under way, whose grace
