@@ -90,7 +90,7 @@ def examples() -> str:
     lines, called = EXAMPLES.strip().splitlines(), program()
     if called == "dllm serve":
         lines = SERVE_EXAMPLES.strip().splitlines()
-    return "\n".join(line.replace("python run.py", called, 1) for line in lines)
+    return "\n".join(line.replace("python run.py", called) for line in lines)
 
 
 def top_groups() -> list[str]:
