@@ -195,7 +195,7 @@ def unknown(data: Case, case: Case) -> str | None:
 
 
 def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
-    """The file's method, and what is wrong with every case: None where all is equal. sample: every second case is
+    """The file's method, and what is wrong with every case: None where all is equal. sample: every third case is
     decoded, of the others only what they name is checked; for causal models as in ``replay_causal.outcomes``."""
     data, outcome = json.loads(file.read_text()), list[str | None]()
     if data["method"] in replay_causal.METHODS:
@@ -212,7 +212,7 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
         return data["method"], [*replay_requests.outcomes(data, requested, sample)] or ["it has no cases"]
     for number, case in enumerate(data.get("cases", ())):
         fault = unknown(data, case)
-        if fault is None and not (sample and number % 2):
+        if fault is None and not (sample and number % 3):
             model = model_of(models / case["model"], torch.float64 if data["method"] in WIDE else torch.float32)
             record = run_case(case, model, data)
             fault = differ(differences(case, record))

@@ -69,7 +69,7 @@ def recorded() -> Iterator[Recorded]:
     return (Recorded(*cases) for number in range(3) for cases in (smallest(method)[number] for method in METHODS))
 
 
-@law(recorded, daily=3, least=24)
+@law(recorded, daily=2, least=24)
 def test_a_recorded_decode_with_every_kernel_on(golden: Recorded) -> None:
     method, data = golden.method, json.loads((FOLDER / f"{golden.method}.json").read_text())
     case = data["cases"][golden.number]

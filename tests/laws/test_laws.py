@@ -38,7 +38,7 @@ def with_noise() -> Iterator[Combination]:
 
 
 CASES = with_noise if full() else combinations
-of_decodes = partial(law, CASES, daily=110, least=5000)  # test_matrix says what so many show
+of_decodes = partial(law, CASES, daily=80, least=5000)  # test_matrix says what so many show
 
 
 @lru_cache(maxsize=2)

@@ -201,7 +201,7 @@ def switched_off() -> Iterator[Off]:
     return starmap(Off, drawn(list(OFF), list(BLOCKS), NAMES))
 
 
-@law(switched_off, daily=12, least=72)
+@law(switched_off, daily=8, least=72)
 def test_a_method_switched_off_is_the_method_it_extends(case: Off) -> None:
     one, other = (decode(case.model, sampler, BLOCKS[case.blocks], 12 if full() else 6) for sampler in OFF[case.method])
     assert [(row.canvas, row.turns, row.nfe) for row in one] == [(row.canvas, row.turns, row.nfe) for row in other]

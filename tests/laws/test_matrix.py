@@ -66,11 +66,11 @@ def test_a_law_over_too_few_cases_fails() -> None:
 
 def test_a_sample_shows_every_part_and_most_pairs() -> None:
     """Samplers and caches alone make more pairs than there are cases: nearly each case shows one more of them."""
-    cases = law.widest_first(combinations, 110)  # as many as the laws decode daily
+    cases = law.widest_first(combinations, 80)  # as many as the laws decode daily
     sample, everywhere = (
         {pair for case in drawn for pair in pairs(law.parts_shown(case), 2)} for drawn in (cases, combinations())
     )
     assert {part for pair in sample for part in pair} == {part for pair in everywhere for part in pair}
     both = {pair for pair in everywhere if {group for group, _ in pair} == {"sampler", "cache"}}
     assert len(sample & both) > 0.95 * min(len(cases), len(both)), (len(sample & both), len(cases), len(both))
-    assert len(sample - both) > 0.5 * len(everywhere - both), (len(sample - both), len(everywhere - both))
+    assert len(sample - both) > 0.4 * len(everywhere - both), (len(sample - both), len(everywhere - both))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from dllm import Decoder, UserError, load, part
 from dllm.analysis.compatibility import REQUIRED_OPTIONS, compatibility_page
 from dllm.compose.parts import choices
@@ -31,6 +33,7 @@ def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("|")]
 
 
+@pytest.mark.program
 def test_the_page_in_the_docs_is_current() -> None:
     page = compatibility_page()
     assert FILE.read_text() == page, "run: python -m dllm.analysis.compatibility > docs/compatibility.md"

@@ -139,6 +139,7 @@ FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 OF_THEIR_OWN = ("dkv_greedy", "finished", "flash_verify", "linear_spec")  # caches of certain samplers or models
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("cache", [name for name in choices("cache") if name not in OF_THEIR_OWN])
 @pytest.mark.parametrize("name", ["mini-llada", "mini-dream"])
 def test_a_prompt_of_a_first_try_is_answered_under_every_cache(name: str, cache: str) -> None:

@@ -66,6 +66,7 @@ def test_every_tensor_is_on_the_device_of_what_it_meets(case: Case) -> None:
     on_a_gpu(case)
 
 
+@pytest.mark.daily(40)
 @by_case
 def test_a_turn_copies_nothing_to_the_gpu(case: Case) -> None:
     assert set(on_a_gpu(case).copies) <= set(COPYING)

@@ -166,6 +166,7 @@ def test_what_does_not_go_with_it_is_refused_with_what_does(options: dict[str, A
         fitted(**options)
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(
     "name", [name for name in choices("sampler") if name not in ("ancestral", "renoise", "oracle", "learn2pd")]
 )
