@@ -154,7 +154,7 @@ ENTRIES = [
             ("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),
             ("-m", "experiments.distill.thresholds"),
         ),
-        6, same_tables, Tolerance(3, 0.1), part=(("-m", "experiments.distill.thresholds"),),
+        1, same_tables, Tolerance(3, 0.1), part=(("-m", "experiments.distill.thresholds"),),
     ),
     Entry(
         "sweep", "docs/pictures/small", (SWEEP, REPORT), 9, same_files, Tolerance(3, 0.05),
