@@ -74,7 +74,7 @@ ENTRIES = [
     ),
     Entry(
         "samplers", "docs/samplers.md",
-        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 6, same_tables,
+        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 9, same_tables,
         Tolerance(2, 0.05),
         part=(
             ("-m", "experiments.compare.samplers", "mini-llada"),
