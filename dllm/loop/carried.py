@@ -20,7 +20,7 @@ from dllm.models.transformer import Transformer
 
 def nothing_yet(model: Transformer, canvas: Canvas) -> Tensor | None:
     """What the rows of ``canvas`` [B] hand to their first forward: nothing yet [B, C, D] (None: never anything)."""
-    if not model.carries:
+    if not model.config.carries:
         return None
     block = model.config.attention.block
     assert block is not None, "what is carried is kept by block"

@@ -220,7 +220,7 @@ class Forward:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = lookup_stored(logits, self.proposer.triton) if few else None
-            soft = expected(self.model, logits.values, canvas.temperature) if self.model.carries else None
+            soft = expected(self.model, logits.values, canvas.temperature) if self.model.config.carries else None
             return HeadOutput(found, logits.values, lambda found: found, logits if keep else None, lookup, soft)
         rows, lookup = hidden.take(at), None
         found = self.proposer.fused(rows, self.model, canvas, inside, blocks.shapes.nonzero(columns < length))
@@ -276,7 +276,7 @@ class Forward:
         if call.masks is not None:
             tokens = tokens.masked_fill(call.masks, self.ids.placeholder)
         if beside is None or queries is None:
-            given = conditioning(self.model, canvas, call, rows) if self.model.carries else None
+            given = conditioning(self.model, canvas, call, rows) if self.model.config.carries else None
             return Inputs(tokens, positions, memory, queries, given)
         return Inputs(beside.pack(tokens), positions[beside.candidates[:, 0]], memory, beside.pack(queries))
 

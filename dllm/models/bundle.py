@@ -129,14 +129,10 @@ def load(
     draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
     Raises UserError when something does not fit, where possible before weights are read.
     """
-    for name in unknown:
-        known = [entry for entry in signature(load).parameters if entry != "unknown"]
-        raise unknown_argument("load", name, unknown[name], known)
+    refuse_unknown(unknown)
     if isinstance(path, nn.Module):
         return _of_object(path, tokenizer, mask_id, attention_block)
-    tokenizer_of(tokenizer)  # refuses a device in its place
-    if tokenizer is not None:
-        raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
+    refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
     quantize = kind_of(config, quantize, kind, adapter)
@@ -163,9 +159,22 @@ def load(
         attach_drafts(transformer, drafts)
     if invariant:
         transformer.become_invariant()
-    lora_folder = None if lora is None else lora.folder
-    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels,
-                 None if drafts is None else drafts.folder)  # fmt: skip
+    lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
+    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder)
+
+
+def refuse_tokenizer(tokenizer: Any) -> None:
+    """Raise UserError for a tokenizer beside a folder, and for what is none: a device, say."""
+    tokenizer_of(tokenizer)
+    if tokenizer is not None:
+        raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
+
+
+def refuse_unknown(unknown: Mapping[str, Any]) -> None:
+    """Raise UserError for arguments that ``load`` does not have."""
+    for name, value in unknown.items():
+        known = [entry for entry in signature(load).parameters if entry != "unknown"]
+        raise unknown_argument("load", name, value, known)
 
 
 def kind_of(

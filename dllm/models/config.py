@@ -199,6 +199,11 @@ class ModelConfig:
         return tuple(listed) if isinstance(listed, list) else ()
 
     @property
+    def carries(self) -> bool:
+        """Whether a forward gives the next one of its rows something on the way (``Transformer.soft``)."""
+        return self.gemma is not None
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
         if self.family == MASKED_LM_FAMILY:

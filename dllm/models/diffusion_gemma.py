@@ -166,8 +166,6 @@ class SelfConditioning(nn.Module):
 class DiffusionGemma(Transformer):
     """The network as the loop calls it. ``forward`` takes one more argument, ``soft`` makes what it is given next."""
 
-    carries = True
-
     def __init__(self, config: ModelConfig) -> None:
         nn.Module.__init__(self)
         assert config.gemma is not None

@@ -202,7 +202,6 @@ class Transformer(nn.Module):
 
     triton = False
     streams = True  # several calls may run as one stream, layer by layer
-    carries = False  # a forward gives the next one of its rows something on the way (``soft``)
     places: Places | None = None
 
     def __init__(self, config: ModelConfig) -> None:
@@ -292,7 +291,7 @@ class Transformer(nn.Module):
         return logits.to(at_least_float32(logits.dtype))
 
     def soft(self, logits: Tensor) -> Tensor:
-        """The embeddings [..., D] that a network that ``carries`` expects under tempered ``logits`` [..., V]."""
+        """The embeddings [..., D] that a network that carries something expects under tempered ``logits`` [..., V]."""
         raise NotImplementedError("this network carries nothing")
 
     @property

@@ -122,7 +122,7 @@ class Runtime:
                 f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
                 "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
             )
-        if self.name in RECORDED and config.gemma is not None and (sampler.traits.syncs or eos.traits.syncs):
+        if self.name in RECORDED and config.carries and (sampler.traits.syncs or eos.traits.syncs):
             raise UserError(
                 f"runtime={self.name} records forwards by themselves where the end of a text is looked for on the host "
                 "(stop=...), and this model's are handed something by the one before. Drop stop, or use runtime=static."

@@ -19,12 +19,11 @@ class ToolDeltas:
         """What to send for new text. White space waits for what follows: at the end it belongs to nothing."""
         self.text += text
         if self.use.single is not None:
-            new = self._new(len(self.text))
+            begins, new = self.sent == 0, self._new(len(self.text))
+            if not new:
+                return []
             begun = call_object(ToolCall(self.use.single.name, new.lstrip()), self.ident, 0)
-            first = self.sent == len(new)
-            return [{"tool_calls": [{"index": 0, **(begun if first else {"function": {"arguments": new}})}]}] * bool(
-                new
-            )
+            return [{"tool_calls": [{"index": 0, **(begun if begins else {"function": {"arguments": new}})}]}]
         if self.use.forced:
             return []
         begin = self.text.find(BEGIN)

@@ -13,7 +13,6 @@ from harness import (
     Combination,
     Decoded,
     allowed,
-    build,
     choices,
     decode,
     drawn,
@@ -29,7 +28,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm import UserError
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
@@ -47,11 +45,10 @@ from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.common.rowwise import select_or_all
 from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
+from dllm.contract.setting import Sampling
 from dllm.contract.shapes import Shapes
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
@@ -326,68 +323,6 @@ def test_no_reuse_forward_copies_a_buffer(cache: str) -> None:
                 reused, grows = reused + (not grows), False
             watch.watching, watch.largest = True, 0
     assert reused
-
-
-@pytest.mark.parametrize(
-    ("combination", "way_out"),
-    [
-        (Combination("prophet", "fixed", "dual"), "cache=prefix"),
-        (Combination("freedave", "fixed", "dkv"), "cache=dual"),
-        (Combination("saber", "fixed", "dkv"), "cache=dual"),
-        (Combination("confidence", "fixed", "dkv_pd"), "cache=dual"),
-        (Combination("wino", "fixed", "elastic"), "cache=dual"),
-        (Combination("confidence", "fixed", "dkv_greedy"), "sampler=order"),
-        (Combination("order", "fixed", "dkv_greedy", model="tiny-dream"), "cache=dual"),
-        (Combination("confidence", "fixed", "dual", "eotp"), "eos.scope=block"),
-        (Combination("confidence", "fixed", "dual", model="sdar_b4"), "cache=finished"),
-        (Combination("freedave", "fixed", "finished", model="sdar_b4"), "cache=none"),
-        (Combination("confidence", "fixed", "dual", model="tiny-wedlm"), "known tokens before masks.*cache=finished"),
-        (Combination("confidence", "fixed", "elastic", model="tiny-nbdiff"), "the block that is .*cache=finished"),
-        (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra rows"),
-        (Combination("saber", "fixed", model="tiny-wedlm"), "sampler=saber scores committed tokens.*=confidence"),
-        (Combination("ete", "fixed", model="tiny-nbdiff"), "sampler=ete tries .* one block at a time.*=confidence"),
-        (Combination("confidence", "fixed", eos="eotp", model="tiny-nbdiff"), "what lies behind the open block"),
-        (Combination("confidence", "tccf", model="tiny-nbdiff"), "blocks=tccf .* context-causal model.*blocks=fixed"),
-        (Combination("confidence", "fixed", "finished"), "cache=dual"),
-    ],
-    ids=str,
-)
-def test_what_cannot_work_is_refused_with_the_way_out(combination: Combination, way_out: str) -> None:
-    with pytest.raises(UserError, match=way_out):
-        list(turns(combination, requests()[:1]))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Elastic(gamma=1.5), "cache.gamma=1.5"),
-        (lambda: Elastic(gamma=-0.1), "first_layer=0 forces"),
-        (lambda: Elastic(similarity="head"), "Did you mean 'heads'"),
-        (lambda: Elastic(trigger="now"), "same_step, next_step"),
-        (lambda: Elastic(window_length=0), "window_length=0"),
-        (lambda: Elastic(first_layer=-1), "first_layer=-1"),
-        (lambda: Window(refresh_interval=0), "refresh_interval=0 must be at least 1"),
-        (lambda: Window(queries="mask"), "Did you mean 'masks'"),
-        (lambda: DKV(0), "refresh_interval=0 must be at least 1"),
-        (lambda: DKVGreedy(0), "refresh_interval=0 must be at least 1"),
-        (lambda: DKVGreedy(window=-1), "window=-1"),
-        (lambda: Recap(local_steps=-1), "local_steps=-1"),
-        (lambda: Recap(start_fraction=2), "start_fraction"),
-        (lambda: Recap(targets="blocks"), "block, all_masked"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
-
-
-def test_a_window_that_would_strand_its_queries_is_refused() -> None:
-    setting = Setting(model("tiny-llada").config, Whole(), 128)
-    sampler, eos = build("sampler", "confidence"), FullLength()
-    validate(setting, sampler, Window(16, 48, 32), eos)
-    with pytest.raises(UserError, match="Use at least 48"):
-        validate(setting, sampler, Window(16, 47, 32), eos)
-    validate(replace(setting, gen_length=32), sampler, Window(16, 32, 100), eos)  # the answer ends before
 
 
 def test_the_sessions_do_not_outlive_their_rows() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
+from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
 from dllm.serve.request_parts import Defaults
@@ -43,6 +44,13 @@ class Live:
                 return True
             time.sleep(0.01)
         return False
+
+
+def live_noise(model: Model, steps: int, length: int) -> AbstractContextManager[Live]:
+    """Of a small model of noise, with the published parts: so many steps a canvas, answers of that length."""
+    config = composed(["experiment=diffusion_gemma", "blocks.block_length=8", f"sampler.steps={steps}"])
+    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
+    return live(model, defaults=Defaults(model, "dg_dev", **parts, gen_length=length), timeout=600.0)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,11 @@ from typing import Any
 import pytest
 from harness import full
 
-from dllm import load
 from dllm.models.bundle import Model
 from tests.serve.conftest import CHAT, Place, error_of, events, writing
 from tests.serve.live import live
-from tests.serve.stand_in import OneByOne
 from tests.serve.test_responses import RESPONSES
-from tests.serve.test_tools import LOOKS, SAY, SORT, TEMPLATE, TOOLS, caller, calling  # noqa: F401  fixtures
+from tests.serve.test_tools import LOOKS, SAY, SORT, TOOLS, WrittenAnswers, caller, calling  # noqa: F401  fixtures
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
 
@@ -123,25 +120,11 @@ def test_malformed_calls_are_refused_as_this_request_calls_them(
 
 
 def test_a_model_that_decides_says_text_and_calls(mini_model: Model, tmp_path: Path) -> None:
-    """With an answer that is written for it: the small models know no tools."""
-    folder = tmp_path / "tools"
-    shutil.copytree(mini_model.path, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("<user>", "").replace("<assistant>", ""))
-    model = load(folder)
-    scheduler = OneByOne(model)
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 96)
     calls = '<tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call>\n<tool_call>{"name": "sort"}</tool_call>'
-
-    def script(job: Any, deliver: Any) -> None:
-        assert model.tokenizer is not None
-        tokens = model.tokenizer.encode(written)
-        OneByOne.decode(scheduler, job, lambda event: deliver(
-            replace(event, result=replace(event.result, text=written, tokens=tokens, canvas=tokens)))
-            if hasattr(event, "result") else None)  # fmt: skip
-
-    scheduler.script = script
-    place = Place(model, scheduler, defaults=replace(writing(model), gen_length=96))
+    place = written.place
     for beside in ("So: ", ""):
-        written = beside + calls
+        written.text = beside + calls
         output = respond(place, tools=FLAT, tool_choice="auto").json()["output"]
         assert [item["type"] for item in output] == ["message"] * bool(beside) + ["function_call"] * 2
         assert [item["name"] for item in output[-2:]] == ["say", "sort"] and output[-2]["arguments"] == '{"w": "bc"}'

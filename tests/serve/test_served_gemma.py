@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
-from dllm.serve.request_parts import Defaults
-from tests.serve.live import Live, live
+from tests.serve.live import Live, live_noise
 from tests.support.harness import full
 from tests.support.tiny import BEGIN_TURN, GEMMA_ENDS, make_gemma
 from tests.view.browser import chromium
@@ -33,9 +31,7 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def server(gemma: Model) -> Iterator[Live]:
-    config = composed(["experiment=diffusion_gemma", "blocks.block_length=8", "sampler.steps=4"])
-    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
-    with live(gemma, defaults=Defaults(gemma, "dg_dev", **parts, gen_length=24), timeout=600.0) as started:
+    with live_noise(gemma, 4, 24) as started:
         yield started
 
 

@@ -12,10 +12,8 @@ import httpx
 import pytest
 
 from dllm import load
-from dllm.compose.parts import composed, plain_config
 from dllm.models.bundle import Model
-from dllm.serve.request_parts import Defaults
-from tests.serve.live import Live, live
+from tests.serve.live import Live, live_noise
 from tests.serve.load import reply_of
 from tests.support.harness import full
 from tests.support.tiny import MODELS, make_tiny
@@ -36,9 +34,7 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def server(noisy: Model) -> Iterator[Live]:
-    config = composed(["experiment=diffusion_gemma", "blocks.block_length=8", "sampler.steps=6"])
-    parts = {group: plain_config(config[group]) for group in ("sampler", "blocks", "cache", "eos")}
-    with live(noisy, defaults=Defaults(noisy, "dg_dev", **parts, gen_length=16), timeout=600.0) as started:
+    with live_noise(noisy, 6, 16) as started:
         yield started
 
 

@@ -194,24 +194,29 @@ def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str 
         assert made == [(call.name, call.arguments) for call in calls] and told == USE.read(text)[0]
 
 
-def test_auto_reads_the_call_that_the_model_wrote(mini_model: Model, tmp_path: Path) -> None:
-    """Through the whole server, with an answer that is written for it: the small models know no tools."""
-    folder = tmp_path / "tools"
-    shutil.copytree(mini_model.path, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("<user>", "").replace("<assistant>", ""))
-    model = load(folder)
-    scheduler = OneByOne(model)
-    written = 'So: <tool_call>\n{"name": "say", "arguments": {"w": "bc"}}\n</tool_call>'
+class WrittenAnswers:
+    """A place whose model answers what ``text`` says: the small models know no tools."""
 
-    def script(job: Any, deliver: Any) -> None:
-        assert model.tokenizer is not None
-        tokens = model.tokenizer.encode(written)
-        OneByOne.decode(scheduler, job, lambda event: deliver(
-            replace(event, result=replace(event.result, text=written, tokens=tokens, canvas=tokens)))
+    def __init__(self, mini_model: Model, folder: Path, length: int) -> None:
+        shutil.copytree(mini_model.path, folder)
+        (folder / "chat_template.jinja").write_text(TEMPLATE.replace("<user>", "").replace("<assistant>", ""))
+        self.model, self.text = load(folder), ""
+        self.scheduler = OneByOne(self.model)
+        self.scheduler.script = self._script
+        self.place = Place(self.model, self.scheduler, defaults=replace(writing(self.model), gen_length=length))
+
+    def _script(self, job: Any, deliver: Any) -> None:
+        assert self.model.tokenizer is not None
+        tokens = self.model.tokenizer.encode(self.text)
+        OneByOne.decode(self.scheduler, job, lambda event: deliver(
+            replace(event, result=replace(event.result, text=self.text, tokens=tokens, canvas=tokens)))
             if hasattr(event, "result") else None)  # fmt: skip
 
-    scheduler.script = script
-    place = Place(model, scheduler, defaults=replace(writing(model), gen_length=48))
+
+def test_auto_reads_the_call_that_the_model_wrote(mini_model: Model, tmp_path: Path) -> None:
+    """Through the whole server."""
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 48)
+    place, written.text = written.place, 'So: <tool_call>\n{"name": "say", "arguments": {"w": "bc"}}\n</tool_call>'
     (choice,) = place.ask(tools=TOOLS, tool_choice="auto").json()["choices"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "So:"
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "say", "arguments": '{"w": "bc"}'}
