@@ -38,6 +38,11 @@ def test_every_recorded_decode_is_reproduced(file: Path) -> None:
     assert outcome == [None] * sum(len(data.get(name, [])) for name in ("cases", "sampler_cases", "batches"))
 
 
+@pytest.mark.program  # minutes: make test decodes every third case
+def test_the_command_replays_every_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(list(map(str, GOLDENS))) == 0, capsys.readouterr().err
+
+
 def case(**changes: Any) -> dict[str, Any]:
     (first, *_) = json.loads((GOLDENS[0].parent / "learn2pd.json").read_text())["cases"]
     return {**first, **changes, "params": {**first["params"], "cache": "none", **changes.get("params", {})}}

@@ -38,7 +38,7 @@ class Blocks:
     fixed_length: int | None = None  # of every block but the last; None if lengths differ
 
     def __init_subclass__(cls) -> None:
-        declared(cls, "BlocksTraits", "revise", "advance")
+        declared(cls, "BlocksTraits", "revise", "advance", "_open_end")
 
     def __init__(self, min_forwards: int = 1) -> None:
         in_range("blocks.min_forwards", min_forwards, 1)

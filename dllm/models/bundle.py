@@ -129,10 +129,10 @@ def load(
     draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
     Raises UserError when something does not fit, where possible before weights are read.
     """
-    refuse_unknown(unknown)
+    _refuse_unknown(unknown)
     if isinstance(path, nn.Module):
         return _of_object(path, tokenizer, mask_id, attention_block)
-    refuse_tokenizer(tokenizer)
+    _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
     quantize = kind_of(config, quantize, kind, adapter)
@@ -163,14 +163,14 @@ def load(
     return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder)
 
 
-def refuse_tokenizer(tokenizer: Any) -> None:
+def _refuse_tokenizer(tokenizer: Any) -> None:
     """Raise UserError for a tokenizer beside a folder, and for what is none: a device, say."""
     tokenizer_of(tokenizer)
     if tokenizer is not None:
         raise UserError("tokenizer goes with a model object; a folder has its own files. Leave it out.")
 
 
-def refuse_unknown(unknown: Mapping[str, Any]) -> None:
+def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
     """Raise UserError for arguments that ``load`` does not have."""
     for name, value in unknown.items():
         known = [entry for entry in signature(load).parameters if entry != "unknown"]

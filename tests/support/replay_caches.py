@@ -207,6 +207,8 @@ def dsb(params: Case) -> CaseParts:
 class Slid(Sliding):
     """For one row."""
 
+    traits = Sliding.traits.but(one_at_a_time=False)  # of another window, more may be committed
+
     def __init__(self, block_length: int, max_block_length: int | None, suffix: int) -> None:
         super().__init__(block_length, max_block_length)
         self.suffix, self.window = suffix, (0, 0)
