@@ -86,6 +86,7 @@ def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
     ("base", "method", "kind"),
     [(Sampler, "step", "SamplerTraits"), (Blocks, "containing", "BlocksTraits"), (Cache, "start", "CacheTraits"),
      (EndOfText, "cut", "EosTraits"), (Fixed, "advance", "BlocksTraits"), (Fixed, "revise", "BlocksTraits"),
+     (Fixed, "_open_end", "BlocksTraits"),
      (FullLength, "cut", "EosTraits")],
 )  # fmt: skip
 def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
