@@ -35,7 +35,7 @@ Case = Mapping[str, Any]
 class Recorded:
     """A network whose hidden rows say where they stand; its head reads the logits of the turn there."""
 
-    head_weight, triton, streams, carries = None, False, True, False
+    head_weight, triton, streams = None, False, True
 
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
@@ -46,6 +46,7 @@ class Recorded:
             attention=FULL,
             logit_scale=1.0,
             process="absorbing",
+            carries=False,
         )
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
