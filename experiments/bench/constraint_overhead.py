@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,9 +40,9 @@ from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.loop.proposals import LogitReproposer
+from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.tokenizer import Tokenizer
-from dllm.models.visibility import FULL
 from dllm.samplers.static import Static
 from experiments.bench.languages import END, LANGUAGES, TRAINED, trained
 from experiments.support.scripts import refusing
@@ -54,14 +53,15 @@ WIDTH, ROWS, BLOCK, PER_TURN = 64, 32, 32, 4
 class StandIn:
     """A network that has ``answers`` [B, L] in mind. Its head is a random matrix [V, 64]."""
 
-    triton = streams = carries = False
+    triton = streams = False
 
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)
         self.head_weight, self.answers = torch.randn(vocab, WIDTH), answers
-        self.config = SimpleNamespace(
-            prediction_shift=0, seed_shift=None, vocab=vocab, attention=FULL, logit_scale=1.0, process="absorbing"
-        )
+        self.config = ModelConfig(
+            family="stand-in", width=WIDTH, layers=0, heads=1, kv_heads=1, head_dim=WIDTH, mlp_width=WIDTH, vocab=vocab,
+            max_length=answers.shape[1], eps=1e-5, theta=1e4, mask_id=None, eos_id=None, pad_id=None,
+        )  # fmt: skip
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         return self.head_weight[self.answers], columns

@@ -4,7 +4,6 @@ and recorded logits in the model's place."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,8 +22,8 @@ from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
+from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
-from dllm.models.visibility import FULL
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
@@ -39,15 +38,11 @@ class Recorded:
 
     def __init__(self, logits: list[list[list[float]]]) -> None:
         self.table, self.turn = torch.tensor(logits, dtype=torch.float64), -1
-        self.config = SimpleNamespace(
-            prediction_shift=0,
-            seed_shift=None,
-            vocab=self.table.shape[2],
-            attention=FULL,
-            logit_scale=1.0,
-            process="absorbing",
-            carries=False,
-        )
+        columns, vocab = self.table.shape[1:]
+        self.config = ModelConfig(
+            family="stand-in", width=columns, layers=0, heads=1, kv_heads=1, head_dim=columns, mlp_width=columns,
+            vocab=vocab, max_length=columns, eps=1e-5, theta=1e4, mask_id=None, eos_id=None, pad_id=None,
+        )  # fmt: skip
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)
