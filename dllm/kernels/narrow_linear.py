@@ -4,15 +4,21 @@ A CPU has PyTorch's own operators for few rows, in bfloat16. They widen the weig
 time grows with the rows. From ``WIDENED_FROM`` rows on a tile of weights is widened once, into a buffer that stays in
 the processor's cache, and oneDNN multiplies all rows with it. Both give the product of the widened weights with sums in
 float32, rounded to bfloat16, up to the order of the sums; in eight bits the scale follows after that rounding, which is
-one more. Milliseconds of CPU of a weight of 24,576 x 4,096, one EPYC core:
+one more, and in four bits the widened weights are rounded to bfloat16. Milliseconds of CPU of a weight of 24,576 x
+4,096, one core of a busy EPYC:
 
 | rows | bfloat16 | 8 bits, operator | 8 bits, widened | 4 bits, operator | 4 bits, widened |
 |---|---|---|---|---|---|
-| 8 | 13.9 | 13.8 | 19.4 | 9.6 | - |
-| 16 | 15.7 | 26.2 | 22.9 | 19.5 | - |
-| 32 | 23.8 | 54.5 | 28.5 | 37.1 | 73 |
-| 124 | 60 | 235 | 68 | 150 | 109 |
-| 256 | 114 | 469 | 122 | 301 | 180 |
+| 1 | 13 | 8 | 23 | 6 | 64 |
+| 8 | 14 | 25 | 28 | 19 | 75 |
+| 16 | 19 | 49 | 36 | 39 | 77 |
+| 32 | 34 | 98 | 50 | 76 | 88 |
+| 44 | 44 | 134 | 61 | 105 | 112 |
+| 124 | 113 | 378 | 135 | 297 | 187 |
+| 256 | 228 | 792 | 257 | 613 | 338 |
+
+Of the widening in four bits, 44 ms, torch.compile's C++ takes 33; its own product for such weights takes twice the
+operator's time (153 ms at 32 rows).
 """
 
 from __future__ import annotations
@@ -32,8 +38,8 @@ from dllm.kernels.narrow_product import (
     rounded_steps,
 )
 
-WIDENED_FROM = {8: 13, 4: 96}  # rows, by the weights' bits; see the table above
-OUTPUTS = {8: 512, 4: 512}  # widened at a time: 4 MB of bfloat16 for rows of 4,096 numbers
+WIDENED_FROM = {8: 13, 4: 44}  # rows, by the weights' bits; see the table above
+WIDENED = 1 << 21  # weights at a time: 4 MB of bfloat16; more or fewer took up to 30 % longer
 PACK = 64  # outputs whose four-bit weights a CPU's operator keeps together
 
 
@@ -77,33 +83,51 @@ def cpu_product(rows: Tensor, narrow: Tensor, scale: Tensor, bits: int) -> Tenso
     return torch.ops.aten._weight_int4pack_mm_for_cpu(rows, narrow, GROUP, scale)
 
 
+def outputs_at_once(width: int) -> int:
+    """How many outputs of so many columns are widened together; whole blocks of 64."""
+    return max(1, WIDENED // width // PACK) * PACK
+
+
 def widened_eight(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
     """[R, N]: steps of -127 to 127 are numbers of bfloat16; ``scale`` [N] follows the product."""
     out = rows.new_empty(len(rows), len(narrow))
-    buffer = rows.new_empty(OUTPUTS[8], rows.shape[1])
-    for begin in range(0, len(narrow), OUTPUTS[8]):
-        steps = narrow[begin : begin + OUTPUTS[8]]
+    many = outputs_at_once(rows.shape[1])
+    buffer = rows.new_empty(many, rows.shape[1])
+    for begin in range(0, len(narrow), many):
+        steps = narrow[begin : begin + many]
         out[:, begin : begin + len(steps)] = rows @ buffer[: len(steps)].copy_(steps).t()
     return out.mul_(scale)
 
 
 def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
     """[R, N] from the operator's own layout of an AVX-512 CPU: of 64 outputs, for each column 32 bytes, in which byte j
-    holds output j (low) and 32 + j (high), each plus 8. scale [G, N, 2]."""
-    blocks, width = narrow.view(-1, rows.shape[1] // GROUP, GROUP, PACK // 2), rows.shape[1]
-    sizes = scale.view(len(scale), len(blocks), 2, 1, PACK // 2, 2).permute(5, 1, 2, 0, 3, 4).contiguous()
-    out, many = rows.new_empty(len(rows), len(narrow)), OUTPUTS[4] // PACK
-    steps = narrow.new_empty(many, *blocks.shape[1:], dtype=torch.int8)
-    buffer = rows.new_empty(width, many, 2, PACK // 2)
-    for begin in range(0, len(blocks), many):
-        tile = blocks[begin : begin + many]
-        signed, wide = steps[: len(tile)], buffer.view(-1)[: width * len(tile) * PACK].view(width, len(tile), 2, -1)
-        target = wide.view(*blocks.shape[1:3], len(tile), 2, -1).permute(2, 0, 1, 3, 4)
-        for half, nibbles in enumerate((torch.bitwise_and, torch.bitwise_right_shift)):
-            nibbles(tile, 4 if half else 15, out=signed.view(torch.uint8))
-            size, zero = sizes[:, begin : begin + many, half]
-            torch.mul(signed.sub_(8), size, out=target[:, :, :, half]).add_(zero)
-        out[:, begin * PACK : (begin + len(tile)) * PACK] = rows @ wide.view(width, -1)
+    holds output j (low) and 32 + j (high), each plus 8. scale [G, N, 2].
+
+    Bytes of several outputs are laid side by side first, so that each operation after it runs over long rows: the
+    weights are q s + (z - 8 s) in float32, rounded once.
+    """
+    width, half = rows.shape[1], PACK // 2
+    many = outputs_at_once(width) // PACK
+    pieces = narrow.view(torch.complex128).view(-1, width, 2)  # 16 bytes a number: the widest that copies have
+    sizes = scale.view(torch.int32).view(len(scale), -1, 2, half)  # s in the low 16 bits, z in the high
+    out = rows.new_empty(len(rows), len(narrow))
+    parts = out.view(len(rows), -1, 2, half)
+    turned = narrow.new_empty(width * many * half)  # buffers: pages that are new cost a third of the time
+    steps, weights = torch.empty_like(turned), rows.new_empty(len(turned))
+    wide = torch.empty_like(turned, dtype=torch.float32)
+    for begin in range(0, len(pieces), many):
+        tile, size = pieces[begin : begin + many], sizes[:, begin : begin + many]
+        used = width * len(tile) * half
+        turned[:used].view(torch.complex128).view(width, len(tile), 2).copy_(tile.transpose(0, 1))
+        for low_or_high, nibbles in enumerate((torch.bitwise_and, torch.bitwise_right_shift)):
+            nibbles(turned[:used], 4 if low_or_high else 15, out=steps[:used])
+            both = size[:, :, low_or_high].reshape(len(scale), 1, -1)
+            step = (both << 16).view(torch.float32)
+            zero = (both & -(1 << 16)).view(torch.float32).sub_(step, alpha=8)
+            grouped = wide[:used].copy_(steps[:used]).view(len(scale), GROUP, -1)
+            torch.addcmul(zero, grouped, step, out=grouped)
+            product = rows @ weights[:used].copy_(wide[:used]).view(width, -1)
+            parts[:, begin : begin + many, low_or_high] = product.view(len(rows), -1, half)
     return out
 
 
