@@ -31,12 +31,10 @@ def reference(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     return out
 
 
-@jit("T")
-def _grouped(rows, weight, ends, out, T, E, N, D, UPCAST: tl.constexpr, WIDE: tl.constexpr, GROUPS: tl.constexpr,
-             BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """One program per tile of a group's rows and BLOCK_N outputs. GROUPS: E as a power of two. UPCAST: widen before the
-    product, because the interpreter multiplies the bits of bfloat16 numbers."""
-    KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
+@jit()
+def own_tile(ends, T, E, GROUPS: tl.constexpr, BLOCK_R: tl.constexpr):
+    """The group of this program, its first row, and the one behind the group's last; a group of E or more: there is
+    none. GROUPS: E as a power of two."""
     lane = tl.arange(0, GROUPS)
     end = tl.load(ends + lane, mask=lane < E, other=T)
     begin = tl.load(ends + lane - 1, mask=(lane > 0) & (lane < E), other=0)
@@ -44,10 +42,20 @@ def _grouped(rows, weight, ends, out, T, E, N, D, UPCAST: tl.constexpr, WIDE: tl
     tiles = tl.cdiv(end - begin, BLOCK_R)
     behind = tl.cumsum(tiles, axis=0)
     group = tl.sum((behind <= tl.program_id(0)).to(tl.int32), axis=0)
+    own = lane == group
+    first = tl.sum(tl.where(own, begin + (tl.program_id(0) - behind + tiles) * BLOCK_R, 0), axis=0)
+    last = tl.sum(tl.where(own, end, 0), axis=0)
+    return group, first, last
+
+
+@jit("T")
+def _grouped(rows, weight, ends, out, T, E, N, D, UPCAST: tl.constexpr, WIDE: tl.constexpr, GROUPS: tl.constexpr,
+             BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """One program per tile of a group's rows and BLOCK_N outputs. UPCAST: widen before the product, because the
+    interpreter multiplies the bits of bfloat16 numbers."""
+    KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
+    group, first, last = own_tile(ends, T, E, GROUPS, BLOCK_R)
     if group < E:
-        own = lane == group
-        first = tl.sum(tl.where(own, begin + (tl.program_id(0) - behind + tiles) * BLOCK_R, 0), axis=0)
-        last = tl.sum(tl.where(own, end, 0), axis=0)
         row = first + tl.arange(0, BLOCK_R)
         output = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
         depth = tl.arange(0, BLOCK_D)
@@ -74,13 +82,18 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor, triton: bool = F
     out = rows.new_empty(len(rows), outputs)
     if len(rows):
         config = _CONFIGS[min(64, max(16, power_of_two(len(rows) // groups)))]
-        tiles = -(-len(rows) // config.blocks["BLOCK_R"]) + min(groups, len(rows))
+        tiles = most_tiles(len(rows), groups, config)
         upcast, wide = interpreted() and weight.dtype == torch.bfloat16, weight.dtype == torch.float64
         _grouped[(tiles, -(-outputs // config.blocks["BLOCK_N"]))](
             rows, weight, ends, out, len(rows), groups, outputs, width, UPCAST=upcast, WIDE=wide,
             GROUPS=power_of_two(groups), **config.arguments,
         )  # fmt: skip
     return out
+
+
+def most_tiles(count: int, groups: int, config: LaunchConfig) -> int:
+    """How many tiles ``count`` rows may need at most, however they are spread over the groups."""
+    return -(-count // config.blocks["BLOCK_R"]) + min(groups, count)
 
 
 BUILDS = tuple(

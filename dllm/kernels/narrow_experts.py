@@ -1,7 +1,8 @@
-"""Routed experts with weights in eight or four bits, on a CPU: each expert's rows through ``narrow_linear``'s products.
+"""Routed experts with weights in eight or four bits.
 
 A token of a mixture reads few of its experts (8 of 256 in LLaDA2-mini), so most products have a row or two and take the
-time of reading their weights: a half or a quarter of bfloat16's bytes.
+time of reading their weights: a half or a quarter of bfloat16's bytes. On a CPU each expert's rows go through
+``narrow_linear``'s products one expert after the other, on a GPU all through ``grouped_narrow_product``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from dllm.kernels.grouped_narrow_product import grouped_narrow_product
 from dllm.kernels.narrow_linear import cpu_product, narrow_here, packs_by_64, placed, stored
+from dllm.kernels.narrow_product import narrowed
 from dllm.kernels.silu_times import GATES
 
 
 class NarrowExperts(nn.Module):
-    """``StackedExperts`` in ``bits`` (8 or 4) bits: gate_up [E, 2 I, D] and down [E, D, I], each as ``placed``."""
+    """``StackedExperts`` in ``bits`` (8 or 4) bits: gate_up [E, 2 I, D] and down [E, D, I], each as ``placed``. triton:
+    our kernel multiplies, else a CPU's operators do."""
 
     gate_up: Tensor
     gate_up_scale: Tensor
@@ -25,32 +29,42 @@ class NarrowExperts(nn.Module):
 
     def __init__(
         self, gate_up: Tensor, gate_up_scale: Tensor, down: Tensor, down_scale: Tensor, bits: int,
-        activation: str = "silu",
+        activation: str = "silu", triton: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.bits, self.times = bits, GATES[activation]
+        self.bits, self.times, self.triton = bits, GATES[activation], triton
         named = {"gate_up": gate_up, "gate_up_scale": gate_up_scale, "down": down, "down_scale": down_scale}
         for name, tensor in named.items():
             self.register_buffer(name, tensor)
 
     @staticmethod
     def of(
-        gate_up: Tensor, down: Tensor, bits: int, as_stored: bool = False, activation: str = "silu"
+        gate_up: Tensor, down: Tensor, bits: int, triton: bool, as_stored: bool = False, activation: str = "silu"
     ) -> NarrowExperts:  # fmt: skip
-        """Narrowed expert by expert, as a CPU's operators read them. as_stored: in the form of files."""
-        narrow = stored if as_stored else narrow_here
+        """Narrowed expert by expert. as_stored: in the form of files."""
+        narrow = narrowed if triton else stored if as_stored else narrow_here
         stacks = *each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits)
-        return NarrowExperts(*stacks, bits, activation)
+        return NarrowExperts(*stacks, bits, activation, triton)
 
-    def place(self) -> None:
-        """Turn experts as stored into what this CPU's operators read."""
-        if self.bits == 4 and not packs_by_64():
-            for name in ("gate_up", "down"):
-                both = zip(getattr(self, name), getattr(self, f"{name}_scale"), strict=True)
-                self.register_buffer(name, torch.stack([placed(narrow, scale, False)[0] for narrow, scale in both]))
+    def place(self, triton: bool) -> None:
+        """Turn experts as stored into what our kernel (triton) or this CPU's operators read; without a copy where the
+        layout is the same."""
+        self.triton = triton
+        for name in ("gate_up", "down"):
+            narrow, scale = getattr(self, name), getattr(self, f"{name}_scale")
+            if self.bits == 8:
+                scale = scale[:, :, None] if triton else scale
+            elif triton or not packs_by_64():
+                pairs = [placed(*pair, triton) for pair in zip(narrow, scale, strict=True)]
+                narrow, scale = map(torch.stack, zip(*pairs, strict=True))
+            self.register_buffer(name, narrow)
+            self.register_buffer(f"{name}_scale", scale)
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
+        if self.triton:
+            gate, up = grouped_narrow_product(rows, self.gate_up, self.gate_up_scale, ends, True).chunk(2, -1)
+            return grouped_narrow_product(self.times(gate, up, True), self.down, self.down_scale, ends, True)
         out, begin = torch.empty_like(rows), 0
         for expert, end in enumerate(ends.tolist()):
             if end > begin:

@@ -63,13 +63,15 @@ class SteppedLinear(nn.Module):
         return NarrowLinear(*self.form(triton, as_stored), self.bias, STEP_BITS, triton)
 
 
-def stepped_experts(pairs: Sequence[tuple[nn.Module, nn.Module]], as_stored: bool) -> NarrowExperts:
+def stepped_experts(
+    pairs: Sequence[tuple[nn.Module, nn.Module]], triton: bool, as_stored: bool
+) -> NarrowExperts:  # fmt: skip
     """Routed experts of their gate over up, and down, each."""
     (gate_up, gate_up_scale), (down, down_scale) = (
-        map(torch.stack, zip(*(SteppedLinear.of(one).form(False, as_stored) for one in linears), strict=True))
+        map(torch.stack, zip(*(SteppedLinear.of(one).form(triton, as_stored) for one in linears), strict=True))
         for linears in zip(*pairs, strict=True)
     )
-    return NarrowExperts(gate_up, gate_up_scale, down, down_scale, STEP_BITS)
+    return NarrowExperts(gate_up, gate_up_scale, down, down_scale, STEP_BITS, triton=triton)
 
 
 def has_steps(part: nn.Module) -> bool:

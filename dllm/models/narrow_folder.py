@@ -136,7 +136,7 @@ def _place(part: nn.Module, triton: bool) -> None:
             module.narrow, module.scale = placed(module.narrow, module.scale, triton)
             module.triton = triton
         elif isinstance(module, NarrowExperts):
-            module.place()
+            module.place(triton)
 
 
 def index_text(places: Mapping[str, str], sha256: Mapping[str, str], total: int) -> str:

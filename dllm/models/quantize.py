@@ -2,7 +2,7 @@
 
 At batch 1 a cached forward takes the time of reading the weights; these are a half or a quarter of bfloat16's bytes.
 
-int8, int4: the weights alone. The product widens them tile by tile: on a GPU in our kernel, on a CPU in PyTorch's
+int8, int4: the weights alone. The product widens them tile by tile: on a GPU in our kernels, on a CPU in PyTorch's
 operators. The host of an eager GPU takes longer to launch the products than the GPU to read the weights, so there
 fewer bytes save nothing; runtime=cudagraph launches them all at once.
 
@@ -27,7 +27,7 @@ from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import GROUP, PAIRED
+from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.stepped import SteppedLinear, has_steps, stepped_experts
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts
@@ -35,7 +35,7 @@ from dllm.models.transformer import Layer, Transformer
 
 BITS = {"int8": 8, "int4": 4}
 QUANTIZATIONS = (*BITS, "float8")
-MULTIPLES = {"int8": 1, "int4": PAIRED, "float8": 16}  # of the sizes of products
+MULTIPLES = {"int8": 1, "int4": GROUP, "float8": 16}  # of the sizes of products
 FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper
 
 
@@ -49,16 +49,14 @@ def check_quantize(
     name, plain = f"model.quantize={kind}", "or set model.quantize to null"
     if kind not in QUANTIZATIONS:
         raise UserError(f"model.quantize={kind!r} must be null, int8, int4 or float8.{nearest(kind, QUANTIZATIONS)}")
-    if config.moe is not None and (kind == "float8" or device.type != "cpu"):
-        where = "leaves out routed experts, which are most of this model" if kind == "float8" else (
-            "has no kernel for routed experts on a GPU, only on a CPU")  # fmt: skip
-        raise UserError(f"{name} {where}. Set model.quantize to null.")
+    if config.moe is not None and kind == "float8":
+        raise UserError(
+            f"{name} leaves out routed experts, which are most of this model. Use model.quantize=int8, {plain}."
+        )
     if dtype != torch.bfloat16:
         raise UserError(f"{name} multiplies rows of bfloat16. Set model.dtype=bfloat16, {plain}.")
     experts = () if config.moe is None else (config.moe.width, config.moe.shared_width or config.moe.width)
     sizes, multiple = (config.width, config.heads * config.head_dim, config.mlp_width, *experts), MULTIPLES[kind]
-    if kind == "int4" and device.type == "cpu":  # a CPU's operators ask for whole groups alone
-        multiple = GROUP
     if any(size % multiple for size in sizes) or (kind != "int8" and config.kv_width % 16):
         raise UserError(
             f"{name} takes products whose sizes are multiples of {multiple}, and this model's are "
@@ -133,7 +131,7 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
         return
     for mixture in [one for one in part.modules() if isinstance(one, MoE) and has_steps(one.experts)]:
         pairs = [(expert.gate_up, expert.down) for expert in cast("list[MLP]", list(mixture.experts.children()))]
-        mixture.experts = stepped_experts(cast("list[tuple[nn.Module, nn.Module]]", pairs), as_stored)
+        mixture.experts = stepped_experts(cast("list[tuple[nn.Module, nn.Module]]", pairs), triton, as_stored)
     for module in list(part.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
@@ -142,4 +140,4 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
                 setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
                 stacks = child.gate_up, child.down
-                setattr(module, name, NarrowExperts.of(*stacks, BITS[kind], as_stored, child.activation))
+                setattr(module, name, NarrowExperts.of(*stacks, BITS[kind], triton, as_stored, child.activation))

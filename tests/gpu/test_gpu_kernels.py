@@ -21,6 +21,7 @@ from dllm.kernels import (
     attention_received,
     attention_similarity,
     credit,
+    grouped_narrow_product,
     grouped_product,
     gumbel_argmax,
     head_statistics,
@@ -156,7 +157,7 @@ def multiplies_groups(build: Build) -> None:
 
 
 def multiplies_narrow_weights(build: Build) -> None:
-    """Weights in eight or four bits, widened tile by tile. Four bits have a scale for every 128 columns."""
+    """Weights in eight or four bits, widened tile by tile."""
     rows, width, outputs = build.config.blocks["BLOCK_R"], 4096 if GPU else 256, 12_288 if GPU else 64
     weight = noise(outputs, width, dtype=torch.bfloat16) / width**0.5
     narrow = narrow_product.narrowed(weight, 4 if build.constants["FOUR"] else 8)
@@ -164,6 +165,21 @@ def multiplies_narrow_weights(build: Build) -> None:
         x = noise(count, width, dtype=torch.bfloat16)
         close(narrow_product.narrow_product(x, *narrow, True), narrow_product.reference(x, *narrow),
               BITS[torch.bfloat16])  # fmt: skip
+
+
+def multiplies_narrow_groups(build: Build) -> None:
+    """Groups of random sizes, some of them empty. 704 columns, as DiffusionGemma's experts have, end inside a tile."""
+    most, bits = build.constants["GROUPS"], 4 if build.constants["FOUR"] else 8
+    groups, outputs, width = (most, 2816, 704) if GPU else (most // 2 + 1, 8, 96)
+    rows = groups * (build.config.blocks["BLOCK_R"] // 2 + 1)
+    pairs = (narrow_product.narrowed(noise(outputs, width, dtype=torch.bfloat16) / width**0.5, bits)
+             for _ in range(groups))  # fmt: skip
+    weight, scale = map(torch.stack, zip(*pairs, strict=True))
+    x = noise(rows, width, dtype=torch.bfloat16)
+    ends = torch.randint(0, rows + 1, (groups,), generator=DICE).sort().values
+    ends[-1] = rows
+    found = grouped_narrow_product.grouped_narrow_product(x, weight, scale, ends.to(DEVICE), True)
+    close(found, grouped_narrow_product.reference(x, weight, scale, ends), BITS[torch.bfloat16])
 
 
 def compares_attention(build: Build) -> None:
@@ -197,8 +213,8 @@ def draws(build: Build) -> None:
 CHECKS: dict[str, Callable[[Build], None]] = {
     "_add_norm": adds_and_norms, "_silu_times": gates, "_rope_scatter": rotates_and_stores,
     "_summarise": summarises_rows, "_finish": summarises_rows, "_head": multiplies_the_head, "_credit": fuses_credit,
-    "_slot_logits": looks_logits_up, "_grouped": multiplies_groups,
-    "_narrow": multiplies_narrow_weights, "_attention_similarity": compares_attention,
+    "_slot_logits": looks_logits_up, "_grouped": multiplies_groups, "_narrow": multiplies_narrow_weights,
+    "_grouped_narrow": multiplies_narrow_groups, "_attention_similarity": compares_attention,
     "_attention_received": sums_attention, "_nucleus": cuts_the_nucleus, "_gumbel_argmax": draws,
 }  # fmt: skip
 

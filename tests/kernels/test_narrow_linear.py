@@ -43,20 +43,26 @@ def test_columns_come_in_whole_groups_alone(rows: int) -> None:
     torch.testing.assert_close(found.double(), x.double() @ wide.t(), rtol=2**-6, atol=2**-6)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_experts_are_products_of_their_own_rows(bits: int) -> None:
-    """Against each expert's rounded weights in float64; an expert without rows, one with few and one with many."""
+@pytest.mark.parametrize("triton", [False, True], ids=["cpu", "kernel"])
+@pytest.mark.parametrize(("bits", "activation"), [(8, "silu"), (4, "gelu_tanh")])
+def test_experts_are_products_of_their_own_rows(bits: int, activation: str, triton: bool) -> None:
+    """Against each expert's rounded weights in float64; an expert without rows, one with few and one with many; also
+    out of the form of files."""
     noise = torch.Generator().manual_seed(bits)
-    gate_up, down = torch.randn(3, 256, 256, generator=noise) / 16, torch.randn(3, 256, 128, generator=noise) / 11
+    gate_up, down = torch.randn(3, 192, 256, generator=noise) / 16, torch.randn(3, 256, 96, generator=noise) / 11
     gate_up, down = gate_up.to(torch.bfloat16), down.to(torch.bfloat16)
     rows = torch.randn(83, 256, generator=noise).to(torch.bfloat16)
+    narrow = NarrowExperts.of(gate_up, down, bits, triton, activation=activation)
+    filed = NarrowExperts.of(gate_up, down, bits, False, True)
+    filed.place(triton)
+    assert all(torch.equal(*pair) for pair in zip(filed.buffers(), narrow.buffers(), strict=True))
     with torch.inference_mode():
-        found = NarrowExperts.of(gate_up, down, bits)(rows, torch.tensor([3, 3, 83]))
+        found = narrow(rows, torch.tensor([3, 3, 83]))
     for expert, part in ((0, slice(0, 3)), (2, slice(3, 83))):
         up, below = (widened(*narrowed(one[expert], bits), torch.float64) for one in (gate_up, down))
         gate, wide = F.linear(rows[part].double(), up).chunk(2, -1)
-        expected = F.linear(F.silu(gate) * wide, below)
-        torch.testing.assert_close(found[part].double(), expected, rtol=2**-5, atol=2**-5)
+        gate = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+        torch.testing.assert_close(found[part].double(), F.linear(gate * wide, below), rtol=2**-5, atol=2**-5)
 
 
 def test_a_layout_that_is_not_known_is_left_to_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:

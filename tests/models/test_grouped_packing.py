@@ -97,7 +97,7 @@ def test_our_kernel_reads_the_same_steps() -> None:
     steps = torch.randint(-8, 8, (192, 256), generator=draw).to(torch.int8)
     linear = SteppedLinear(steps, torch.randn(192, 8, 2, generator=draw), None)
     narrow, scale = linear.form(True, False)
-    assert torch.equal(four_bit_steps(narrow), steps) and torch.equal(scale, linear.sizes)
+    assert torch.equal(four_bit_steps(narrow, 256), steps) and torch.equal(scale, linear.sizes)
     for found, expected in zip(placed(*linear.form(False, True), True), (narrow, scale), strict=True):
         assert torch.equal(found, expected)
     rows = torch.randn(5, 256, generator=draw).to(torch.bfloat16)
@@ -134,10 +134,11 @@ def test_quantised_once_it_is_what_memory_would_hold(how: dict[str, Any], tmp_pa
     quantize_folder(small, tmp_path / "once", config, "int4", None, unwatched)
     again = read_model_config(tmp_path / "once")
     assert again.packed is None and again.stored_kind == "int4"
-    found = load_narrow(tmp_path / "once", again, "cpu", False, unwatched).state_dict()
-    expected = load_model(small, dtype=torch.bfloat16, quantize="int4").state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    for triton in (False, True):
+        found = load_narrow(tmp_path / "once", again, "cpu", triton, unwatched).state_dict()
+        expected = load_model(small, dtype=torch.bfloat16, quantize="int4", triton=triton).state_dict()
+        assert expected.keys() == found.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_check_tells_the_packing(tmp_path: Path) -> None:

@@ -204,17 +204,17 @@ def test_dtypes_models_and_kernels_that_they_do_not_take_are_refused() -> None:
     for dtype in (torch.float32, torch.float16, torch.float64):
         with pytest.raises(UserError, match=r"int8 multiplies rows of bfloat16\. Set model\.dtype=bfloat16, or set"):
             check_quantize("int8", of(), dtype, CPU, False)
-    with pytest.raises(UserError, match=r"int4 has no kernel for routed experts on a GPU.* to null"):
-        check_quantize("int4", routed, BF16, GPU, True)
-    with pytest.raises(UserError, match=r"int4 takes products whose sizes are multiples of 32, .* 8, 8\."):
-        check_quantize("int4", routed, BF16, CPU, False)
-    check_quantize("int8", routed, BF16, CPU, False)
-    with pytest.raises(UserError, match=r"multiples of 128, .* are 192, 192, 192\. Use model\.quantize=int8"):
-        check_quantize("int4", wide, BF16, GPU, True)
-    check_quantize("int4", wide, BF16, CPU, False)
-    check_quantize("int8", wide, BF16, CPU, False)
-    with pytest.raises(UserError, match=r"int8 on a GPU needs our Triton kernel\. Use kernels=auto"):
-        check_quantize("int8", of(), BF16, GPU, False)
+    with pytest.raises(UserError, match=r"float8 leaves out routed experts.* Use model\.quantize=int8, or set"):
+        check_quantize("float8", routed, BF16, GPU, True)
+    for device, triton in ((CPU, False), (CPU, True), (GPU, True)):
+        with pytest.raises(UserError, match=r"int4 takes products whose sizes are multiples of 32, .* 8, 8\."):
+            check_quantize("int4", routed, BF16, device, triton)
+        check_quantize("int8", routed, BF16, device, triton)
+        for kind in ("int4", "int8"):
+            check_quantize(kind, wide, BF16, device, triton)
+    for config in (of(), routed):
+        with pytest.raises(UserError, match=r"int8 on a GPU needs our Triton kernel\. Use kernels=auto"):
+            check_quantize("int8", config, BF16, GPU, False)
     with pytest.raises(UserError, match=r"model.quantize='int3' must be null, int8, int4 or float8\. Did you mean"):
         check_quantize("int3", of(), BF16, CPU, False)
     model = load_model(DATA / "models" / "tiny-llada", dtype=BF16)
