@@ -41,9 +41,7 @@ def tokenizer_at(path: Path) -> Tokenizer | None:
     if not is_gguf(path):
         return Tokenizer.from_folder(path) if Tokenizer.present(path) else None
     file = read_gguf(path)
-    way_out = (
-        f"Put the model's tokenizer.json and tokenizer_config.json into {path.parent}, or give prompts as token ids"
-    )
+    way_out = f"Put the model's tokenizer.json and tokenizer_config.json into {path.parent}"
     try:
         backend = _backend(file.metadata, path)
     except UserError as error:
