@@ -24,14 +24,14 @@ from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
-from dllm.models.footprint import NARROW, Footprint
+from dllm.models.footprint import NARROW, NARROW_WITH_HEAD, Footprint
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
-from dllm.models.quantize import check_quantize
+from dllm.models.quantize import check_head, check_quantize
 from dllm.models.stored_tensors import contents_of
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
@@ -131,7 +131,7 @@ def _weights(
         except UserError as error:
             return [str(error)], (), found, None
     if config.stored_kind is not None:
-        return _narrow_weights(folder, config, config.stored_kind)
+        return _narrow_weights(folder, config)
     try:
         found = contents_of(folder, config)
         check_sizes(config, found.tensors)
@@ -149,12 +149,12 @@ def _weights(
 
 
 def _narrow_weights(
-    folder: Path, config: ModelConfig, kind: str
+    folder: Path, config: ModelConfig
 ) -> tuple[list[str], tuple[str, ...], Contents, Transformer | None]:  # fmt: skip
     """The same of a folder of ``task=quantize``, whose files are compared with their checksums."""
     try:
         found = read_contents(folder)
-        problems = [*changed_files(folder, checksums(folder)), *narrow_problems(config, kind, found)]
+        problems = [*changed_files(folder, checksums(folder)), *narrow_problems(config, found)]
     except UserError as error:
         return [str(error)], (), Contents({}), None
     return [f"{problem}." for problem in problems[:MAX_PROBLEMS]], (), found, _skeleton(config)
@@ -217,6 +217,7 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     files = f"{report.shards} file{'s' * (report.shards != 1)}, {_size(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     kind = f"{config.stored_kind} of task=quantize, " if config.stored_kind else ""
+    kind += f"embedding and head {config.stored_head}, " if config.stored_head else ""
     yield "stored", f"{kind}{files}: {dtypes}" if report.stored else "no readable weights"
     if report.parameters:
         yield from _memory_rows(report, config)
@@ -229,11 +230,12 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     own_class = config.family == MASKED_LM_FAMILY
     for dtype in BYTES if own_class else ():
         yield f"memory {dtype}", f"{_size(report.weight_bytes(dtype))} of weights"
-    for kind in () if own_class else _kinds(config):
-        taken = Footprint.of(config, kind)
+    for kind, head in () if own_class else _kinds_with_head(config):
+        taken = Footprint.of(config, kind, head)
         most = taken.loading if config.stored_kind is None else taken.weights
         fits = "fits" if most <= free else "does not fit"
-        yield f"memory {kind}", f"{_size(taken.weights)} loaded, {_size(most)} meanwhile; {fits} here"
+        name = f"memory {kind}" if head is None else f"memory {kind}, head {head}"
+        yield name, f"{_size(taken.weights)} loaded, {_size(most)} meanwhile; {fits} here"
     yield "free memory", f"{_size(free)} on this machine's CPU"
     for dtype in BYTES:
         yield f"cache {dtype}", f"keys and values of a token: {_size(report.kv_bytes(dtype))}"
@@ -253,10 +255,20 @@ def _kinds(config: ModelConfig) -> tuple[str, ...]:
     return ("bfloat16", "float32", *(kind for kind in NARROW if _narrows(config, kind)))
 
 
-def _narrows(config: ModelConfig, kind: str) -> bool:
-    """Whether ``model.quantize=kind`` takes this model on a CPU."""
+def _kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
+    """The same, each with the kinds that embedding and head can have beside it."""
+    if config.stored_kind is not None:
+        return [(config.stored_kind, config.stored_head)]
+    narrow = [(kind, head) for kind, head in NARROW_WITH_HEAD if _narrows(config, kind, head)]
+    return [("bfloat16", None), ("float32", None), *narrow]
+
+
+def _narrows(config: ModelConfig, kind: str, head: str | None = None) -> bool:
+    """Whether ``model.quantize=kind model.quantize_head=head`` takes this model on a CPU."""
+    cpu = torch.device("cpu")
     try:
-        check_quantize(kind, config, torch.bfloat16, torch.device("cpu"), False)
+        check_quantize(kind, config, torch.bfloat16, cpu, False)
+        check_head(head, kind, config, cpu)
     except UserError:
         return False
     return True

@@ -49,6 +49,7 @@ class NarrowLinear(nn.Module):
 
     narrow: Tensor
     scale: Tensor
+    weight = None  # nobody multiplies with it in another way
 
     def __init__(self, narrow: Tensor, scale: Tensor, bias: Tensor | None, bits: int, triton: bool) -> None:
         super().__init__()
@@ -62,6 +63,11 @@ class NarrowLinear(nn.Module):
         """With the weights of ``linear``. as_stored: in the form of files."""
         narrow = narrowed if triton else stored if as_stored else narrow_here
         return NarrowLinear(*narrow(linear.weight.detach(), bits), linear.bias, bits, triton)
+
+    def place(self, triton: bool) -> None:
+        """Turn weights as stored into what our kernel (triton) or this CPU's operators read."""
+        self.triton = triton
+        self.narrow, self.scale = placed(self.narrow, self.scale, triton)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2).contiguous()
@@ -167,7 +173,7 @@ def placed(narrow: Tensor, scale: Tensor, triton: bool) -> tuple[Tensor, Tensor]
         return narrow, scale[:, None] if triton else scale
     if triton:
         return in_bytes(out_of_blocks(narrow)), scale.transpose(0, 1).contiguous()
-    return narrow if packs_by_64() else laid_out(out_of_blocks(narrow)), scale
+    return narrow if narrow.is_meta or packs_by_64() else laid_out(out_of_blocks(narrow)), scale
 
 
 def in_blocks(steps: Tensor) -> Tensor:

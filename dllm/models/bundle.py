@@ -27,7 +27,7 @@ from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
-from dllm.models.quantize import check_quantize
+from dllm.models.quantize import check_head, check_quantize
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
@@ -53,6 +53,7 @@ class Model:
     adapter: Path | None = None  # as given to ``load``
     kernels: str = "auto"  # as given to ``load``
     draft_adapter: Path | None = None  # as given to ``load``
+    quantize_head: str | None = None  # as given to ``load``, or as its files are
 
 
 def shipped_models() -> list[str]:
@@ -113,6 +114,7 @@ def load(
     adapter: str | Path | None = None,
     attention_block: int | None = None,
     draft_adapter: str | Path | None = None,
+    quantize_head: str | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
@@ -122,9 +124,9 @@ def load(
     transformers has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where
     there is none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``,
     ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch).
-    quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). pack: keep float32 weights of a CPU
-    in oneDNN's layout, which is faster but excludes runtime=compile. adapter: a folder of a LoRA in peft's format,
-    merged into the weights.
+    quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). quantize_head: embedding and head in
+    ``int8`` or ``int4``, on a CPU. pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes
+    runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights.
     attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
     draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
     Raises UserError when something does not fit, where possible before weights are read.
@@ -135,8 +137,8 @@ def load(
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
-    quantize = kind_of(config, quantize, kind, adapter)
-    triton = check_numbers(config, kind, resolve_device(place), kernels, quantize)
+    quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
+    triton = check_numbers(config, kind, resolve_device(place), kernels, quantize, head)
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:
@@ -153,14 +155,16 @@ def load(
         if config.stored_kind is not None:
             transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch)
         else:
-            transformer = load_model(folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch)
+            transformer = load_model(
+                folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch, head
+            )
     transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if drafts is not None:
         attach_drafts(transformer, drafts)
     if invariant:
         transformer.become_invariant()
     lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
-    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder)
+    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head)
 
 
 def _refuse_tokenizer(tokenizer: Any) -> None:
@@ -177,23 +181,27 @@ def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
         raise unknown_argument("load", name, value, known)
 
 
-def kind_of(
-    config: ModelConfig, quantize: str | None, dtype: torch.dtype, adapter: str | Path | None
-) -> str | None:  # fmt: skip
-    """The kind of the weights: as asked for, or as the files are. Raises UserError where the files cannot become
-    what is asked for."""
-    stored = config.stored_kind
+def kinds_of(
+    config: ModelConfig, quantize: str | None, quantize_head: str | None, dtype: torch.dtype,
+    adapter: str | Path | None,
+) -> tuple[str | None, str | None]:  # fmt: skip
+    """The kinds of the layers, and of embedding and head: as asked for, or as the files are. Raises UserError where the
+    files cannot become what is asked for."""
+    stored, head = config.stored_kind, config.stored_head
     if stored is None:
-        return quantize
+        return quantize, quantize_head
     said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
     if quantize not in (None, stored):
         raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
+    if quantize_head not in (None, head):
+        raise UserError(f"model.quantize_head={quantize_head}: embedding and head of this folder are "
+                        f"{head or 'bfloat16'}. Leave it null, or {plain}.")  # fmt: skip
     if adapter is not None:
         raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
                         f"adapter, or {plain}.")  # fmt: skip
     if dtype != torch.bfloat16:
         raise UserError(f"{said}, and multiply rows of bfloat16. Set model.dtype=bfloat16.")
-    return stored
+    return stored, head
 
 
 def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None) -> Model:
@@ -281,8 +289,9 @@ def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
 
 
 def check_numbers(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None
-) -> bool:
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None,
+    quantize_head: str | None = None,
+) -> bool:  # fmt: skip
     """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
     if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
         capability = torch.cuda.get_device_capability(device)
@@ -291,6 +300,7 @@ def check_numbers(
                 "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
                 f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
             )
+    check_head(quantize_head, quantize, config, device)
     if config.family == MASKED_LM_FAMILY:
         if quantize is not None:
             raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "

@@ -31,7 +31,7 @@ from dllm.models.grouped_packing import PACKING_METHODS, GroupedSettings, groupe
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
-from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kind
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 
@@ -101,7 +101,7 @@ class ModelConfig:
             return ModelConfig(**masked_lm_fields(name, published), published=dict(published))
         if name == DIFFUSION_GEMMA:
             refuse_quantised(published, FILE)
-            stored_kind(published, FILE)
+            stored_kinds(published, FILE)
             return ModelConfig(**gemma_fields(published), published=dict(published))
         if name not in FAMILIES:
             refuse_other_architecture(published, FILE)
@@ -113,7 +113,7 @@ class ModelConfig:
         refuse_foreign(name, published, FILE)
         refuse_quantised(published, FILE, PACKING_METHODS)
         grouped_settings(published, FILE)
-        stored_kind(published, FILE)
+        stored_kinds(published, FILE)
         table, build = FAMILIES[name]
         unset = dict.fromkeys(key for key in FALSE_IS_NULL.get(name, ()) if published.get(key) is False)
         keys = rope.flat({**published, **unset}, FILE, yarn=name in SCALED)
@@ -185,7 +185,12 @@ class ModelConfig:
     @property
     def stored_kind(self) -> str | None:
         """The kind in which ``task=quantize`` has written the weights; None: they are plain."""
-        return stored_kind(self.published, FILE)
+        return stored_kinds(self.published, FILE)[0]
+
+    @property
+    def stored_head(self) -> str | None:
+        """The same of embedding and head."""
+        return stored_kinds(self.published, FILE)[1]
 
     @property
     def packed(self) -> GroupedSettings | None:

@@ -175,7 +175,7 @@ class DiffusionGemma(Transformer):
         self.layers = nn.ModuleList(GemmaLayer(config, kind) for kind in self.kinds)
         self.norm = GainedNorm(config.width, config.eps)  # type: ignore[assignment]
         self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
-        self.lm_head.weight = self.embed.weight
+        self.tie()
         self.rotaries = {kind: PartialRotary(kind) for kind in dict.fromkeys(self.kinds)}
 
     def forward(
@@ -227,10 +227,10 @@ class DiffusionGemma(Transformer):
 
     def soft(self, logits: Tensor) -> Tensor:
         """The expected embeddings [..., D] under tempered ``logits`` [..., V], as the next forward is given them."""
-        weight, out = self.embed.weight, list[Tensor]()
+        out = list[Tensor]()
         for some in logits.flatten(0, -2).split(SOFT_ROWS):
             p = some.to(self.dtype).softmax(-1, at_least_float32(self.dtype)).to(self.dtype)
-            out.append(p @ weight * self.embed_scale)
+            out.append(self.embed.mixed(p) * self.embed_scale)
         return torch.cat(out).view(*logits.shape[:-1], -1)
 
     def encode(

@@ -19,6 +19,8 @@ PER_WEIGHT = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float64": 8.0, "
               "int4": 0.5 + 4 / 32}  # fmt: skip
 PROCESS = 0.4 * 2**30  # bytes of Python, PyTorch and what allocators keep: measured beside 5 to 15 GiB of weights
 NARROW = ("int8", "int4")
+# Kinds of the layers, and of embedding and head, from the widest to the narrowest.
+NARROW_WITH_HEAD = (("int8", None), ("int8", "int8"), ("int4", None), ("int4", "int8"), ("int4", "int4"))
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Footprint:
     """Bytes of a model in memory."""
 
     weights: int  # when it is loaded
-    loading: int  # at most while it is loaded: beside the weights one layer as read, and as fused
+    # at most while it is loaded: beside the weights one layer as read, and as fused, or a head that is narrowed
+    loading: int
 
     @property
     def stored(self) -> int:
@@ -34,20 +37,24 @@ class Footprint:
         return self.weights - int(PROCESS)
 
     @staticmethod
-    def of(config: ModelConfig, kind: str) -> Footprint:
-        """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16."""
+    def of(config: ModelConfig, kind: str, head: str | None = None) -> Footprint:
+        """kind: a dtype, or a kind of ``model.quantize``, whose other weights are bfloat16. head: a kind of
+        ``model.quantize_head``."""
         with torch.device("meta"):
-            return Footprint.of_model(network_of(config), kind)
+            return Footprint.of_model(network_of(config), kind, head)
 
     @staticmethod
-    def of_model(model: Transformer, kind: str) -> Footprint:
+    def of_model(model: Transformer, kind: str, head: str | None = None) -> Footprint:
         """As ``of``, of a model that may be on the meta device."""
         plain = PER_WEIGHT[kind if kind.startswith(("float1", "float3", "float6", "bfloat")) else "bfloat16"]
         layers = [narrowed_numbers(layer) for layer in model.layers]
         total = sum(parameter.numel() for parameter in model.parameters())
         narrow = sum(layers) if kind not in PER_WEIGHT or PER_WEIGHT[kind] < plain else 0
-        weights = (total - narrow) * plain + narrow * PER_WEIGHT[kind]
-        return Footprint(int(weights + PROCESS), int(weights + 2 * max(layers, default=0) * plain + PROCESS))
+        matrix = model.config.vocab * model.config.width if head else 0  # of the head; read whole, then narrowed
+        ends, per_end = matrix * (1 if model.config.tied else 2), PER_WEIGHT[head or "bfloat16"]
+        weights = (total - narrow - ends) * plain + narrow * PER_WEIGHT[kind] + ends * per_end
+        beside = max(2 * max(layers, default=0) * plain, matrix * (plain + per_end))
+        return Footprint(int(weights + PROCESS), int(weights + beside + PROCESS))
 
 
 def narrowed_numbers(layer: nn.Module) -> int:
@@ -58,17 +65,18 @@ def narrowed_numbers(layer: nn.Module) -> int:
     return sum(one.weight.numel() for one in linears) + sum(one.gate_up.numel() + one.down.numel() for one in stacks)
 
 
-def refuse_too_large(model: Transformer, kind: str) -> None:
-    """Raise UserError where a CPU's memory cannot hold the model while it is loaded; the sentence names a kind that it
-    does hold. kind: as in ``Footprint.of``."""
-    free, taken = psutil.virtual_memory().available, Footprint.of_model(model, kind).loading
+def refuse_too_large(model: Transformer, kind: str, head: str | None = None) -> None:
+    """Raise UserError where a CPU's memory cannot hold the model while it is loaded; the sentence names the widest
+    kinds that it does hold. kind, head: as in ``Footprint.of``."""
+    free, taken = psutil.virtual_memory().available, Footprint.of_model(model, kind, head).loading
     if taken <= free:
         return
     way_out = "Take a machine with more"
-    for other in NARROW:
-        smaller = Footprint.of_model(model, other).loading
-        if PER_WEIGHT[other] < PER_WEIGHT[kind] and smaller <= free:
-            way_out = f"Use model.quantize={other} with model.dtype=bfloat16, which takes {gib(smaller)}"
+    for other, end in NARROW_WITH_HEAD:
+        smaller = Footprint.of_model(model, other, end).loading
+        if smaller <= free:
+            also = "" if end is None else f" model.quantize_head={end}"
+            way_out = f"Use model.quantize={other}{also} with model.dtype=bfloat16, which takes {gib(smaller)}"
             break
     raise UserError(
         f"the model takes {gib(taken)} of memory in {kind} while it is loaded, and {gib(free)} are free. {way_out}."

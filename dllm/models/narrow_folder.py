@@ -1,6 +1,6 @@
 """Folders whose weights are quantised already, as ``task=quantize`` writes them: read without work and without a copy.
 
-``config.json`` is the published one, with ``dllm_quantization`` (a version and the kind). The tensors have our names:
+``config.json`` is the published one, with ``dllm_quantization`` (a version and the kinds). The tensors have our names:
 products are fused, each with its narrow weights and scales (``dllm.kernels.narrow_linear.stored``); what stays wide is
 in bfloat16. Each part of the model has a safetensors file of its own, whose SHA-256 is in the index; its header is
 filled up to a multiple of 64 bytes, which vector instructions of a mapped file want.
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from dllm.common.digest import sha256_of
 from dllm.errors import UserError
 from dllm.kernels.narrow_experts import NarrowExperts
-from dllm.kernels.narrow_linear import NarrowLinear, placed
+from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX, Contents, Stored, broken, read_contents, read_json
 from dllm.models.footprint import refuse_mapped
 from dllm.models.fused import fuse_products
 from dllm.models.load_progress import Loaded, Watch
 from dllm.models.networks import network_of
-from dllm.models.quantize import quantize_part
+from dllm.models.quantize import quantize_end, quantize_part
 from dllm.models.transformer import Transformer
 from dllm.models.weights import parts_of
 
@@ -34,14 +34,18 @@ STORED_TYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int8: "I8", 
 CHECKSUMS = "sha256"  # of the index's metadata: the hash of each file
 
 
-def skeleton(config: ModelConfig, kind: str) -> Transformer:
-    """The quantised model on the meta device, as it is stored."""
+def skeleton(config: ModelConfig) -> Transformer:
+    """The quantised model on the meta device, as its folder stores it."""
+    assert config.stored_kind is not None
     with torch.device("meta"):
         model = network_of(config)
     for prefix, _ in parts_of(model):
         part = model.get_submodule(prefix)
         fuse_products(part, True)
-        quantize_part(part, kind, False, True)
+        quantize_part(part, config.stored_kind, False, True)
+        quantize_end(model, prefix, config.stored_head, True)
+    if config.tied:
+        model.tie()
     return model.eval().requires_grad_(False)
 
 
@@ -51,9 +55,9 @@ def tensors_of(part: nn.Module, prefix: str = "") -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
-def narrow_problems(config: ModelConfig, kind: str, contents: Contents) -> list[str]:
+def narrow_problems(config: ModelConfig, contents: Contents) -> list[str]:
     """A sentence, without its full stop, for each tensor that is missing or another than the config implies."""
-    needed, found = tensors_of(skeleton(config, kind)), contents.tensors
+    needed, found = tensors_of(skeleton(config)), contents.tensors
     out = []
     for name, tensor in needed.items():
         there = found.get(name)
@@ -92,25 +96,26 @@ def checksums(folder: Path) -> Mapping[str, str]:
 def load_narrow(folder: Path, config: ModelConfig, device: str, triton: bool, watch: Watch) -> Transformer:
     """The model, its tensors mapped where the device reads them as they are stored. Raises UserError for files that do
     not fit the config."""
-    assert config.stored_kind is not None
     contents = read_contents(folder)
-    if problems := narrow_problems(config, config.stored_kind, contents):
+    if problems := narrow_problems(config, contents):
         raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
     total, done = sum(one.bytes for one in contents.tensors.values()), 0
     if device == "cpu":
         refuse_mapped(total)
-    model = skeleton(config, config.stored_kind)
+    model = skeleton(config)
     needed = tensors_of(model)
     watch(Loaded(0, total, "beginning"))
     for prefix, words in parts_of(model):
         part = model.get_submodule(prefix)
-        for name in [one for one in needed if one.startswith(prefix + ".")]:
+        names = [one for one in needed if one.startswith(prefix + ".")]
+        for name in names:
             _set(model, name, mapped(contents.tensors[name]).to(device))
             done += contents.tensors[name].bytes
-        _place(part, triton)
+        if names:  # a tied head has none of its own
+            _place(part, triton)
         watch(Loaded(done, total, words))
     if config.tied:
-        model.lm_head.weight = model.embed.weight
+        model.tie()
     return model
 
 
@@ -133,8 +138,7 @@ def _set(model: nn.Module, name: str, tensor: Tensor) -> None:
 def _place(part: nn.Module, triton: bool) -> None:
     for module in part.modules():
         if isinstance(module, NarrowLinear):
-            module.narrow, module.scale = placed(module.narrow, module.scale, triton)
-            module.triton = triton
+            module.place(triton)
         elif isinstance(module, NarrowExperts):
             module.place(triton)
 

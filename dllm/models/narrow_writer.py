@@ -31,8 +31,9 @@ from dllm.models.gguf_file import is_gguf, read_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.load_progress import Watch
 from dllm.models.narrow_folder import STORED_TYPES, changed_files, index_text, tensors_of
-from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, STORED_VERSION
-from dllm.models.quantize import quantize_part
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, stored_as
+from dllm.models.quantize import quantize_end, quantize_part
+from dllm.models.transformer import Transformer
 from dllm.models.weights import fill, parts_of, prepared
 
 COPIED = ("*.json", "*.txt", "*.jinja")  # beside the weights: tokenizer, template, settings of generation
@@ -81,35 +82,41 @@ class Conversion:
 
 
 def quantize_folder(
-    source: Path, target: Path, config: ModelConfig, kind: str, adapter: Adapter | None, watch: Watch
-) -> int:
-    """Write ``target``. Returns the bytes of its tensors. Raises UserError for a folder that is not empty or of another
-    conversion, and where the disk has too little room."""
-    about = json_digest([kind, STORED_VERSION, _state(source), None if adapter is None else _state(adapter.folder)])
+    source: Path, target: Path, config: ModelConfig, kind: str, adapter: Adapter | None, watch: Watch,
+    head: str | None = None,
+) -> int:  # fmt: skip
+    """Write ``target``. head: the kind of embedding and head (None: they stay). Returns the bytes of its tensors.
+    Raises UserError for a folder that is not empty or of another conversion, and where the disk has too little room."""
+    said = stored_as(kind, head)
+    about = json_digest([said, _state(source), None if adapter is None else _state(adapter.folder)])
     done = Conversion.begun(target, about)
     model, stored, _ = prepared(source, config, adapter)
-    _refuse_full_disk(target, Footprint.of_model(model, kind).stored - done.total)
+    _refuse_full_disk(target, Footprint.of_model(model, kind, head).stored - done.total)
     target.mkdir(parents=True, exist_ok=True)
     parts = [prefix for prefix, _ in parts_of(model) if tensors_of(model.get_submodule(prefix))]
     if config.tied:
         parts.remove("lm_head")
     names = {part: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1)}
     done.note()
-    finish = partial(_finish, names=names, kind=kind, done=done)
+    finish = partial(_finish, model=model, names=names, kind=kind, head=head, done=done)
     fill(model, stored, lambda name: "cpu", torch.bfloat16, adapter, finish, watch,
          skip={part for part, name in names.items() if name in done.files}, keep=kind == "int4")  # fmt: skip
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
-    _complete(source, done, {**plain, STORED_KEY: {"version": STORED_VERSION, "kind": kind}})
+    _complete(source, done, {**plain, STORED_KEY: said})
     return done.total
 
 
-def _finish(prefix: str, part: nn.Module, names: Mapping[str, str], kind: str, done: Conversion) -> None:
+def _finish(
+    prefix: str, part: nn.Module, model: Transformer, names: Mapping[str, str], kind: str, head: str | None,
+    done: Conversion,
+) -> None:  # fmt: skip
     if prefix not in names:
         return
     fuse_products(part)
     quantize_part(part, kind, False, True)
-    done.add(names[prefix], tensors_of(part, prefix))
-    part.to("meta")
+    quantize_end(model, prefix, head, True)
+    done.add(names[prefix], tensors_of(model.get_submodule(prefix), prefix))
+    model.get_submodule(prefix).to("meta")
 
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:

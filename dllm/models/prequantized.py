@@ -9,7 +9,9 @@ from dllm.errors import UserError
 from dllm.models.keys import printed, shown
 
 UNQUANTISED = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
-STORED_KEY, STORED_VERSION, STORED_KINDS = "dllm_quantization", 1, ("int8", "int4")  # of ``task=quantize``
+STORED_KEY, STORED_KINDS = "dllm_quantization", ("int8", "int4")  # of ``task=quantize``
+# Version 1 has embedding and head in bfloat16; in version 2 they are narrow, of the kind ``head``.
+STORED_VERSIONS = (1, 2)
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
 QUANTISED_KEYS = ("quantization_config", "quantization", "compression_config")
 # Tensors that stand beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
@@ -38,18 +40,26 @@ def of_quantised(names: Iterable[str]) -> str:
     return f"tensor {printed(found)} is of quantised weights of another program, which are not read. {UNQUANTISED}"
 
 
-def stored_kind(published: Mapping[str, Any], file: str) -> str | None:
-    """The kind in which ``task=quantize`` has written the weights; None: they are plain. Raises UserError for what this
-    version does not read."""
+def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, str | None]:
+    """The kinds in which ``task=quantize`` has written the layers, and embedding and head; None: they are plain. Raises
+    UserError for what this version does not read."""
     value = published.get(STORED_KEY)
     if value is None:
-        return None
-    version, kind = (value.get("version"), value.get("kind")) if isinstance(value, Mapping) else (None, None)
-    if version != STORED_VERSION:
+        return None, None
+    version, *kinds = map(value.get, ("version", "kind", "head")) if isinstance(value, Mapping) else (None, None)
+    if version not in STORED_VERSIONS:
         raise UserError(
-            f"{file} has {STORED_KEY}.version={shown(version)}, and this dllm reads version {STORED_VERSION}. Quantise "
-            "the checkpoint again by task=quantize, or take the dllm that wrote it."
+            f"{file} has {STORED_KEY}.version={shown(version)}, and this dllm reads versions "
+            f"{' and '.join(map(str, STORED_VERSIONS))}. Quantise the checkpoint again by task=quantize, or take the "
+            "dllm that wrote it."
         )
-    if kind not in STORED_KINDS:
-        raise UserError(f"{file} has {STORED_KEY}.kind={shown(kind)}, which must be one of {', '.join(STORED_KINDS)}.")
-    return str(kind)
+    for key, kind in zip(("kind", "head")[:version], kinds, strict=False):
+        if kind not in STORED_KINDS:
+            said = f"{file} has {STORED_KEY}.{key}={shown(kind)}"
+            raise UserError(f"{said}, which must be one of {', '.join(STORED_KINDS)}.")
+    return str(kinds[0]), str(kinds[1]) if version == 2 else None
+
+
+def stored_as(kind: str, head: str | None) -> Mapping[str, Any]:
+    """What config.json says of weights in these kinds."""
+    return {"version": 1, "kind": kind} if head is None else {"version": 2, "kind": kind, "head": head}

@@ -12,7 +12,8 @@ way at any number of rows; float8 weights alone are widened whole in every call.
 scales and rounding take several kernels per product.
 
 Products are quantised after q, k and v, and gate and up, have become one: every output has scales of its own, so its
-numbers are those of the separate ones. The embedding and the head stay, since the fused head reads bfloat16.
+numbers are those of the separate ones. The embedding and the head stay, since a GPU's fused head reads bfloat16. On a
+CPU ``model.quantize_head=int8 | int4`` narrows them beside int8 and int4, in a kind of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import nn
 
 from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
+from dllm.kernels.narrow_embedding import NarrowEmbedding
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import GROUP
@@ -68,6 +70,27 @@ def check_quantize(
         raise UserError(f"{name} on a GPU needs our Triton kernel. Use kernels=auto on a GPU that has it, {plain}.")
 
 
+def check_head(head: str | None, kind: str | None, config: ModelConfig, device: torch.device) -> None:
+    """Raises UserError for an unknown kind of embedding and head, and for one that does not go with the layers'
+    ``kind``, the model or the device."""
+    if head is None:
+        return
+    name, plain = f"model.quantize_head={head}", "or set model.quantize_head to null"
+    if head not in BITS:
+        raise UserError(f"model.quantize_head={head!r} must be null, int8 or int4.{nearest(head, tuple(BITS))}")
+    if kind not in BITS:
+        said = "null" if kind is None else kind
+        raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
+                        f"model.quantize=int8, {plain}.")  # fmt: skip
+    if device.type != "cpu":
+        if config.stored_head is not None:
+            plain = "or run task=quantize without model.quantize_head"
+        raise UserError(f"{name} is for a CPU: the fused head of a GPU reads bfloat16. Set model.device=cpu, {plain}.")
+    if head == "int4" and config.width % GROUP:
+        raise UserError(f"{name} takes widths that are multiples of {GROUP}, and this model's is {config.width}. Use "
+                        f"model.quantize_head=int8, {plain}.")  # fmt: skip
+
+
 def check_float8(device: torch.device) -> None:
     """Raises UserError where the device does not multiply in float8, or torchao is not installed."""
     there = "the model is on " + device.type
@@ -100,13 +123,17 @@ def check_runtime(kind: str | None, runtime: str, device: torch.device) -> None:
     )
 
 
-def quantize_weights(model: Transformer, kind: str) -> None:
-    """Quantise the products of all layers in place. The model can no longer train or be saved. Raises UserError for a
-    model on several devices."""
+def quantize_weights(model: Transformer, kind: str, head: str | None = None) -> None:
+    """Quantise the products of all layers in place. head: the kind of embedding and head (None: they stay). The model
+    can no longer train or be saved. Raises UserError for a model on several devices."""
     if model.places is not None:
         raise on_several_devices(kind)
     for layer in model.layers:
         quantize_part(layer, kind, model.triton)
+    for end in ("embed", "lm_head"):
+        quantize_end(model, end, head)
+    if model.config.tied:
+        model.tie()
 
 
 def on_several_devices(kind: str) -> UserError:
@@ -115,6 +142,15 @@ def on_several_devices(kind: str) -> UserError:
         f"model.quantize={kind} needs the model on one device, and this one is spread over several. Use "
         "model.device=cuda:0 if it fits there, or set model.quantize to null."
     )
+
+
+def quantize_end(model: Transformer, prefix: str, kind: str | None, as_stored: bool = False) -> None:
+    """Quantise the embedding or the head in place, where ``prefix`` names it; a tied head follows by ``tie``. kind:
+    None changes nothing. as_stored: in the form of files."""
+    if kind is None or prefix not in ("embed", "lm_head") or (prefix == "lm_head" and model.config.tied):
+        return
+    narrow = NarrowEmbedding.of(model.get_submodule(prefix).get_parameter("weight").detach(), BITS[kind])
+    setattr(model, prefix, narrow if prefix == "embed" else narrow.head(as_stored))
 
 
 def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = False) -> None:

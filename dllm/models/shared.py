@@ -65,7 +65,7 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
         owner, _, leaf = name.rpartition(".")
         setattr(ours.get_submodule(owner), leaf, shared(held, source, shapes[name], type(model).__name__))
     if config.tied:
-        ours.lm_head.weight = ours.embed.weight
+        ours.tie()
     kinds = {(one.dtype, one.device) for name, one in ours.named_parameters() if not name.endswith("expert_bias")}
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.invariant import tile
+from dllm.kernels.narrow_embedding import NarrowEmbedding
 from dllm.kernels.packed import PackedLinear
 from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
@@ -192,6 +193,18 @@ class Embedding(nn.Embedding):
         if not self.weight.is_meta:
             super().reset_parameters()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.weight.device
+
+    def mixed(self, shares: Tensor) -> Tensor:
+        """What ``shares`` [R, V] of all rows add up to [R, D]."""
+        return shares @ self.weight
+
 
 class Transformer(nn.Module):
     """The network. ``forward`` gives hidden rows; ``head`` turns the rows that parts need into logits.
@@ -212,8 +225,16 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.width, config.eps)
         self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
         if config.tied:
-            self.lm_head.weight = self.embed.weight
+            self.tie()
         self.rotary = Rotary(config.rotary_dim, config.theta, config.yarn)
+
+    def tie(self) -> None:
+        """Give the head the embedding's matrix, as that is stored."""
+        embed: nn.Module = self.embed
+        if isinstance(embed, NarrowEmbedding):
+            self.register_module("lm_head", embed.head())
+        else:
+            self.lm_head.weight = self.embed.weight
 
     def use_kernels(self, triton: bool, varlen: bool = False) -> None:
         """Switch our Triton kernels on or off, in every module that has them. varlen: attention over rows of various
@@ -238,11 +259,11 @@ class Transformer(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embed.weight.dtype
+        return self.embed.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.embed.weight.device
+        return self.embed.device
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,

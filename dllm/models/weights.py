@@ -33,7 +33,7 @@ from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
-from dllm.models.quantize import on_several_devices, quantize_part
+from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
 from dllm.models.stored_tensors import contents_of, packed_words
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
@@ -61,21 +61,21 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
 def load_model(
     folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
     adapter: Adapter | None = None, fuse: bool = True, quantize: str | None = None, triton: bool = False,
-    pack: bool = False,
-    watch: Watch = unwatched,
+    pack: bool = False, watch: Watch = unwatched, quantize_head: str | None = None,
 ) -> Transformer:  # fmt: skip
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
-    into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``. pack:
-    products in oneDNN's layout (``dllm.kernels.packed``). watch: is told how far it is. Raises UserError that names the
-    tensor when the files do not fit the config, and for an adapter of another base.
+    into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``;
+    quantize_head: of embedding and head. pack: products in oneDNN's layout (``dllm.kernels.packed``). watch: is told
+    how far it is. Raises UserError that names the tensor when the files do not fit the config, and for an adapter of
+    another base.
     """
     path = Path(folder)
     config = config or read_model_config(path)
     model, stored, left_out = prepared(path, config, adapter)
     if device == "cpu":
-        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."))
+        refuse_too_large(model, quantize or str(dtype).removeprefix("torch."), quantize_head)
     for sentence in left_out:
         warn_once(f"{path}: {sentence}")
     placement = device_map(model, dtype) if device == "auto" else {"": device}
@@ -87,6 +87,7 @@ def load_model(
             fuse_products(part)
         if quantize is not None:
             quantize_part(part, quantize, triton)
+            quantize_end(model, prefix, quantize_head)
         elif pack:
             pack_weights(part)
 
@@ -94,6 +95,8 @@ def load_model(
                 keep=quantize == "int4")  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
+    if config.tied:
+        model.tie()
     if pack and quantize is None:
         pack_weights(model)  # the head
     spread_over_devices(model.eval().requires_grad_(False), placement)
@@ -171,8 +174,6 @@ def fill(
                 watch(Loaded(done, total, words))
             if prefix not in skip:
                 finish(prefix, part)
-    if model.config.tied:
-        model.lm_head.weight = model.embed.weight
     return kept
 
 

@@ -317,10 +317,13 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("kind", "error"), [("int8", 0.15), ("int4", 0.8)])
-def test_quantised_weights_stay_close(wide: Path, kind: str, error: float) -> None:
+@pytest.mark.parametrize(("kind", "head", "error"), [("int8", None, 0.15), ("int4", None, 0.8), ("int4", "int8", 0.8)])
+def test_quantised_weights_stay_close(wide: Path, kind: str, head: str | None, error: float) -> None:
     """A wrong place of a scale shows errors above 1. The router stays as it is."""
-    whole, narrow = (load(wide, dtype="bfloat16", quantize=way).transformer for way in (None, kind))
+    whole, narrow = (
+        load(wide, dtype="bfloat16", quantize=way, quantize_head=end).transformer
+        for way, end in ((None, None), (kind, head))
+    )
     tokens, masked = torch.arange(24)[None] % 60, torch.arange(24)[None] >= 16
     with torch.inference_mode():
         expected, found = (one.logits(one.encode(tokens, None, masked, 16)) for one in (whole, narrow))
@@ -328,16 +331,35 @@ def test_quantised_weights_stay_close(wide: Path, kind: str, error: float) -> No
     assert type(narrow.layers[0].router.proj).__name__ == "Router"
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_weights_narrow_on_disk_are_those_in_memory(wide: Path, kind: str, tmp_path: Path) -> None:
-    quantize_folder(wide, tmp_path, read_model_config(wide), kind, None, unwatched)
-    memory, disk = (load(place, dtype="bfloat16", quantize=kind).transformer for place in (wide, tmp_path))
+@pytest.mark.parametrize(("kind", "head"), [("int8", None), ("int4", None), ("int4", "int4")])
+def test_weights_narrow_on_disk_are_those_in_memory(wide: Path, kind: str, head: str | None, tmp_path: Path) -> None:
+    quantize_folder(wide, tmp_path, read_model_config(wide), kind, None, unwatched, head)
+    memory, disk = (
+        load(place, dtype="bfloat16", quantize=kind, quantize_head=head).transformer for place in (wide, tmp_path)
+    )
     tokens, masked = torch.arange(24)[None] % 60, torch.arange(24)[None] >= 16
     with torch.inference_mode():
         first, second = (one.logits(one.encode(tokens, None, masked, 16)) for one in (memory, disk))
     assert torch.equal(first, second)
     aligned = [one for one in disk.state_dict().values() if one.nbytes % 64 == 0]
     assert aligned and all(one.data_ptr() % 64 == 0 for one in aligned), "a scalar of a layer shifts what follows it"
+
+
+@pytest.mark.parametrize("head", ["int8", "int4"])
+def test_expected_embeddings_are_sums_of_rounded_rows(wide: Path, head: str) -> None:
+    """What the next forward is given under logits, and the head's own, of one narrow matrix: in float64."""
+    network = load(wide, dtype="bfloat16", quantize="int8", quantize_head=head).transformer
+    rows = network.embed(torch.arange(network.config.vocab)).double()
+    before = torch.randn(2, 5, network.config.vocab, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        soft, hidden = network.soft(before), network.encode(torch.arange(8)[None])
+        found = network.logits(hidden).double()
+    torch.testing.assert_close(
+        soft.double(), before.double().softmax(-1) @ rows * network.embed_scale, rtol=0.02, atol=0.05
+    )
+    assert network.config.gemma is not None
+    cap = network.config.gemma.softcap
+    torch.testing.assert_close(found, (hidden.double() @ rows.t() / cap).tanh() * cap, rtol=0.02, atol=0.05)
 
 
 def test_another_canvas_is_refused() -> None:

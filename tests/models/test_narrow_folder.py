@@ -169,7 +169,7 @@ def copied(mini: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize(("value", "sentence"), [
-    ({"version": 2, "kind": "int4"}, r"version=2, and this dllm reads version 1\. Quantise"),
+    ({"version": 3, "kind": "int4"}, r"version=3, and this dllm reads versions 1 and 2\. Quantise"),
     ({"version": 1, "kind": "int3"}, r"kind='int3', which must be one of int8, int4\."), (7, "version=null"),
     ({"version": 1, "kind": "int8"}, r"model-00002-of-00007|tensor layers\.0\.attn\.qkv\.narrow is U8 .* I8"),
 ])  # fmt: skip

@@ -97,13 +97,16 @@ def test_a_log_has_lines_and_small_models_none(
     assert any("layer 2 of 4, 0 s left" in line for line in lines)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "int4"])
-def test_the_footprint_is_what_the_weights_take(kind: str) -> None:
-    narrow = kind.startswith("int")
-    model = load("mini-llada", dtype="bfloat16" if narrow else kind, quantize=kind if narrow else None, pack=False)
+@pytest.mark.parametrize(("kind", "head"), [
+    ("float32", None), ("bfloat16", None), ("int8", None), ("int4", None), ("int8", "int4"), ("int4", "int8")
+])  # fmt: skip
+def test_the_footprint_is_what_the_weights_take(kind: str, head: str | None) -> None:
+    quantize = kind if kind.startswith("int") else None
+    dtype = "bfloat16" if quantize else kind
+    model = load("mini-llada", dtype=dtype, quantize=quantize, pack=False, quantize_head=head)
     held = [*model.transformer.parameters(), *model.transformer.buffers()]
     taken = sum(one.numel() * one.element_size() for one in {id(one): one for one in held}.values())
-    assert Footprint.of(model.config, kind).weights - PROCESS == pytest.approx(taken, rel=0.03)
+    assert Footprint.of(model.config, kind, head).weights - PROCESS == pytest.approx(taken, rel=0.03)
 
 
 def test_a_model_too_large_for_the_memory_is_told_the_kind_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +118,9 @@ def test_a_model_too_large_for_the_memory_is_told_the_kind_that_fits(monkeypatch
     with torch.device("meta"):
         model = Transformer(config)
     refuse_too_large(model, "int8")
+    room = Footprint.of(config, "int4", "int4").loading
+    with pytest.raises(UserError, match=r"in int4 .* Use model\.quantize=int4 model\.quantize_head=int4 with model\.d"):
+        refuse_too_large(model, "int4")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     with pytest.raises(UserError, match=r"in int4 .* Take a machine with more\."):
         refuse_too_large(model, "int4")

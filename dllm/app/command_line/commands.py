@@ -63,7 +63,7 @@ COMMANDS = {
         ("task=quantize",),
         (("dllm quantize FOLDER model.quantize=int4 quantize.to=FOLDER2", "five bits a weight"),
          ("dllm run model.path=FOLDER2 model.dtype=bfloat16", "decode with them")),
-        ("model.quantize", "quantize.to", "model.adapter"),
+        ("model.quantize", "model.quantize_head", "quantize.to", "model.adapter"),
     ),
     "sweep": Command(
         "NAME=VALUE,VALUE ... task=NAME", "score every combination of settings", ("-m",),

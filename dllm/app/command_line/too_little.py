@@ -36,6 +36,8 @@ def _narrower(config: Mapping[str, Any]) -> Iterator[str]:
         yield "model.quantize=int8"
     elif model["quantize"] != "int4":
         yield "model.quantize=int4"
+    elif model["quantize_head"] is None and model["device"] == "cpu":
+        yield "model.quantize_head=int8"
 
 
 def _fewer(config: Mapping[str, Any]) -> Iterator[str]:

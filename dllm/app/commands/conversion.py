@@ -26,21 +26,22 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     for name in given:
         if name not in ITS_SETTINGS and not name.startswith("model."):
             raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
-    model, kind = config["model"], config["model"]["quantize"]
+    model, kind, head = config["model"], config["model"]["quantize"], config["model"]["quantize_head"]
     target = target_of(config["quantize"], kind)
     found = describe(model["path"], model["mask_id"], model["attention_block"])
     if found.config.stored_kind is not None:
         raise UserError(f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
                         "checkpoint that they were made from.")  # fmt: skip
-    check_numbers(found.config, torch.bfloat16, torch.device("cpu"), "auto", kind)
+    check_numbers(found.config, torch.bfloat16, torch.device("cpu"), "auto", kind, head)
     adapter = read_adapter(model["adapter"], found.config, model["path"])
     source = locate(model["path"])
     with (
         interruptible(lambda: f"Run the same command again: it goes on in {target}"),
         load_progress(found.name, "Quantizing") as watch,
     ):
-        total = quantize_folder(source, target, found.config, kind, adapter, watch)
-    say(f"{target}: {kind}, {total / 1e9:.1f} GB. Load it by model.path={target} model.dtype=bfloat16.")
+        total = quantize_folder(source, target, found.config, kind, adapter, watch, head)
+    kinds = kind if head is None else f"{kind}, embedding and head {head}"
+    say(f"{target}: {kinds}, {total / 1e9:.1f} GB. Load it by model.path={target} model.dtype=bfloat16.")
 
 
 def target_of(settings: Any, kind: Any) -> Path:

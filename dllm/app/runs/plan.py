@@ -73,8 +73,9 @@ class RunPlan:
                 f"model.draft_adapter={model['draft_adapter']} adapts drafts, and sampler={name_of(chosen.sampler)} "
                 "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
             )
-        kind = bundle.kind_of(architecture, model["quantize"], dtype, model["adapter"])
-        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind)
+        asked = model["quantize"], model["quantize_head"]
+        kind, head = bundle.kinds_of(architecture, *asked, dtype, model["adapter"])
+        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind, head)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]))
         check_runtime(kind, config["runtime"], device)
         parts = chosen.fitted(found, options.gen_length)
@@ -187,7 +188,8 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     """
     model = config["model"]
     named = {name: str(model[name]) for name in ("path", "device", "dtype")}
-    more = {name: model[name] for name in ("mask_id", "quantize", "adapter", "draft_adapter", "attention_block")}
+    names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
+    more = {name: model[name] for name in names}
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED}
     return {**named, **more, **own, **({} if device is None else {"device": device})}
 

@@ -28,7 +28,19 @@ def test_a_folder_that_decodes(run: Run, tmp_path: Path) -> None:
     assert twice.code == 2 and "its weights are int4 already" in twice.err
 
 
+def test_embedding_and_head_too(run: Run, tmp_path: Path) -> None:
+    done = run(*ARGUMENTS, "model.quantize_head=int8")
+    assert done.code == 0 and done.out.startswith("narrow: int4, embedding and head int8, 0.0 GB. Load it by")
+    folder = tmp_path / "narrow"
+    assert run("model.dtype=bfloat16", "prompt=Latin square: A,B", model=folder).code == 0
+    told = " ".join(run("task=check", f"model.path={folder}").out.split())
+    assert "int4 of task=quantize, embedding and head int8, 7 files" in told and "memory int4, head int8" in told
+    alone = run("model.quantize_head=int8", "model.dtype=bfloat16")
+    assert alone.code == 2 and "goes with layers in int8 or int4, and model.quantize is null. Set" in alone.err
+
+
 @pytest.mark.parametrize(("changed", "sentence"), [
+    ("model.quantize_head=int3", "model.quantize_head='int3' must be null, int8 or int4."),
     ("model.quantize=null", "model.quantize=null: task=quantize needs a kind. Set model.quantize=int8 or int4."),
     ("model.quantize=float8", "model.quantize=float8: float8 is made in a moment on the GPU that needs it, and not "
                               "stored. Set model.quantize=int8 or int4."),

@@ -57,7 +57,9 @@ def test_a_class_that_cannot_be_had_is_a_sentence_with_its_line(
     ([], "model.dtype=bfloat16, gen_length=16 or a smaller model"),
     (["batch_size=8", "model.dtype=bfloat16"], "model.quantize=int8, batch_size=4, gen_length=16 or a smaller model"),
     (["model.dtype=bfloat16", "model.quantize=int8", "gen_length=1"], "model.quantize=int4 or a smaller model"),
-    (["model.dtype=bfloat16", "model.quantize=int4", "gen_length=1"], "Choose a smaller model."),
+    (["model.dtype=bfloat16", "model.quantize=int4", "gen_length=1"], "model.quantize_head=int8 or a smaller model"),
+    (["model.dtype=bfloat16", "model.quantize=int4", "gen_length=1", "model.device=cuda"], "Choose a smaller model."),
+    (["model.dtype=bfloat16", "model.quantize=int4", "model.quantize_head=int4", "gen_length=1"], "Choose a smaller"),
     (["task=serve", "task.max_rows=1", "task.max_tokens_in_flight=9"], "task.max_tokens_in_flight=4, gen_length=16"),
     (["sampler=static,eb", "batch_size=4,2", "gen_length=64"], "gen_length=32"),
 ])  # fmt: skip
