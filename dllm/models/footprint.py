@@ -28,8 +28,7 @@ class Footprint:
     """Bytes of a model in memory."""
 
     weights: int  # when it is loaded
-    # at most while it is loaded: beside the weights one layer as read, and as fused, or a head that is narrowed
-    loading: int
+    loading: int  # at most while it is loaded: beside the weights one layer as read, and as fused
 
     @property
     def stored(self) -> int:
@@ -53,8 +52,9 @@ class Footprint:
         matrix = model.config.vocab * model.config.width if head else 0  # of the head; read whole, then narrowed
         ends, per_end = matrix * (1 if model.config.tied else 2), PER_WEIGHT[head or "bfloat16"]
         weights = (total - narrow - ends) * plain + narrow * PER_WEIGHT[kind] + ends * per_end
-        beside = max(2 * max(layers, default=0) * plain, matrix * (plain + per_end))
-        return Footprint(int(weights + PROCESS), int(weights + beside + PROCESS))
+        begun = ends * per_end + matrix * (plain + per_end)  # the head, which is read early
+        loading = max(weights + 2 * max(layers, default=0) * plain, begun)
+        return Footprint(int(weights + PROCESS), int(loading + PROCESS))
 
 
 def narrowed_numbers(layer: nn.Module) -> int:

@@ -137,9 +137,7 @@ def _set(model: nn.Module, name: str, tensor: Tensor) -> None:
 
 def _place(part: nn.Module, triton: bool) -> None:
     for module in part.modules():
-        if isinstance(module, NarrowLinear):
-            module.place(triton)
-        elif isinstance(module, NarrowExperts):
+        if isinstance(module, NarrowLinear | NarrowExperts):
             module.place(triton)
 
 

@@ -92,7 +92,7 @@ def load_model(
             pack_weights(part)
 
     kept = fill(model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
-                keep=quantize == "int4")  # fmt: skip
+                keep=quantize == "int4", head_early=quantize_head is not None)  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
     if config.tied:
@@ -146,17 +146,17 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 def fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
     adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
-    keep: bool = False,
+    keep: bool = False, head_early: bool = False,
 ) -> int:  # fmt: skip
     """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
     name. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files have them on.
-    Returns how many did."""
+    head_early: see ``parts_of``. Returns how many matrices stayed."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
     done = kept = 0
     watch(Loaded(0, total, "beginning"))
     with TensorReader(stored) as reader:
-        for prefix, words in parts_of(model):
+        for prefix, words in parts_of(model, head_early):
             part = model.get_submodule(prefix)
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
                 source = stored[sources[ours].name]
@@ -200,14 +200,19 @@ def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str,
     return adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
 
 
-def parts_of(model: Transformer) -> Iterator[tuple[str, str]]:
-    """The parts of a model in the order in which rows pass them: the module's name, and what it is called."""
+def parts_of(model: Transformer, head_early: bool = False) -> Iterator[tuple[str, str]]:
+    """The parts of a model in the order in which rows pass them: the module's name, and what it is called. head_early:
+    the head is the second. Of a large vocabulary it is more than two layers, which are all that else lies in memory
+    beside the finished parts."""
     yield "embed", "the embedding"
+    if head_early:
+        yield "lm_head", "the head"
     count = len(model.layers)
     yield from ((name, name.replace("_", "-")) for name, _ in model.named_children() if name not in _PARTS)
     yield from ((f"layers.{number}", f"layer {number + 1} of {count}") for number in range(count))
     yield "norm", "the last norm"
-    yield "lm_head", "the head"
+    if not head_early:
+        yield "lm_head", "the head"
 
 
 def device_of(parameter: str, placement: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""What rounding weights costs: ``python -m experiments.compare.rounding`` (a minute and a half).
+"""What rounding weights costs: ``python -m experiments.compare.rounding`` (two minutes and a half).
 
-Prints Markdown tables. One for each model has the kinds of ``model.quantize`` as they are loaded, and other ways to
-round to four bits, whose weights are widened again to float32: the error of the logits and how often the best token
-agrees, both against float32 on half-masked answers, and the score of held-out items. The last has the error of the
-weights alone, on distributions like those of published weights.
+Prints Markdown tables. One for each model has the kinds of ``model.quantize`` and ``model.quantize_head`` as they are
+loaded, and other ways to round to four bits, whose weights are widened again to float32: the error of the logits and
+how often the best token agrees, both against float32 on half-masked answers, and the score of held-out items. The last
+has the error of the weights alone, on distributions like those of published weights.
 
 Least squares: of 21 scales around that of the extremes the one whose steps, with scale and minimum fitted to them,
 leave the least squared error (llama.cpp's ``make_qkx2_quants``). Calibrated: columns weighed by the mean square of
@@ -32,6 +32,7 @@ from experiments.support.scripts import counted, refusing
 
 MODELS = ("mini-llada", "mini-dream")
 KINDS = (None, "int8", "int4")
+HEADS = (("int8", "int8"), ("int4", "int8"), ("int4", "int4"))  # kinds of the layers, and of embedding and head
 LENGTH, BATCH = 32, 16
 Rounding = Callable[[Tensor, Tensor], Tensor]  # groups [N, G, n] and the weight of each column [G, n] -> as rounded
 
@@ -137,6 +138,8 @@ def model_rows(name: str, count: int) -> Iterator[list[str]]:
     rows = canvases(plain, items)
     expected, inputs = logits(plain.transformer, rows), mean_squares(plain.transformer, canvases(plain, others))
     kinds = {kind or "bfloat16": partial(load, name, dtype="bfloat16", quantize=kind) for kind in KINDS}
+    for kind, head in HEADS:
+        kinds[f"{kind}, head {head}"] = partial(load, name, dtype="bfloat16", quantize=kind, quantize_head=head)
     ways = {label: partial(rounded, name, *way, inputs) for label, way in ROUNDINGS.items()}
     yield ["float32", "0", "100", markdown.percent(score(plain, items))]
     for label, made in [*kinds.items(), *ways.items()]:

@@ -95,7 +95,7 @@ ENTRIES = [
         same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
     ),
     Entry(
-        "rounding", "docs/kernels.md", (("-m", "experiments.compare.rounding"),), 1, same_tables,
+        "rounding", "docs/kernels.md", (("-m", "experiments.compare.rounding"),), 2, same_tables,
         Tolerance(1.5, 0.15),
     ),
     Entry(

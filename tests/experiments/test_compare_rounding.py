@@ -35,9 +35,10 @@ def test_both_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     few = {name: ROUNDINGS[name] for name in ("scale, 128 columns", "least squares, calibrated, 32")}
     monkeypatch.setattr(rounding, "ROUNDINGS", few)
     monkeypatch.setattr(rounding, "KINDS", ("int8",))
+    monkeypatch.setattr(rounding, "HEADS", (("int8", "int8"),))
     assert rounding.main(["mini-llada", "--count", "1"]) == 0
     lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     found = {cells[0]: [float(cell.split()[0]) for cell in cells[1:]] for cells in lines if cells[1][0].isdigit()}
     assert found["float32"][:2] == [0, 100] and found["int8"][0] < found["least squares, calibrated, 32"][0] < 30
-    assert found["int8"][1] > 97
+    assert found["int8"][1] > 97 and found["int8"][0] < found["int8, head int8"][0] < 5
     assert rounding.main(["nothing/at/all"]) == 2
