@@ -51,10 +51,11 @@ def test_comments_belong_to_their_keys() -> None:
 
 
 def test_a_choice_that_builds_on_another_has_its_comments_too() -> None:
-    (line,) = [
+    layers, head = [
         line for line in help_text(["model=mini-dream"], 110).splitlines() if line.startswith("  model.quantize")
     ]
-    assert line.endswith("int8, int4 or float8: weights in fewer bits")
+    assert layers.endswith("int8, int4 or float8: weights in fewer bits")
+    assert head.endswith("int8 or int4: embedding and head, too, on a CPU")
 
 
 def test_inner_groups_are_no_choices_of_their_own() -> None:
