@@ -95,6 +95,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_a_folder_is_mapped_and_not_copied(folder: Path) -> None:
+    network = load(folder, dtype="bfloat16").transformer
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+    spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    for narrowed in (network.embed.get_buffer("narrow"), network.lm_head.get_buffer("narrow")):
+        assert narrowed.data_ptr() % 64 == 0 and any(begin <= narrowed.data_ptr() < end for begin, end in spans)
+
+
 def test_a_folder_says_what_it_cannot_become(folder: Path) -> None:
     assert load(folder, dtype="bfloat16", quantize_head="int8").quantize_head == "int8"
     with pytest.raises(UserError, match=r"quantize_head=int4: embedding and head of this folder are int8\. Leave it"):
