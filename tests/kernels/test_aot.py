@@ -28,15 +28,15 @@ def compiled(cache: Path, chosen: list[str]) -> list[dict[str, int | str | bool]
 
 
 def chosen() -> list[str]:
-    """Every build for every target under DLLM_LAWS=all; else the first of each kernel, for a target in turn, and those
-    that claim something of Hopper."""
+    """Every build for every target under DLLM_LAWS=all; else the first of each kernel, for a target in turn, and the
+    first that claims something of Hopper."""
     if full():
         return [f"{build.name}@{target}" for build in BUILDS for target in SHARED]
-    kernels, out = set[str](), []
+    kinds, out = set[tuple[object, bool]](), []
     for build in BUILDS:
-        if build.kernel not in kernels or build.wgmma:
-            out.append(f"{build.name}@{'sm_90' if build.wgmma else list(SHARED)[len(kernels) % len(SHARED)]}")
-        kernels.add(build.kernel)
+        if (kind := (build.kernel, build.wgmma)) not in kinds:
+            out.append(f"{build.name}@{'sm_90' if build.wgmma else list(SHARED)[len(kinds) % len(SHARED)]}")
+        kinds.add(kind)
     return out
 
 
