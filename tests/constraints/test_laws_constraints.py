@@ -173,7 +173,8 @@ def plain() -> Iterator[Combination]:
     others |= {"oracle"}  # which writes its own tokens
     others |= {"lopa", "tccf", "stop_front"}  # lopa chooses by how sure the model is of all masks
     others |= {"groups"}  # which ranks positions forwards before it commits them
-    yield from (one for one in combinations() if not {one.sampler, one.blocks, one.eos} & others)
+    others |= {"d2cache"}  # which computes the masks of which the model is surest
+    yield from (one for one in combinations() if not {one.sampler, one.blocks, one.cache, one.eos} & others)
 
 
 @law(plain, daily=8, least=3000)
@@ -222,7 +223,7 @@ def test_hot_or_late_every_answer_is_a_text_of_its_language(case: Case) -> None:
     patterns, rows = patterns_of(combination), requests()
     sampling = Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
     constrained, take = partial(constraints, combination.model, rows, patterns), None
-    if not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
+    if replace(case, runtime="cudagraph").accepted() and not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
         take = RecordedTurns(model(combination.model), lambda: FakeGraph([]))
     decoded = partial(results, model(combination.model), parts, rows, sampling)
     found, eager = decoded(lag=case.lag, take=take, constraints=constrained()), decoded(constraints=constrained())
