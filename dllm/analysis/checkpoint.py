@@ -24,7 +24,7 @@ from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
-from dllm.models.footprint import NARROW, NARROW_WITH_HEAD, Footprint
+from dllm.models.footprint import NARROW_WITH_HEAD, Footprint
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.names import parameter_sources
@@ -248,11 +248,9 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
             yield f"forward {kind}", f"about {times} s of products for {ROW_WORDS} rows, {threads} threads of this CPU"
 
 
-def _kinds(config: ModelConfig) -> tuple[str, ...]:
+def _kinds(config: ModelConfig) -> list[str]:
     """The kinds of weights that the folder can be loaded in on a CPU."""
-    if config.stored_kind is not None:
-        return (config.stored_kind,)
-    return ("bfloat16", "float32", *(kind for kind in NARROW if _narrows(config, kind)))
+    return list(dict.fromkeys(kind for kind, _ in _kinds_with_head(config)))
 
 
 def _kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
@@ -263,7 +261,7 @@ def _kinds_with_head(config: ModelConfig) -> list[tuple[str, str | None]]:
     return [("bfloat16", None), ("float32", None), *narrow]
 
 
-def _narrows(config: ModelConfig, kind: str, head: str | None = None) -> bool:
+def _narrows(config: ModelConfig, kind: str, head: str | None) -> bool:
     """Whether ``model.quantize=kind model.quantize_head=head`` takes this model on a CPU."""
     cpu = torch.device("cpu")
     try:

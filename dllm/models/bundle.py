@@ -126,10 +126,10 @@ def load(
     ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch).
     quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). quantize_head: embedding and head in
     ``int8`` or ``int4``, on a CPU. pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes
-    runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights.
-    attention_block: columns of an attention block where config.json does not say it (A2D: 0 is full attention).
-    draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
-    Raises UserError when something does not fit, where possible before weights are read.
+    runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights. attention_block: columns of
+    an attention block where config.json does not say it (A2D: 0 is full attention). draft_adapter: a folder of a LoRA
+    for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's). Raises UserError when something does
+    not fit, where possible before weights are read.
     """
     _refuse_unknown(unknown)
     if isinstance(path, nn.Module):
@@ -144,10 +144,7 @@ def load(
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
     if config.family == MASKED_LM_FAMILY:
-        from dllm.models.masked_lm import load_masked_lm
-
-        network = load_masked_lm(folder, config, resolve_device(place), kind)
-        return Model(network, config, words, ids, name, folder)
+        return Model(_of_own_class(folder, config, resolve_device(place), kind), config, words, ids, name, folder)
     invariant = kernels == INVARIANT
     place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
     packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
@@ -165,6 +162,12 @@ def load(
         transformer.become_invariant()
     lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
     return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head)
+
+
+def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
+    from dllm.models.masked_lm import load_masked_lm  # BERT's classes, which nothing else needs
+
+    return load_masked_lm(folder, config, device, dtype)
 
 
 def _refuse_tokenizer(tokenizer: Any) -> None:
