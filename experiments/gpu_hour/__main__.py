@@ -1,8 +1,8 @@
 """Prove and measure the framework on a GPU: ``python -m experiments.gpu_hour OUT``, in under 30 minutes on 80 GB.
 
 Parts: ``machine`` (a large product and a large copy), ``tests`` (kernels against their definitions, recorded decodes,
-laws, equal tokens under every runtime), ``kernels`` and ``steps`` (times beside the least times), ``profile`` (of
-turns that missed their target). Each part writes OUT/PART.json after every cell. A second start goes on where the
+laws, equal tokens under every runtime), ``kernels`` and ``steps`` (times beside the least times), ``profile`` (where
+the time of a turn goes). Each part writes OUT/PART.json after every cell. A second start goes on where the
 first one ended, and refuses a folder of another device, code or version. A cell that fails is written down with its
 sentence, and the others go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
 
@@ -81,8 +81,6 @@ def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:
     for part in chosen:
         if options.again:
             store.forget(part.name, "failed")
-        if part.name == "profile":  # whether a turn missed its target may have become known
-            store.forget(part.name, "skipped")
         if run_part(part, store, clock, options) == OUT_OF_TIME:
             break
     write_report(parts_in(store.folder), known, store.folder)

@@ -97,12 +97,24 @@ def floor_of(config: ModelConfig, batch: int, rows: float, keys: float, scored: 
 
 BASE = Cell()
 STATIC_CACHES = ("none", "prefix", "dual", "window")
+UNTIMED = ("vicinity", "streaming", "delayed", "dpad")  # they are recorded, and were not timed on 2026-11-26
+UNBOUNDED = ("dkv", "dkv_prefill", "flash_dllm", "dllm_cache", "d2cache", "recap", "entropy", "sliding")
 
 
 def grid() -> list[Cell]:
-    """All cells, each once. What takes long comes last, so that a short loan has measured most of them; before and
-    behind that line, those of one model and its weights stand side by side."""
-    return sorted(dict.fromkeys([*llada(), *dream(), *quantised()]), key=lambda cell: cell.seconds > LONG)
+    """All cells, each once. What was never measured comes first, and what takes long last, so that a short loan decides
+    most; between these lines, those of one model and its weights stand side by side."""
+    rest = sorted([*llada(), *dream(), *quantised()], key=lambda cell: cell.seconds > LONG)
+    return list(dict.fromkeys([*unmeasured(), *rest]))
+
+
+def unmeasured() -> Iterator[Cell]:
+    """A line to compare with, then every cache that was never timed and narrow weights."""
+    yield from (BASE, replace(BASE, runtime="eager", lag=0))
+    yield replace(BASE, batch=16, rule="recorded")
+    yield from (replace(BASE, cache=cache) for cache in UNTIMED)
+    yield from (replace(BASE, cache=cache, runtime="eager", lag=0) for cache in UNBOUNDED)
+    yield from quantised()
 
 
 def llada() -> Iterator[Cell]:

@@ -15,7 +15,7 @@ from dllm.record.cost import Machine, measured
 from experiments.bench import kernels as bench_kernels
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.cells import BUILD, Cell, dry_grid, grid
-from experiments.gpu_hour.profiled import PROFILED, profile_cell
+from experiments.gpu_hour.profiled import PROFILED, profiled
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.suite import Suite
 from experiments.gpu_hour.timed import Models, accepted, time_cell
@@ -54,7 +54,7 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
         Part("tests", list(tests(setup, store))), Part("kernels", list(kernels(setup, store))),
-        Part("steps", steps(setup, store)), Part("profile", profiles(setup, store)),
+        Part("steps", steps(setup, store)), Part("profile", profiles(setup)),
     )  # fmt: skip
     return {part.name: part for part in listed}
 
@@ -125,7 +125,8 @@ def time_step(cell: Cell, models: Models, store: Store) -> dict[str, Any]:
     return {**vars(cell), **time_cell(cell, models, *ceilings(store))}
 
 
-def profiles(setup: Setup, store: Store) -> list[Task]:
+def profiles(setup: Setup) -> list[Task]:
     models = Models(setup.device)
-    names = ("tiny",) if setup.dry else PROFILED
-    return [Task(f"{name} dual batch 1", 30.0, partial(profile_cell, name, models, store)) for name in names]
+    chosen = dry_grid()[:1] if setup.dry else PROFILED
+    return [Task(cell.name, BUILD * (cell == chosen[0]) + cell.seconds + 2.0, partial(profiled, cell, models))
+            for cell in chosen]  # fmt: skip

@@ -1,9 +1,10 @@
-"""The cells of ``profile``: where the time of a missed turn goes, by torch.profiler."""
+"""The cells of ``profile``: where the time of a turn goes, by torch.profiler."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,30 +14,18 @@ from torch.profiler import ProfilerActivity, profile
 from dllm.compose.fitted import Parts
 from dllm.loop.recorded import build_runtime
 from experiments.bench.step import KEEP, decode, named, parts_for
-from experiments.gpu_hour.cells import Cell
-from experiments.gpu_hour.store import Store
-from experiments.gpu_hour.targets import best_turn, turn_target
+from experiments.gpu_hour.cells import BASE, Cell
 from experiments.gpu_hour.timed import Models, check, rule_of
-from experiments.gpu_hour.work import Skip
 
-PROFILED = ("llada-8b", "dream-7b")
-TURNS, TOP = 8, 12
-
-
-def profile_cell(name: str, models: Models, store: Store) -> dict[str, Any]:
-    """The kernels of a few turns of the fastest runtime at batch 1 under dual, if these missed their target. Raises
-    Skip if they did not, or were not measured."""
-    found = best_turn(store.cells("steps"), name)
-    if found is None:
-        raise Skip("The turns of this model at batch 1 under dual were not measured.")
-    if turn_target(found):
-        raise Skip(f"The target is met: {100 * found['share_weights']:.0f} % of the weights' floor.")
-    cell = Cell(**{key: found[key] for key in Cell.__dataclass_fields__})
-    return {"cell": cell.name, **profiled(cell, models)}
+PROFILED = (
+    BASE, replace(BASE, batch=16), replace(BASE, cache="none"), replace(BASE, cache="window", batch=16),
+    replace(BASE, cache="elastic", runtime="eager", lag=0),
+)  # fmt: skip
+TURNS, TOP = 8, 16
 
 
 def profiled(cell: Cell, models: Models) -> dict[str, Any]:
-    """Milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device waits."""
+    """The cell's name, and milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device waits."""
     runtime, rule, model = check(cell, models.device), rule_of(cell), models(cell.model, cell.weights)
     _, blocks = parts_for(cell.cache, cell.load)
     runs = build_runtime(runtime, model, Parts(rule, blocks, named("cache", cell.cache), KEEP))
@@ -51,8 +40,9 @@ def profiled(cell: Cell, models: Models) -> dict[str, Any]:
         count = sum(1 for _ in islice(turns, min(TURNS, cell.block - 5)))
         if gpu:
             torch.cuda.synchronize(models.device)
-    return summary(((one.name, one.time_range.start, one.time_range.end) for one in seen.events()
+    figures = summary(((one.name, one.time_range.start, one.time_range.end) for one in seen.events()
                     if not gpu or "CUDA" in str(one.device_type)), count)  # fmt: skip
+    return {"cell": cell.name, **figures}
 
 
 def summary(events: Iterable[tuple[str, float, float]], turns: int) -> dict[str, Any]:

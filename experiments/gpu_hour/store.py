@@ -1,7 +1,7 @@
 """What was measured, on disk: a JSON file for each part, written after every cell, and replaced as a whole.
 
 A cell's outcome is a dictionary with ``seconds`` and one of these: ``figures`` (it was measured), ``failed``,
-``too_large``, ``refused`` or ``skipped`` (a sentence), ``begun`` (it was under way when its process ended).
+``too_large`` or ``refused`` (a sentence), ``begun`` (it was under way when its process ended).
 """
 
 from __future__ import annotations

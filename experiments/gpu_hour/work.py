@@ -20,10 +20,6 @@ PATIENCE, GRACE = 5.0, 120.0  # a cell may take so many times its estimate, and 
 CUTS = 2  # a cell during which the run was cut so often is given up: it may be what cuts it
 
 
-class Skip(Exception):
-    """Raised by a cell that is not needed, with the reason."""
-
-
 @dataclass(frozen=True)
 class Task:
     """A cell of a part. seconds: its estimate. run: gives the figures, which are written as JSON."""
@@ -93,8 +89,6 @@ def attempt(task: Task) -> Outcome:
         outcome["too_large"] = str(error)
     except torch.OutOfMemoryError as error:
         outcome["too_large"] = f"It does not fit into the GPU's memory: {first_line(error)}."
-    except Skip as reason:
-        outcome["skipped"] = str(reason)
     except UserError as error:
         outcome["refused"] = str(error)
     except Exception as error:  # whatever it is, the other cells are worth measuring
@@ -134,7 +128,7 @@ def alive() -> bool:
 
 def said(outcome: Outcome) -> str:
     """One line of an outcome."""
-    for kind in ("failed", "too_large", "refused", "skipped"):
+    for kind in ("failed", "too_large", "refused"):
         if kind in outcome:
             return f"{kind}: {outcome[kind]}"
     shown = [f"{name}={value:.4g}" for name, value in outcome["figures"].items() if isinstance(value, float)]
