@@ -25,7 +25,8 @@ TURNS, TOP = 8, 16
 
 
 def profiled(cell: Cell, models: Models) -> dict[str, Any]:
-    """The cell's name, and milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device waits."""
+    """The cell's name, milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device
+    waits."""
     runtime, rule, model = check(cell, models.device), rule_of(cell), models(cell.model, cell.weights)
     _, blocks = parts_for(cell.cache, cell.load)
     runs = build_runtime(runtime, model, Parts(rule, blocks, named("cache", cell.cache), KEEP))
