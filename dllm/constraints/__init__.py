@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dllm.constraints.automata import automaton_of, language_of
-from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex
+from dllm.constraints.kinds import Choice, Constraint, FunctionCall, Grammar, Json, JsonSchema, Regex
 
-__all__ = ["Choice", "Constraint", "Grammar", "Json", "JsonSchema", "Regex", "automaton_of", "language_of"]
+__all__ = [
+    "Choice",
+    "Constraint",
+    "FunctionCall",
+    "Grammar",
+    "Json",
+    "JsonSchema",
+    "Regex",
+    "automaton_of",
+    "language_of",
+]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-from dllm.constraints.kinds import Choice, Constraint, Grammar, Json, JsonSchema, Regex, TaskConstraint
+from dllm.constraints.kinds import Choice, Constraint, FunctionCall, Grammar, Json, JsonSchema, Regex, TaskConstraint
 from dllm.constraints.languages.automaton_of import counting
 from dllm.constraints.languages.json import json_language
 from dllm.constraints.languages.lark_grammar import grammar_language
 from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
 from dllm.constraints.languages.regex import regex_language
-from dllm.constraints.languages.schema import largest_count, schema_language, why_empty
+from dllm.constraints.languages.schema import call_language, largest_count, schema_language, why_empty
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal_text
 from dllm.errors import UserError
@@ -28,6 +29,9 @@ def language_of(constraint: Constraint) -> Language:
         case JsonSchema(schema=schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict):
             assert isinstance(schema, Mapping | bool), "a constraint keeps what its schema says, however it was given"
             return schema_language(schema, depth=depth, whitespace=whitespace, additional=additional, strict=strict)
+        case FunctionCall(functions=functions, depth=depth, whitespace=whitespace, additional=additional):
+            assert not isinstance(functions, str), "a constraint keeps what its functions are, however they were given"
+            return call_language(functions, depth=depth, whitespace=whitespace, additional=additional)
         case Grammar(grammar=grammar, start=start, depth=depth, words=words):
             return grammar_language(grammar, start=start, depth=depth, words=words)
         case TaskConstraint():
@@ -54,13 +58,21 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
 
 def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
     """The refusal of a constraint with too many states: of a schema with its largest number, and where that stands."""
-    found = largest_count(constraint.schema) if isinstance(constraint, JsonSchema) else None
-    if found is None:
+    counts = [(found[2], found, name) for name, one in _schemas(constraint).items() if (found := largest_count(one))]
+    if not counts:
         return error
-    place, keyword, number = found
+    _, (place, keyword, number), name = max(counts)
     needs = str(error).partition(". ")[0]
     way_out = f"Lower it, or raise constraint.limit={constraint.limit} (a server takes no other)."
-    return UserError(f"constraint.schema at {place}: {keyword}={number} is too much: {needs}. {way_out}")
+    return UserError(f"constraint.{name} at {place}: {keyword}={number} is too much: {needs}. {way_out}")
+
+
+def _schemas(constraint: Constraint) -> dict[str, Any]:
+    """The schemas of a constraint, by the options that hold them."""
+    if isinstance(constraint, FunctionCall):
+        functions = cast("Sequence[Mapping[str, Any]]", constraint.functions)
+        return {f"functions[{at}].parameters": one["parameters"] for at, one in enumerate(functions)}
+    return {"schema": constraint.schema} if isinstance(constraint, JsonSchema) else {}
 
 
 def _empty(constraint: Constraint) -> UserError:

@@ -113,6 +113,33 @@ class JsonSchema(Constraint):
 
 
 @dataclass(frozen=True)
+class FunctionCall(Constraint):
+    """A call of one of ``functions``: of a single one the object of its arguments, of several an object with ``name``
+    and ``arguments``. The arguments validate under the function's own parameters, in their own draft."""
+
+    kind = "call"
+    # each a mapping with name, parameters (a JSON schema; none: no arguments) and strict (false); or these as JSON text
+    functions: Sequence[Mapping[str, Any]] | str = field(compare=False)
+    depth: int = 4  # how often definitions that contain themselves are entered in each other
+    whitespace: str = "any"  # any, one (after ``,`` and ``:``), none
+    additional: bool = False  # members that no schema speaks of may be added
+    text: str = field(init=False, repr=False, default="")  # the functions as JSON text, as of ``JsonSchema``
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _number("depth", self.depth, 0, int)
+        in_choices("constraint.whitespace", self.whitespace, WHITESPACE)
+        _flag("additional", self.additional)
+        given = _parsed(self.functions, "functions") if isinstance(self.functions, str) else self.functions
+        functions = [_function(f"functions[{at}]", one) for at, one in enumerate(_entries(given))]
+        if not functions or len({one["name"] for one in functions}) < len(functions):
+            raise UserError("constraint.functions must be a list of functions with names of their own, and not empty.")
+        text = _json_text("functions", functions)
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "functions", tuple(json.loads(text)))
+
+
+@dataclass(frozen=True)
 class Grammar(Constraint):
     """A text of a grammar in Lark's syntax, with rules that contain themselves entered ``depth`` times in each
     other."""
@@ -161,18 +188,35 @@ def _schema_text(schema: Any) -> str:
         schema = _parsed(schema)
     if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()
+    return _json_text("schema", schema)
+
+
+def _json_text(name: str, value: Any) -> str:
     try:
-        return json.dumps(schema, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise UserError(f"constraint.schema is no JSON: {first_line(error)}. Give a mapping, or a FILE.json.") from None
+        raise UserError(f"constraint.{name} is no JSON: {first_line(error)}. Give a mapping, or a FILE.json.") from None
     except RecursionError:
-        raise UserError("constraint.schema is nested too deeply. Write it with definitions.") from None
+        raise UserError(f"constraint.{name} is nested too deeply. Write it with definitions.") from None
 
 
-def _parsed(text: str) -> Any:
+def _function(name: str, value: Any) -> dict[str, Any]:
+    """A function with all of its fields. Raises UserError."""
+    found = dict(value) if isinstance(value, Mapping) else {}
+    parameters, strict = found.get("parameters"), found.get("strict")
+    if not found.keys() <= {"name", "parameters", "strict"} or not isinstance(found.get("name"), str):
+        raise UserError(f"constraint.{name}={value!r:.100} must be a mapping with name, parameters and strict.")
+    _text(f"{name}.name", found["name"])
+    if not isinstance(parameters, Mapping | None):
+        raise UserError(f"constraint.{name}.parameters={parameters!r:.100} must be a JSON schema: an object.")
+    _flag(f"{name}.strict", strict := bool(strict) if strict is None else strict)
+    return {"name": found["name"], "parameters": {} if parameters is None else parameters, "strict": strict}
+
+
+def _parsed(text: str, name: str = "schema") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         shown = repr(text if len(text) <= 40 else text[:40] + "...")
         why = first_line(error)
-        raise UserError(f"constraint.schema={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None
+        raise UserError(f"constraint.{name}={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None

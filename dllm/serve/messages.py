@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dllm.common.coerce import coerce, is_list_of, is_whole
+from dllm.common.json_text import as_object, loaded
 from dllm.errors import nearest
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+WRITTEN_OUT = (
+    "The chat template of this model has no place for calls of tools and their results: they stand in the conversation "
+    "as plain text."
+)
 MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations")
 
 
 def validated_messages(value: Any, tools: bool = False) -> list[Message]:
     """The messages of a conversation, with plain texts. tools: the chat template writes calls of tools and what they
-    gave. Raises ApiError."""
+    gave; else they are written into the text. Raises ApiError."""
     if not isinstance(value, list) or not value:
         raise ApiError(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
-    found, called = list[Message](), set[str]()
+    found, called = list[Message](), dict[str, str]()
     for number, entry in enumerate(value):
         name = f"messages[{number}]"
         message = _message(name, entry)
-        if not tools and (message["role"] == "tool" or "tool_calls" in message):
-            sentence = (
-                f"{name} holds a call of a tool or its result, and the model's chat template has no place for them. "
-                "Write it into the content of a message of role user or assistant."
-            )
-            raise ApiError(400, sentence, name)
         if message["role"] == "tool" and message["tool_call_id"] not in called:
             ident = message["tool_call_id"]
             raise ApiError(
@@ -38,8 +37,40 @@ def validated_messages(value: Any, tools: bool = False) -> list[Message]:
             )
         if number == len(value) - 1 and message["role"] == "user" and not message["content"].strip():
             raise ApiError(400, f"{name}.content is empty: what is to be answered?", f"{name}.content")
-        called |= {call["id"] for call in message.get("tool_calls", ())}
+        called |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls", ())}
         found.append(message)
+    return [_with_objects(message) for message in found] if tools else _written_out(found, called)
+
+
+def _with_objects(message: Message) -> Message:
+    """A message whose calls have their arguments as objects, which templates write."""
+    if "tool_calls" not in message:
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": loaded(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _written_out(messages: Sequence[Message], called: Mapping[str, str]) -> list[Message]:
+    """A conversation in which a call is a line of JSON that the assistant says, and its result one that the user does,
+    together with what the user says next: templates may want the two to take turns. called: names of functions by the
+    ids of their calls."""
+    found, results = list[Message](), False
+    for message in messages:
+        text, was_result = message["content"], message["role"] == "tool"
+        if was_result:
+            text = f"{called[message['tool_call_id']]} returned: {text}"
+        for call in message.get("tool_calls", ()):
+            line = f'{{"name": {json.dumps(call["function"]["name"])}, "arguments": {call["function"]["arguments"]}}}'
+            text = f"{text}\n{line}" if text else line
+        if results and message["role"] in ("tool", "user"):
+            found[-1]["content"] += f"\n{text}"
+        else:
+            kept = {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
+            found.append({**kept, "role": "user" if was_result else message["role"], "content": text})
+        results = was_result
     return found
 
 
@@ -76,7 +107,7 @@ def _call_id(name: str, role: str, value: Any) -> str:
 
 
 def _calls(name: str, role: str, value: Any) -> list[dict[str, Any]]:
-    """Calls that an assistant made, with their arguments as objects, which templates write."""
+    """Calls that an assistant made, with their arguments as the text of an object."""
     if not isinstance(value, list) or (value and role != "assistant"):
         rule = "must be a list of calls" if role == "assistant" else "goes with role assistant. Drop it"
         raise ApiError(400, f"{name} {rule}.", name)
@@ -86,19 +117,14 @@ def _calls(name: str, role: str, value: Any) -> list[dict[str, Any]]:
 def _call(name: str, value: Any) -> dict[str, Any]:
     fields = object_of(name, value, ("id", "type", "function", "index"))
     function = object_of(f"{name}.function", fields.get("function", {}), ("name", "arguments"))
-    texts = (fields.get("id"), function.get("name"), function.get("arguments"))
+    texts = (fields.get("id"), function.get("name"), function.get("arguments", ""))
     if fields.get("type", "function") != "function" or not all(isinstance(text, str) for text in texts):
         shape = '{"id": ..., "type": "function", "function": {"name": ..., "arguments": JSON}}'
         raise ApiError(400, f"{name} must be {shape}.", name)
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError as error:
-        arguments, why = None, str(error)
-    else:
-        why = f"a {type(arguments).__name__}"
-    if not isinstance(arguments, Mapping):
-        place = f"{name}.function.arguments"
-        raise ApiError(400, f"{place}={function['arguments']!r} must be a JSON object ({why}).", place)
+    arguments = as_object(function.get("arguments", ""))  # "" is what others write of a call without arguments
+    if arguments is None:
+        place, given = f"{name}.function.arguments", function["arguments"]
+        raise ApiError(400, f'{place}={given!r:.100} must be the text of a JSON object; none is "{{}}".', place)
     return {"id": fields["id"], "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 

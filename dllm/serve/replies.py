@@ -51,8 +51,10 @@ class Envelope:
         }  # fmt: skip
 
     def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
-        """New text of a choice. role: the first chunk of a chat, which names who speaks."""
-        delta = {"role": "assistant", "content": text} if role else {"content": text}
+        """New text of a choice. role: the first chunk of a chat, which names who speaks; a call has no text."""
+        use = self.parsed.tools
+        begun = None if use is not None and use.forced else text
+        delta = {"role": "assistant", "content": begun} if role else {"content": text}
         return self.delta(choice, delta) if self.parsed.chat else self._part(choice, {"text": text})
 
     def delta(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:

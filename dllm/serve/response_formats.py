@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dllm.common.coerce import coerce
-from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, Grammar, JsonSchema, Regex
+from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
 from dllm.decoder import refuse_stop
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
@@ -19,7 +19,7 @@ from dllm.serve.tools import ToolUse
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
 MAX_NESTING = 32
-PLACE, OF_SCHEMA = "response_format.json_schema.schema", "response_format of type json_schema"
+PLACE = "response_format.json_schema.schema"
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
 _WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
@@ -46,20 +46,17 @@ def formats_offered() -> dict[str, Any]:
 
 
 def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields in which ``response_format`` says whatever form they ask for, in vLLM's and llama.cpp's words or by a call
-    of a tool that must be made; and what the request calls it. Raises ApiError for two forms."""
+    """Fields in which ``response_format`` says whatever form they ask for, in vLLM's and llama.cpp's words; and what
+    the request calls it. A form binds text, so beside a call that must be made there is none. Raises ApiError for two
+    forms."""
     forms = {name: fields[name] for name in ("response_format", *FORMS) if name in fields}
     free = forms.get("response_format", {}) == {"type": "text"}
     given = [name for name in forms if name != "response_format" or not free]
     if use is not None and use.forced:
-        given = [*given, "tool_choice"]
+        return {name: value for name, value in fields.items() if name not in forms}, use.names
     if len(given) > 1:
         raise ApiError(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
     rest = {name: value for name, value in fields.items() if name not in FORMS}
-    if use is not None and use.forced:
-        strict = all(tool.strict for tool in use.tools)
-        form = {"type": "json_schema", "json_schema": {"name": "call", "schema": use.schema, "strict": strict}}
-        return {**rest, "response_format": form}, {PLACE: use.field, OF_SCHEMA: "tools", "response_format": use.field}
     name = given[0] if given else "response_format"
     if name == "response_format":
         return {**rest, **_of_llama(forms)}, {}
@@ -72,6 +69,14 @@ def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str,
         key, name = f"guided_{kind}", f"{name}.{kind}"
     made, place = _of_vllm(key, value, name)
     return {**rest, "response_format": made}, {place: name, "response_format": name}
+
+
+def unused_form(fields: Mapping[str, Any], use: ToolUse | None) -> list[str]:
+    """A sentence for the reply where a form is asked for beside a call that must be made."""
+    asked = [name for name in ("response_format", *FORMS) if name in fields and fields[name] != {"type": "text"}]
+    if use is None or not use.forced or not asked:
+        return []
+    return [f"{asked[0]} binds the text of an answer, and a call is forced: the call follows its function alone."]
 
 
 def _of_llama(forms: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,11 +108,15 @@ def _of_vllm(key: str, value: Any, name: str) -> tuple[dict[str, Any], str]:
 
 
 def parse_constraint(
-    fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...]
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...], use: ToolUse | None = None
 ) -> Constraint | None:
-    """What the answer must be; None: any text. fields: as ``with_form`` makes them. Raises ApiError for a form that is
-    not known, what is too long, options without a meaning, and stop strings beside it. Whether its language can be
-    compiled is not asked here."""
+    """What the answer must be; None: any text. fields: as ``with_form`` makes them. use: the tools, of which a call may
+    have to be made. Raises ApiError for a form that is not known, what is too long, options without a meaning, and stop
+    strings beside it. Whether its language can be compiled is not asked here."""
+    if use is not None and use.forced:
+        with as_refusal("stop"):
+            refuse_stop(stop)
+        return _call(use, _options("json_schema", diffusion.get("constraint", {})))
     form = fields.get("response_format", {"type": "text"})
     kind = _kind(form)
     options = _options(kind, diffusion.get("constraint", {}))
@@ -164,6 +173,13 @@ def _made(kind: str, held: Any, options: dict[str, Any]) -> Constraint:
     grammar = Grammar(held, **options)
     _check_size("grammar", grammar.grammar)
     return grammar
+
+
+def _call(use: ToolUse, options: dict[str, Any]) -> FunctionCall:
+    with as_refusal():
+        made = FunctionCall(use.functions, **options)
+    _check_size("schema", made.text)
+    return made
 
 
 def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:

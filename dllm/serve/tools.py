@@ -1,9 +1,9 @@
 """Function calling: ``tools`` and ``tool_choice`` of a request, and the calls in its answer.
 
-A call that must be made is a JSON schema, under which the answer is decoded: of one function its parameters, of several
-an object with name and arguments. Where the model decides (``auto``), it writes a call between the marks that its chat
-template shows, and what stands there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments":
-...}</tool_call>``).
+A call that must be made is a constraint (``dllm.constraints.kinds.FunctionCall``), under which the answer is decoded:
+of one function its arguments, of several an object with name and arguments. Arguments are the text of one JSON object,
+as it was decoded. Where the model decides (``auto``), it writes a call between the marks that its chat template shows, and
+what stands there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.coerce import coerce
+from dllm.common.json_text import as_object, end_of_value, members
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
@@ -23,7 +24,6 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_TOOLS = 128  # tools of a request, as OpenAI has it
-DATA = ("const", "enum", "default", "examples")  # keywords of a schema that hold data, not schemas
 NOT_SEEN = (
     "The chat template of this model has no place for tools: the model did not see their descriptions, and only the "
     "form of the call is sure. Describe the function in a message."
@@ -35,7 +35,7 @@ class Tool:
     """A function that may be called."""
 
     name: str  # of the function
-    parameters: Mapping[str, Any] | bool  # the JSON schema of its arguments
+    parameters: Mapping[str, Any]  # the JSON schema of its arguments
     strict: bool  # an unknown keyword of the schema is refused
     place: str  # where it stands in the request
 
@@ -45,7 +45,7 @@ class ToolCall:
     """A call of a function."""
 
     name: str  # of the function
-    arguments: str  # JSON
+    arguments: str  # the text of one JSON object
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class ToolUse:
         return self.tools[0] if self.forced and len(self.tools) == 1 else None
 
     @property
-    def schema(self) -> Mapping[str, Any] | bool:
-        """Of the text of an answer that must be a call."""
-        if self.single is not None:
-            return self.single.parameters
-        return {"anyOf": [_call_schema(tool, f"#/anyOf/{at}") for at, tool in enumerate(self.tools)]}
+    def functions(self) -> list[dict[str, Any]]:
+        """Of the constraint of an answer that must be a call."""
+        return [{"name": one.name, "parameters": one.parameters, "strict": one.strict} for one in self.tools]
 
     @property
-    def field(self) -> str:
-        """What the request calls that schema."""
-        return f"{self.tools[0].place}.parameters" if len(self.tools) == 1 else "tools"
+    def names(self) -> dict[str, str]:
+        """What sentences about that constraint call it, and what the request does."""
+        field = f"{self.tools[0].place}.parameters" if len(self.tools) == 1 else "tools"
+        places = {f"constraint.functions[{at}]": tool.place for at, tool in enumerate(self.tools)}
+        return {**places, "response_format of type call": "tools", "response_format": field}
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text beside calls, and the calls, of a whole answer. Between the marks, what is no call of these tools
@@ -79,12 +79,19 @@ class ToolUse:
         if self.single is not None:
             return "", [ToolCall(self.single.name, text.strip())]
         if self.forced:
-            return "", [_call_in(text, self.tools) or ToolCall(self.tools[0].name, text)]
-        pieces = re.split(f"({BEGIN}.*?(?:{END}|$))", text, flags=re.DOTALL)
-        calls = [_call_in(piece.removeprefix(BEGIN).removesuffix(END), self.tools) for piece in pieces[1::2]]
-        if not calls or None in calls:
-            return text, []
-        return "".join(pieces[::2]).rstrip(), [call for call in calls if call is not None]
+            call = _call_in(text, self.tools)
+            assert call is not None, "the constraint allows nothing else"
+            return "", [call]
+        beside, calls, at = "", list[ToolCall](), 0
+        while (begin := text.find(BEGIN, at)) >= 0:
+            beside, begin = beside + text[at:begin], begin + len(BEGIN)
+            end = end_of_value(text, begin)  # an argument may spell the mark
+            call = _call_in(text[begin:end], self.tools)
+            if call is None or not (end == len(text) or text.startswith(END, end)):
+                return text, []
+            calls.append(call)
+            at = min(end + len(END), len(text))
+        return (beside + text[at:]).rstrip() if calls else text, calls
 
 
 def parse_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
@@ -151,33 +158,12 @@ def _named(mode: Mapping[str, Any], tools: Sequence[Tool]) -> Tool:
     return tools[known.index(name)]
 
 
-def _call_schema(tool: Tool, place: str) -> dict[str, Any]:
-    """Of an object with the name of a tool and its arguments, which stands at ``place`` of a whole schema."""
-    arguments = moved(tool.parameters, f"{place}/properties/arguments")
-    properties = {"name": {"const": tool.name}, "arguments": arguments}
-    return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
-
-
-def moved(schema: Any, place: str) -> Any:
-    """A schema that is to stand at ``place`` of another: what it refers to in itself is found there."""
-    if isinstance(schema, Mapping):
-        return {
-            key: f"#{place[1:]}{value[1:]}" if key == "$ref" and isinstance(value, str) and value.startswith("#")
-            else value if key in DATA else moved(value, place)
-            for key, value in schema.items()
-        }  # fmt: skip
-    return [moved(entry, place) for entry in schema] if isinstance(schema, list) else schema
-
-
 def _call_in(text: str, tools: Sequence[Tool]) -> ToolCall | None:
-    """The call that a JSON text is; None: it is none of these tools'."""
+    """The call that a JSON text is, its arguments as they stand there; None: it is none of these tools'."""
     try:
-        found = json.loads(text)
+        found = members(text)
     except ValueError:
         return None
-    if not isinstance(found, dict) or found.get("name") not in [tool.name for tool in tools]:
-        return None
-    arguments = found.get("arguments", {})
-    return ToolCall(
-        found["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    )
+    names = {json.dumps(tool.name): tool.name for tool in tools}
+    name, arguments = names.get(found.get("name", "")), as_object(found.get("arguments", ""))
+    return None if name is None or arguments is None else ToolCall(name, arguments)

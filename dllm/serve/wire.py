@@ -26,9 +26,9 @@ from dllm.serve.fields import (
     wants_logprobs,
 )
 from dllm.serve.jobs import Job, RequestParts
-from dllm.serve.messages import validated_messages, validated_prompts
+from dllm.serve.messages import WRITTEN_OUT, validated_messages, validated_prompts
 from dllm.serve.request_parts import SHORT, Defaults
-from dllm.serve.response_formats import parse_constraint, with_form
+from dllm.serve.response_formats import parse_constraint, unused_form, with_form
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
@@ -69,12 +69,22 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     tokenizer = defaults.model.tokenizer
     reads = tokenizer is not None and "tools" in tokenizer.template_names
     use = parse_tools(fields, reads, reads and tokenizer is not None and BEGIN in (tokenizer.template or ""))
+    notes = [*unused_form(fields, use), *_as_text(fields, reads)]
     fields, of_form = with_form(fields, use)
     names = {**_names(fields, diffusion), **of_form}
     with as_sent(names):
-        found = _parsed(fields, diffusion, chat, defaults, names)
+        found = _parsed(fields, diffusion, chat, defaults, names, use)
     unread = [NOT_SEEN] if use is not None and not reads else []
-    return replace(found, tools=use, notes=(*unread, *_notes(fields, defaults)))
+    return replace(found, tools=use, notes=(*unread, *notes, *_notes(fields, defaults)))
+
+
+def _as_text(fields: Mapping[str, Any], reads: bool) -> list[str]:
+    """A sentence where calls and their results stand in the conversation as text."""
+    messages = fields.get("messages")
+    told = isinstance(messages, list) and any(
+        isinstance(one, Mapping) and (one.get("role") == "tool" or one.get("tool_calls")) for one in messages
+    )
+    return [WRITTEN_OUT] if told and not reads else []
 
 
 def _notes(fields: Mapping[str, Any], defaults: Defaults) -> list[str]:
@@ -98,12 +108,13 @@ def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str,
 
 
 def _parsed(
-    fields: Mapping[str, Any], diffusion: Mapping[str, Any], chat: bool, defaults: Defaults, names: Mapping[str, str]
-) -> ParsedRequest:
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], chat: bool, defaults: Defaults, names: Mapping[str, str],
+    use: ToolUse | None,
+) -> ParsedRequest:  # fmt: skip
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
     include_usage = _usage(fields, stream)
     (logprobs, likeliest), stop = wants_logprobs(fields, chat), stop_strings(fields)
-    constraint = parse_constraint(fields, diffusion, stop)
+    constraint = parse_constraint(fields, diffusion, stop, use)
     if constraint is not None and defaults.model.ids.mask is None:
         constraint = replace(constraint, joint=True)  # a model of noise decides whole blocks
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))

@@ -11,7 +11,7 @@ import pytest
 
 from dllm import UserError, part
 from dllm.compose.parts import build_part, choice_of, choices, composed, options_of_choices, part_config, part_of
-from dllm.constraints import Choice, Grammar, Json, JsonSchema, Regex
+from dllm.constraints import Choice, FunctionCall, Grammar, Json, JsonSchema, Regex
 from dllm.constraints.kinds import TaskConstraint
 
 KINDS = {
@@ -19,12 +19,13 @@ KINDS = {
     "regex": Regex,
     "json": Json,
     "json_schema": JsonSchema,
+    "call": FunctionCall,
     "grammar": Grammar,
     "from_task": TaskConstraint,
 }
 NEEDED: dict[str, dict[str, Any]] = {
     "choice": {"options": ["a"]}, "regex": {"pattern": "a"}, "json_schema": {"schema": {}},
-    "grammar": {"grammar": "start: /a/"},
+    "grammar": {"grammar": "start: /a/"}, "call": {"functions": [{"name": "a"}]},
 }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from harness import full
 
 from dllm import load
 from dllm.models.bundle import Model
+from dllm.serve.messages import WRITTEN_OUT, validated_messages
 from dllm.serve.tool_stream import ToolDeltas
-from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse, moved, parse_tools
-from tests.serve.conftest import CHAT, Place, error_of, events, writing
+from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse
+from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written
 
@@ -140,14 +141,16 @@ LOOKS = {"type": "object", "properties": {"a": {"type": "string", "pattern": "a(
      "Did you mean 'sort'?"),
     ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice", "there are no tools"),
     ({"tool_choice": "required"}, "tool_choice", "needs tools"), ({"tool_choice": "any"}, "tool_choice", "one of none"),
-    ({"tools": TOOLS, "tool_choice": NAMED, "response_format": {"type": "json_object"}}, "response_format", "both say"),
-    ({"tools": TOOLS, "tool_choice": NAMED, "guided_regex": "a"}, "guided_regex", "both say"),
+    ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
+      "tool_choice": "required"}, "tools[0].function.parameters", "allows no object, and arguments are one: at #:"),
+    ({"tools": [*TOOLS, {"type": "function", "function": {"name": "a", "parameters": {"enum": [[]]}}}],
+      "tool_choice": "required"}, "tools", "tools[2].function.parameters allows no object"),
     ({"tools": TOOLS, "tool_choice": NAMED, "stop": ["a"]}, "stop", "stop"),
     ({"tools": [{"type": "function", "function": {"name": "a", "parameters": LOOKS}}], "tool_choice": "required"},
      "tools[0].function.parameters", "tools[0].function.parameters"),
     ({"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 3}, "tools[0].function.parameters", "Raise max_tokens"),
     ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
-     "messages[0].tool_calls[0].function.arguments", "must be a JSON object"),
+     "messages[0].tool_calls[0].function.arguments", "must be the text of a JSON object"),
     ({"messages": [{"role": "tool", "content": "a", "tool_call_id": "c"}]}, "messages[0].tool_call_id", "no call"),
     ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALL]}]}, "messages[0].tool_calls", "assistant"),
     ({"messages": [{"role": "user", "content": "a", "tool_call_id": "c"}]}, "messages[0].tool_call_id", "role tool"),
@@ -163,12 +166,6 @@ def test_malformed_tools_are_refused_by_name(caller: Place, fields: dict[str, An
 def test_a_template_without_tools_says_so(writer: Place) -> None:
     auto = error_of(writer.ask(tools=TOOLS))
     assert auto["param"] == "tool_choice" and "its chat template has no place for tools" in auto["message"]
-    called = {**CALL, "function": {"name": "sort", "arguments": "{}"}}
-    for talk in (
-        [{"role": "assistant", "tool_calls": [called]}, {"role": "tool", "content": "a", "tool_call_id": "c"}],
-        [{"role": "tool", "content": "a", "tool_call_id": "c"}],
-    ):
-        assert "the model's chat template has no place for them" in error_of(writer.ask(messages=talk))["message"]
 
 
 USE = ToolUse(tuple(Tool(name, {}, False, "") for name in ("sort", "say")), forced=False)
@@ -230,9 +227,72 @@ def test_auto_reads_the_call_that_the_model_wrote(mini_model: Model, tmp_path: P
     place.close()
 
 
-def test_references_of_a_schema_move_with_it() -> None:
-    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"const": {"$ref": "#/x"}}}, "properties": {"$ref": {"$ref": "#"}}}
-    assert moved(schema, "#/p") == {
-        "$ref": "#/p/$defs/a", "$defs": {"a": {"const": {"$ref": "#/x"}}}, "properties": {"$ref": {"$ref": "#/p"}},
-    }  # fmt: skip
-    assert parse_tools({}, True, True) is None and CHAT
+ARGUMENTS = [
+    '{"x": 0.1234567890123456789012345, "y": -0}',
+    '{"x": 1e999}',
+    '{"x": "half \\ud83d"}',
+    '{"x": "</tool_call>"}',
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_arguments_are_handed_on_as_they_were_written(arguments: str) -> None:
+    call = [ToolCall("say", arguments)]
+    assert USE.read(f'<tool_call>{{"arguments": {arguments}, "name": "say"}}</tool_call>') == ("", call)
+    assert USE.read(f'<tool_call>{{"name": "say", "arguments": {json.dumps(arguments)}}}</tool_call>') == ("", call)
+    assert replace(USE, forced=True).read(f' {{"name": "say", "arguments": {arguments} }}') == ("", call)
+    json.dumps(arguments, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("value", ["[1]", "5", '"text"', "true", "NaN", '{"x": NaN}', '{"x": Infinity}', '{"x": 01}'])
+def test_what_is_no_object_is_no_call(value: str) -> None:
+    text = f'<tool_call>{{"name": "say", "arguments": {value}}}</tool_call>'
+    assert USE.read(text) == (text, [])
+
+
+def test_what_the_server_sent_may_be_sent_back(mini_model: Model, tmp_path: Path) -> None:
+    """Also arguments that Python cannot hold; and none, which others write as an empty text."""
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 48)
+    for arguments in (*ARGUMENTS, "{}"):
+        written.text = f'<tool_call>{{"name": "say", "arguments": {arguments}}}</tool_call>'
+        said = written.place.ask(tools=TOOLS).json()["choices"][0]["message"]
+        assert said["tool_calls"][0]["function"]["arguments"] == arguments
+        for sent in (arguments, ""):
+            said["tool_calls"][0]["function"]["arguments"] = sent
+            result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "a"}
+            reply = written.place.ask(messages=[{"role": "user", "content": "a"}, said, result], tools=TOOLS)
+            assert reply.status_code == 200, reply.text
+    written.place.close()
+
+
+def test_a_template_without_a_place_for_calls_has_them_as_text(writer: Place) -> None:
+    """The turn after a forced call; consecutive turns of a speaker are one, since templates may want them so."""
+    function = {"name": "say", "arguments": '{"w": 1.50}'}
+    calls = [{"id": ident, "type": "function", "function": function} for ident in ("c1", "c2")]
+    talk = [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": "So:", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"}, {"role": "tool", "tool_call_id": "c2", "content": "4"},
+        {"role": "user", "content": "b"}, {"role": "user", "content": "c"},
+    ]  # fmt: skip
+    line = '{"name": "say", "arguments": {"w": 1.50}}'
+    assert validated_messages(talk) == [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": f"So:\n{line}\n{line}"},
+        {"role": "user", "content": "say returned: 3\nsay returned: 4\nb"}, {"role": "user", "content": "c"},
+    ]  # fmt: skip
+    (choice,) = writer.ask(messages=talk, max_tokens=1).json()["choices"]
+    assert choice["diffusion"]["notes"] == [WRITTEN_OUT]
+    lost = error_of(writer.ask(messages=[{"role": "tool", "content": "a", "tool_call_id": "c"}]))
+    assert "is the id of no call before it" in lost["message"]
+
+
+@pytest.mark.parametrize("form", [{"response_format": {"type": "json_object"}}, {"guided_regex": "a"}])
+def test_a_forced_call_wins_over_a_form(caller: Place, form: dict[str, Any]) -> None:
+    (choice,) = caller.ask(tools=TOOLS, tool_choice=NAMED, **form).json()["choices"]
+    jsonschema.validate(json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]), SORT)
+    assert choice["diffusion"]["notes"][0].startswith(f"{next(iter(form))} binds the text of an answer")
+
+
+def test_a_streamed_forced_call_begins_without_content(caller: Place) -> None:
+    for choice, begin in ((NAMED, None), ("none", "")):
+        _, first = events(caller.ask(tools=TOOLS, stream=True, max_tokens=64, tool_choice=choice))[0]
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": begin}

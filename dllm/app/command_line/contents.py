@@ -11,28 +11,30 @@ from dllm.errors import UserError, first_line
 
 
 def with_contents(constraint: Mapping[str, Any]) -> dict[str, Any]:
-    """A constraint's configuration whose schema is JSON text, members in their order, and whose grammar is its rules.
+    """A constraint's configuration whose schema and functions are JSON text, members in their order, and whose grammar
+    is its rules.
 
     Raises UserError for a file that cannot be read, or that holds no JSON.
     """
     out = dict(constraint)
-    schema, grammar = out.get("schema"), out.get("grammar")
-    if schema is not None:
-        out["schema"] = json.dumps(_loaded(schema) if isinstance(schema, str) else schema, ensure_ascii=False)
+    grammar = out.get("grammar")
+    for name in ("schema", "functions"):
+        if (value := out.get(name)) is not None:
+            out[name] = json.dumps(_loaded(name, value) if isinstance(value, str) else value, ensure_ascii=False)
     if isinstance(grammar, str) and grammar.endswith(".lark") and "\n" not in grammar:
         out["grammar"] = _read("grammar", grammar, "give the rules themselves")
     return out
 
 
-def _loaded(schema: str) -> Any:
-    """The schema that a text is, or that a file of this name holds."""
-    itself = schema.lstrip().startswith(("{", "[", '"')) or schema.strip() in ("true", "false")
-    text = schema if itself else _read("schema", schema, "give the schema itself as JSON")
+def _loaded(name: str, value: str) -> Any:
+    """What a setting's text is, or what a file of this name holds."""
+    itself = value.lstrip().startswith(("{", "[", '"')) or value.strip() in ("true", "false")
+    text = value if itself else _read(name, value, f"give the {name} as JSON")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        shown = repr(schema if len(schema) <= 60 else schema[:60] + "...")
-        raise UserError(f"constraint.schema={shown} is no JSON: {first_line(error)}. Mend it there.") from None
+        shown = repr(value if len(value) <= 60 else value[:60] + "...")
+        raise UserError(f"constraint.{name}={shown} is no JSON: {first_line(error)}. Mend it there.") from None
 
 
 def _read(name: str, file: str, instead: str) -> str:

@@ -18,8 +18,9 @@ from dllm.app.command_line.program import program
 from dllm.errors import UserError, nearest
 from dllm.words.meaning import typed
 
-TEXT_SETTINGS = ("prompt", "stop", "constraint.pattern", "constraint.schema", "constraint.grammar")
-STRUCTURED = {"stop": "[", "constraint.schema": "{"}  # with what a list or mapping begins, where it may be one
+# with what a list or mapping begins, where it may be one
+STRUCTURED = {"stop": "[", "constraint.schema": "{", "constraint.functions": "["}
+TEXT_SETTINGS = ("prompt", "constraint.pattern", "constraint.grammar", *STRUCTURED)
 PATH_SETTINGS = ("prompts", "trace", "resume", "name", "output", "model.path")
 
 

@@ -2,6 +2,7 @@
 
 from dllm.constraints.languages.schema.counts import largest_count
 from dllm.constraints.languages.schema.empty import why_empty
+from dllm.constraints.languages.schema.function_calls import call_language
 from dllm.constraints.languages.schema.language import schema_language
 
-__all__ = ["largest_count", "schema_language", "why_empty"]
+__all__ = ["call_language", "largest_count", "schema_language", "why_empty"]

@@ -21,12 +21,12 @@ _STRINGS = ("minLength", "maxLength", "pattern", "format")
 _LEVELS = 32  # schemas inside each other that are looked into
 
 
-def why_empty(schema: Schema, strict: bool) -> UserError | None:
-    """The refusal of a schema that allows nothing; None: no two keywords are to blame."""
+def why_empty(schema: Schema, strict: bool, beside: tuple[Node, ...] = ()) -> UserError | None:
+    """The refusal of a schema that allows nothing ``beside`` others; None: no two keywords are to blame."""
     try:
         document = Document(schema, strict, budget())
         proofs = Proofs(document, budget())
-        return next(EmptyReasons(proofs, strict).of((document.root,)), None)
+        return next(EmptyReasons(proofs, strict).of((document.root, *beside)), None)
     except RecursionError:
         return None
 

@@ -41,40 +41,40 @@ def schema_language(
 
 
 class Goals:
-    """A goal is a tuple of nodes; the same goal again is a call of the same rule."""
+    """A goal is a tuple of nodes; the same goal again is a call of the same rule. prefix: of the rules' names."""
 
-    def __init__(self, document: Document, clock: Budget, whitespace: str, additional: bool) -> None:
-        self._document, self._whitespace = document, whitespace
+    def __init__(self, document: Document, clock: Budget, whitespace: str, additional: bool, prefix: str = "") -> None:
+        self._document, self._whitespace, self._prefix = document, whitespace, prefix
         self._proofs = Proofs(document, clock)
         patterns = self._patterns = self._proofs.patterns
         self._objects = ObjectTrees(self.value, patterns, whitespace, additional, document.strict)
-        self._rules: dict[str, Tree] = {ANY: any_value(whitespace, ANY)}
+        self.rules: dict[str, Tree] = {ANY: any_value(whitespace, ANY)}
         self._open: set[tuple[str, ...]] = set()
         self._trees: dict[tuple[str, ...], Tree] = {}
 
     def language(self, depth: int) -> Language:
         space = around(self._whitespace)
         start = Cat((space, self.value((self._document.root,)), space))
-        return Language({**self._rules, "start": start}, depth=depth)
+        return Language({**self.rules, "start": start}, depth=depth)
 
     def value(self, nodes: tuple[Node, ...]) -> Tree:
         """The texts of a goal; a goal that is met again, also inside itself, is a rule. Raises UserError."""
         nodes = tuple(dict.fromkeys(map(self._proofs.cases.followed, nodes)))
         key = tuple(node.place for node in nodes)
-        rule = " and ".join(key)
+        rule = self._prefix + " and ".join(key)
         if key in self._open:
-            self._rules.setdefault(rule, Alt())
+            self.rules.setdefault(rule, Alt())
             return RuleCall(rule)
         if key in self._trees:
-            self._rules[rule] = self._trees[key]
+            self.rules[rule] = self._trees[key]
             return RuleCall(rule)
         self._open.add(key)
         tree = Alt(tuple(self._case(self._proofs.facts(case)) for case in self._proofs.cases.of(nodes)))
         self._open.remove(key)
         self._trees[key] = tree
-        if rule not in self._rules:
+        if rule not in self.rules:
             return tree
-        self._rules[rule] = tree
+        self.rules[rule] = tree
         return RuleCall(rule)
 
     def _case(self, found: Facts) -> Tree:

@@ -1,0 +1,99 @@
+"""Calls of functions: of one function its arguments, of several an object with name and arguments.
+
+Each function's parameters are a document of their own, with their own draft, ``$id`` and ``#``, and become rules of
+their own, so that they mean beside others what they mean alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dllm.constraints.languages.json import around
+from dllm.constraints.languages.limits import Budget, budget
+from dllm.constraints.languages.schema.document import Document, types_of
+from dllm.constraints.languages.schema.empty import why_empty
+from dllm.constraints.languages.schema.language import Goals
+from dllm.constraints.languages.schema.places import Node, too_deep
+from dllm.constraints.languages.schema.values import comma, enclosed, member, pair, quoted
+from dllm.constraints.languages.trees import Alt, Automaton, Bytes, Cat, Language, OneOrMore, Rep, RuleCall, Tree
+from dllm.errors import UserError
+
+OBJECT = Node("#~object", {"type": "object"})  # holds beside the parameters: arguments are an object
+
+
+def call_language(
+    functions: Sequence[Mapping[str, Any]], *, depth: int = 4, whitespace: str = "any", additional: bool = False
+) -> Language:
+    """Texts of a call of one of ``functions``, each with ``name``, ``parameters`` and ``strict``; options as in
+    ``schema_language``. Raises UserError, which names the function, for parameters that cannot be kept or that no
+    object fulfils."""
+    clock, rules, calls = budget(), dict[str, Tree](), list[Tree]()
+    for at, function in enumerate(functions):
+        with _as_of(at):
+            arguments = _arguments(function, f"{at} ", clock, whitespace, additional, rules)
+        name = member("name", quoted(function["name"]), whitespace)
+        rest = comma(pair(quoted("arguments"), arguments, whitespace), whitespace)
+        calls.append(arguments if len(functions) == 1 else enclosed("{", Cat((name, rest)), "}", whitespace))
+    space = around(whitespace)
+    return Language({**rules, "start": Cat((space, Alt(tuple(calls)), space))}, depth=depth)
+
+
+def _arguments(
+    function: Mapping[str, Any], prefix: str, clock: Budget, whitespace: str, additional: bool, rules: dict[str, Tree]
+) -> Tree:
+    """The objects that a function's parameters allow; what they call is added to ``rules``. Raises UserError."""
+    schema, strict = function["parameters"], function["strict"]
+    try:
+        document = Document(schema, strict, clock)
+        goals = Goals(document, clock, whitespace, additional, prefix)
+        beside = () if types_of(document.root) == frozenset({"object"}) else (OBJECT,)
+        tree = goals.value((document.root, *beside))
+    except RecursionError:
+        raise too_deep("#") from None
+    rules |= goals.rules
+    if not has_word(tree, goals.rules):
+        why = why_empty(schema, strict, beside)
+        reason = "" if why is None else f": {str(why).removeprefix('constraint.schema ')}"
+        raise UserError(f"constraint.schema allows no object, and arguments are one{reason or '.'}")
+    return tree
+
+
+@contextmanager
+def _as_of(at: int) -> Iterator[None]:
+    """Refusals name the parameters of a function by its place."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(str(error).replace("constraint.schema", f"constraint.functions[{at}].parameters")) from None
+
+
+def has_word(tree: Tree, rules: Mapping[str, Tree]) -> bool:
+    """Whether any text belongs to a tree, however deep its rules call each other."""
+    known = set[str]()
+    while True:
+        more = {name for name, rule in rules.items() if name not in known and _has_word(rule, known)}
+        if not more:
+            return _has_word(tree, known)
+        known |= more
+
+
+def _has_word(tree: Tree, known: set[str]) -> bool:
+    """The same where the rules that are ``known`` have words."""
+    match tree:
+        case Bytes(ranges):
+            return bool(ranges)
+        case Cat(parts):
+            return all(_has_word(part, known) for part in parts)
+        case Alt(cases):
+            return any(_has_word(case, known) for case in cases)
+        case Rep(part, low):
+            return low == 0 or _has_word(part, known)
+        case OneOrMore(parts):
+            return any(_has_word(part, known) for part in parts)
+        case RuleCall(rule):
+            return rule in known
+        case Automaton(automaton):
+            return len(automaton.moves) > 0
+    return True  # a counted repetition, which is written of parts with words
