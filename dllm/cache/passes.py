@@ -107,7 +107,13 @@ class ForwardPass:
             return self.queries.new_full((candidates, 1), int(self.calls[0].computed(length)), dtype=torch.int64)
         out = torch.zeros(candidates, dtype=torch.int64, device=self.queries.device)
         for call in self.calls:
-            out[slice(None) if call.candidates is None else call.candidates] = call.computed(length)
+            rows, count = call.candidates, call.computed(length)
+            if rows is None:
+                out[:] = count
+            elif isinstance(count, Tensor):
+                out[rows] = count
+            else:
+                out.index_fill_(0, rows, count)  # an indexed assignment of a number copies it from the host
         return out[:, None]
 
     def extra_rows(self) -> Tensor | int:

@@ -177,6 +177,8 @@ class FakeGPUs(TorchFunctionMode):
             self._listed(args[:2])
             if len(indexed) > 1 and isinstance(value, Tensor) and value.dim():
                 common_place(name, [into, value])
+            if any(one.dtype != torch.bool for one in indexed[1:]) and not isinstance(value, Tensor):
+                self._note(CPU, place_of(into), None)  # a number that an index assigns is copied
         if name == "__set__" and isinstance(value, Tensor):
             put(into, place_of(value))
         elif isinstance(value, Tensor):

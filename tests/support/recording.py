@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -49,6 +50,21 @@ class Notes(TorchDispatchMode):
         return result
 
 
+class NoNumbers(TorchFunctionMode):
+    """Refuses to assign a number by an index: CUDA copies it from the host's memory, which cannot be recorded."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is Tensor.__setitem__ and not isinstance(args[2], Tensor) and indexed(args[1]):
+            raise RuntimeError("operation not permitted while recording: a number assigned by an index")
+        return func(*args, **(kwargs or {}))
+
+
+def indexed(index: Any) -> bool:
+    """Whether an index holds a tensor of positions (a mask becomes ``masked_fill``)."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(one, Tensor) and one.dtype != torch.bool for one in parts)
+
+
 def storage_of(value: Any) -> int:
     """0 for what has none that could be looked at (numbers; oneDNN's packed weights)."""
     return value.untyped_storage().data_ptr() if isinstance(value, Tensor) and not value.is_mkldnn else 0
@@ -73,8 +89,8 @@ class FakeGraph:
             with _disable_current_modes():  # the interpreter's own operations are none of the recording's
                 launch(kernel, grid, *args, **options)
 
-        with patch.object(Kernel, "_launch", noted), patch.object(debug, "ON", False), notes:  # its assertions ask
-            work()
+        with patch.object(Kernel, "_launch", noted), patch.object(debug, "ON", False), notes, NoNumbers():
+            work()  # without assertions, which ask
         self.calls = notes.calls
         for call in self.calls:
             for result in call.results:
