@@ -32,7 +32,8 @@ OF_CASE = {"name", "model", "torch_seed", "eos", "pad", "params", "own_canvas", 
 OF_ROW = {"prompt", "answer", "canvases", "forwards", "tokens_per_forward"}
 OF_BLOCK = {"steps", "committed", "early"}
 OF_STEP = {"step", "canvas", "argmax", "entropy", "accepted", "draws", "renoise"}
-ENTROPY = 3e-4  # nats: the recorded ones are float32, 1.2e-4 from ours in float64 and 2.2e-4 in float32
+# nats: the recorded ones are float32 and 1.2e-4 from ours in float64; in float32 2.2e-4 to 3.1e-4 by processor
+ENTROPY = {torch.float64: 2e-4, torch.float32: 1e-3}
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def differing(case: Case, models: Path, way: Way) -> Iterator[str]:
             if number != turn["block"]:
                 yield "block differ"
             yield from (f"{name} differ" for name in ("canvas", "argmax", "accepted") if step[name] != turn[name])
-            if max(abs(a - b) for a, b in zip(step["entropy"], turn["entropy"], strict=True)) > ENTROPY:
+            if max(abs(a - b) for a, b in zip(step["entropy"], turn["entropy"], strict=True)) > ENTROPY[way[1]]:
                 yield "entropy differ"
         for number, block in enumerate(row["canvases"]):
             yield from (f"{name} cannot be compared here" for name in sorted(block.keys() - OF_BLOCK))
