@@ -137,7 +137,7 @@ class D2CacheMemory(BufferMemory):
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)
-            self.note("importance", rolled_out(self.weights, self.call.columns, valid).double())
+            self.note("importance", rolled_out(self.weights, self.call.columns, valid))
         return out
 
 
@@ -145,16 +145,17 @@ def rolled_out(weights: list[Tensor], columns: Tensor | None, valid: Tensor) -> 
     """How much of all rows' last states came from each column [B, L]: the column sums of the product, over the layers,
     of (A + I) / its row sums, where A are the attention weights of the rows that were computed, and I of the others.
 
-    weights [B, n, S] of each layer, of ``columns`` [B, n] (L: padding; None: all in order). valid [B, L].
+    weights [B, n, S] of each layer, of ``columns`` [B, n] (L: padding; None: all in order). valid [B, L]. The result is
+    float64, since columns are ranked by it.
     """
-    total = torch.cat([valid, torch.zeros_like(valid[:, :1])], 1).to(weights[0].dtype)
+    total = torch.cat([valid, torch.zeros_like(valid[:, :1])], 1).double()
     if columns is None:
         columns = torch.arange(valid.shape[1], device=valid.device).expand_as(valid)
     for layer in reversed(weights):
         total = total.to(layer.device)
         at = columns.to(layer.device)
-        mine = total.gather(1, at) / (layer.sum(2) + 1)
+        mine = total.gather(1, at) / (layer.sum(2, dtype=torch.float64) + 1)
         total = total.scatter(1, at, mine)  # the row's own part
-        total[:, : layer.shape[2]] += torch.einsum("bn,bns->bs", mine, layer)
+        total[:, : layer.shape[2]] += torch.einsum("bn,bns->bs", mine, layer.double())
         total[:, -1] = 0
     return total[:, :-1].to(valid.device)

@@ -9,17 +9,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.errors import UserError
+
+
+def _wide(score: Tensor) -> Tensor:
+    """The score itself. Raises UserError for one in float32 or narrower: probabilities tie at 1.0 there, and small
+    differences are rounding noise."""
+    if score.is_floating_point() and score.dtype != torch.float64:
+        raise UserError(
+            f"Positions are ranked by numbers in float64, and this score is {str(score.dtype)[6:]}. Compute it in "
+            "float64 from the logits on: widened at the end, it would be ranked by rounding noise."
+        )
+    return score
+
 
 def argmax_mask(score: Tensor, among: Tensor) -> Tensor:
-    """The highest-scoring position of ``among`` in each row, as a mask [B, L]."""
-    first = torch.where(among, score, -torch.inf).argmax(1, keepdim=True)
+    """The highest-scoring position of ``among`` in each row, as a mask [B, L]. score: float64 or whole numbers."""
+    first = torch.where(among, _wide(score), -torch.inf).argmax(1, keepdim=True)
     return torch.zeros_like(among).scatter_(1, first, among.gather(1, first))
 
 
 def rank(score: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
     """Scores of each row in descending order (those of ``among``, then -inf), and every position's place in that order,
-    from 0. Both [B, L]."""
-    ranked, order = torch.where(among, score, -torch.inf).sort(dim=1, descending=True, stable=True)
+    from 0. Both [B, L]. score: as in ``argmax_mask``."""
+    ranked, order = torch.where(among, _wide(score), -torch.inf).sort(dim=1, descending=True, stable=True)
     places = torch.arange(order.shape[1], device=order.device).expand_as(order)
     return ranked, torch.empty_like(order).scatter_(1, order, places)
 
@@ -32,7 +45,7 @@ def top_k_mask(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
 def within_budget(cost: Tensor, among: Tensor, budget: Tensor) -> Tensor:
     """The cheapest positions of ``among`` [B, L], as many as keep the sum of their ``cost`` [B, L] without its largest
     entry at or below ``budget`` [B]. That is always at least one: its sum without itself is 0."""
-    ranked = cost.masked_fill(~among, torch.inf).sort(dim=1, stable=True).values
+    ranked = _wide(cost).masked_fill(~among, torch.inf).sort(dim=1, stable=True).values
     before = ranked.cumsum(1) - ranked  # the prefix's sum without its last, largest entry
     return top_k_mask(-cost, among, ((before <= budget[:, None]) & (ranked < torch.inf)).sum(1))
 

@@ -14,7 +14,7 @@ from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
-from dllm.samplers.klass import divergence, in_block
+from dllm.samplers.klass import divergence, in_block, in_float64
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,22 @@ def slow_mean(slow: Tensor, now: Tensor, decay: float) -> Tensor:
 
 
 def gain_over(slow: Tensor, now: Tensor, token: Tensor, weight: float) -> Tensor:
-    """How much likelier ``token`` [B, W] is under slow + (1 + weight) (now - slow) than under ``slow``, from 0 on."""
+    """How much likelier ``token`` [B, W] is under slow + (1 + weight) (now - slow) [B, W, V] than under ``slow``, at
+    least 0: float64 [B, W]."""
+    return in_float64(lambda a, b, at: _gain_over(a, b, at, weight), slow, now, token)
+
+
+def _gain_over(slow: Tensor, now: Tensor, token: Tensor, weight: float) -> Tensor:
     both = (slow > -torch.inf) & (now > -torch.inf)
     guided = torch.where(both, slow + (1 + weight) * (now - slow), -torch.inf)
-    return (chance_of(guided, token) - chance_of(slow, token)).clamp(min=0)
+    return (_chance_of(guided, token) - _chance_of(slow, token)).clamp(min=0)
 
 
 def chance_of(logits: Tensor, token: Tensor) -> Tensor:
     """softmax(logits)[token] [B, W] of logits [B, W, V], float64; 0 where no token is left."""
+    return in_float64(_chance_of, logits, token)
+
+
+def _chance_of(logits: Tensor, token: Tensor) -> Tensor:
     chosen = logits.gather(-1, token[..., None])[..., 0]
-    return (chosen - logits.logsumexp(-1)).double().exp().nan_to_num(0.0)
+    return (chosen - logits.logsumexp(-1)).exp().nan_to_num(0.0)
