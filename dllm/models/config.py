@@ -27,7 +27,7 @@ from dllm.models.gemma_config import (
     gemma_unread,
     gemma_warnings,
 )
-from dllm.models.grouped_packing import PACKING_METHODS, GroupedSettings, grouped_settings
+from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
 from dllm.models.keys import printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
@@ -216,7 +216,8 @@ class ModelConfig:
         if self.gemma is not None:
             return gemma_unread(self.published)
         table = FAMILIES.get(self.architecture, ({},))[0]
-        return common_keys.unread({*table, *QUANTISED_KEYS, STORED_KEY}, self.published)
+        top = common_keys.unread({*table, *QUANTISED_KEYS, STORED_KEY}, self.published)
+        return (*top, *unread_grouped(self.published))
 
     @property
     def warnings(self) -> tuple[str, ...]:

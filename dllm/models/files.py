@@ -54,6 +54,7 @@ class Contents:
     tensors: Mapping[str, Stored]  # by name
     unnamed: frozenset[str] = frozenset()  # those that shards hold and the index does not name
     stale: bool = False  # the folder has an index that is not read
+    notes: tuple[str, ...] = ()  # sentences about what is read in another way than the folder says
 
 
 def broken(problem: str) -> UserError:

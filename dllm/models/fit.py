@@ -11,8 +11,9 @@ from safetensors import safe_open
 from dllm.models.config import ModelConfig
 from dllm.models.files import FLOATS, INDEX, Contents, Stored, first_names, mismatched
 from dllm.models.keys import printed
-from dllm.models.names import PUBLISHED_NAMES, TIED_PREFIXES, TOWER_PREFIXES, published_shapes
+from dllm.models.names import PUBLISHED_NAMES, TIED_PREFIXES, TOWER_PREFIXES, Source, published_shapes
 from dllm.models.prequantized import of_quantised
+from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
 
 BASE, PEFT = "model.", "base_model.model."  # prefixes: of the part below the head, and peft's of all
@@ -36,6 +37,7 @@ class Fit:
         outside, inside = _extra(model.config, stored, needed, contents.unnamed)
         if why := problems and (of_quantised(stored) or _prefixed(stored, needed)):
             return Fit(stored, (why,))
+        inside = [name for name in inside if not _adds_nothing(name, stored)]
         problems += [f"tensor {printed(name)} is not part of this architecture" for name in inside]
         problems = problems or tie_problems(model.config, stored)
         return Fit(stored, tuple(problems), tuple(_left_out(outside, contents)))
@@ -142,7 +144,20 @@ def _extra(
     return [name for name in found if name not in inside], inside
 
 
+def _adds_nothing(name: str, stored: Mapping[str, Stored]) -> bool:
+    """Whether a tensor is the bias of a matrix and all zero: AutoGPTQ writes one for every matrix that it packs."""
+    stem, _, leaf = name.rpartition(".")
+    bias, weight = stored[name], stored.get(f"{stem}.weight")
+    if leaf != "bias" or weight is None or len(weight.shape) != 2 or bias.shape != weight.shape[:1]:
+        return False
+    if bias.packing is None and bias.dtype not in FLOATS:
+        return False
+    with TensorReader(stored) as reader:
+        return not reader.read(Source(name), torch.float32).any()
+
+
 def _left_out(outside: list[str], contents: Contents) -> Iterator[str]:
+    yield from contents.notes
     if contents.stale:
         yield f"{INDEX} is not read, since there is a single file of weights."
     if outside:

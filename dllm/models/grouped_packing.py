@@ -9,88 +9,35 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dllm.common.coerce import is_whole
 from dllm.errors import UserError
 from dllm.kernels.narrow_product import GROUP
-from dllm.models.files import FLOATS, Contents, Stored, broken
-from dllm.models.keys import printed, shown
+from dllm.models.files import FLOATS, Contents, Stored, broken, first_names
+from dllm.models.grouped_settings import GroupedSettings
+from dllm.models.keys import printed
 from dllm.models.packing import FourBits, Packing, Part, numbers_in_words
-from dllm.models.prequantized import UNQUANTISED
+from dllm.models.prequantized import QUANTISATION, UNQUANTISED
+from dllm.models.tensor_reader import TensorReader
 
-PACKING_METHODS = ("gptq", "awq")
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 WORD_BITS = 32  # bits
-_LEAVES = ("qweight", "qzeros", "scales", "g_idx")
-_Rule = tuple[str, Callable[[Any], bool]]  # continues "must be", and says whether a value is allowed
-_WIDTHS: _Rule = ("-1 or a number of columns from 8 on", lambda value: is_whole(value) and (value == -1 or value > 7))
-_RULES: Mapping[str, dict[str, _Rule]] = {
-    "gptq": {
-        "bits": ("4 or 8", lambda value: is_whole(value) and value in (4, 8)),
-        "group_size": _WIDTHS,
-        "checkpoint_format": ("'gptq' or 'gptq_v2'", lambda value: value in ("gptq", "gptq_v2", None)),
-        "pack_dtype": ("'int32'", lambda value: value in ("int32", None)),
-        "is_marlin_format": ("false", lambda value: not value),
-        "dynamic": ("rules that leave modules out ('-:...')", lambda value: not value or (isinstance(value, Mapping) and
-            all(str(name).startswith("-:") for name in value))),
-    },
-    "awq": {
-        "bits": ("4", lambda value: is_whole(value) and value == 4),
-        "group_size": _WIDTHS,
-        "zero_point": ("true", lambda value: value in (True, None)),
-        "version": ("'gemm'", lambda value: value is None or str(value).lower() == "gemm"),
-    },
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class GroupedSettings:
-    """What config.json says of packed weights."""
-
-    method: str  # gptq or awq
-    bits: int  # of a weight
-    group: int  # columns with one scale; -1: all of an output
-    subtracted: int  # from stored zeros, of each number of a word
-
-    @property
-    def kind(self) -> str:
-        """What people call it."""
-        return f"{self.method.upper()} {self.bits}-bit"
-
-
-def grouped_settings(published: Mapping[str, Any], file: str) -> GroupedSettings | None:
-    """What a parsed config.json says of packed weights; None: nothing, or another method than these. Raises UserError
-    for a layout that is not read."""
-    said = published.get("quantization_config")
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
-    if not isinstance(said, Mapping) or method not in PACKING_METHODS:
-        return None
-    given = {"bits": said.get("w_bit"), "group_size": said.get("q_group_size"), **said}
-    for key, (rule, fits) in _RULES[method].items():
-        if not fits(given.get(key)):
-            raise UserError(
-                f"{file} has {method} weights with {key}={shown(given.get(key))} in quantization_config, which must be "
-                f"{rule} to be read. {UNQUANTISED}."
-            )
-    old = method == "gptq" and given.get("checkpoint_format") != "gptq_v2"
-    return GroupedSettings(method, given["bits"], given["group_size"], int(old))
+_LEAVES = ("qweight", "qzeros", "scales", "g_idx")  # AWQ has no last one
 
 
 @dataclass(frozen=True)
 class Grouped(Packing):
     """A matrix [N, D] of GPTQ or AWQ."""
 
-    settings: GroupedSettings  # of the whole checkpoint
+    settings: GroupedSettings  # of the checkpoint, with what is subtracted from these zeros
     weight: Stored  # qweight
     zeros: Stored  # qzeros
     scales: Stored  # scales
-    index: Stored | None  # g_idx
+    index: Stored | None  # g_idx; None: the columns of a group are neighbours
 
     @property
     def bytes(self) -> int:
@@ -137,13 +84,49 @@ class Grouped(Packing):
 
     def _groups(self, part: Part) -> Tensor:
         """The group [D] of each column."""
+        return self.in_order if self.index is None else part(self.index).long()
+
+    @property
+    def in_order(self) -> Tensor:
+        """The group [D] of each column where those of a group are neighbours."""
         columns = self.shape[1]
-        if self.index is None:
-            return torch.arange(columns) // (columns if self.settings.group == -1 else self.settings.group)
-        found, groups = part(self.index).long(), self.scales.shape[0]
+        return torch.arange(columns) // (columns if self.settings.group == -1 else self.settings.group)
+
+    def with_index_checked(self, part: Part) -> Grouped:
+        """With its index only where it says another order than the plain one. GPTQ-for-LLaMa left zeros there, and
+        means that one. Raises UserError for an index that no packer writes, and for none where the order is not
+        known."""
+        plain, index = self.in_order, self.index
+        if index is None or self.settings.method == "awq":
+            self._refuse_unknown_order(index is None and int(plain[-1]) > 0, "g_idx is missing")
+            return self
+        found = part(index).long()
+        groups = int(plain[-1]) + 1
         if ((found < 0) | (found >= groups)).any():
-            raise broken(f"tensor {printed(self.index.name)} names groups that are not 0 to {groups - 1}")
-        return found
+            raise broken(f"tensor {printed(index.name)} names groups that are not 0 to {groups - 1}")
+        if torch.equal(found, plain):
+            return replace(self, index=None)
+        if not found.any():
+            self._refuse_unknown_order(True, "g_idx is all zero")
+            return replace(self, index=None)
+        held, wanted = found.bincount(minlength=groups), plain.bincount()
+        if not torch.equal(held, wanted):
+            group = int((held != wanted).nonzero()[0])
+            raise broken(f"tensor {printed(index.name)} puts {held[group]} columns into group {group}, which has "
+                         f"{wanted[group]}")  # fmt: skip
+        return self
+
+    def _refuse_unknown_order(self, unknown: bool, why: str) -> None:
+        if unknown and self.settings.ordered:
+            stem = printed(self.weight.name.removesuffix(".qweight"))
+            raise UserError(f"{QUANTISATION} has desc_act=true, and {stem}.{why}: the order of its columns is not "
+                            f"known. {UNQUANTISED}.")  # fmt: skip
+
+    def stored_zero(self, part: Part) -> int | None:
+        """The number that stands for every zero in the file; None: they are not all the same."""
+        zeros = numbers_in_words(part(self.zeros), self.settings.bits, 1)
+        low, high = zeros.aminmax()
+        return int(low) if low == high else None
 
 
 def _ones(bits: int) -> int:
@@ -153,19 +136,57 @@ def _ones(bits: int) -> int:
 
 def with_packed(found: Contents, settings: GroupedSettings) -> Contents:
     """The tensors of a folder with a weight in the place of those that make it up. Raises UserError where these do not
-    fit each other."""
+    fit each other, or what config.json says of them."""
     tensors = dict(found.tensors)
+    leaves = _LEAVES if settings.method == "gptq" else _LEAVES[:-1]
+    packings: dict[str, Grouped] = {}
     for name in [name for name in tensors if name.endswith(".qweight")]:
         stem = name.removesuffix(".qweight")
-        packing = _packing(stem, {leaf: tensors.pop(f"{stem}.{leaf}", None) for leaf in _LEAVES}, settings)
+        if f"{stem}.weight" in tensors and f"{stem}.weight" not in found.unnamed:
+            raise broken(f"tensor {printed(stem)}.weight stands beside {printed(name)}: which one counts is not known")
+        packings[stem] = _packing(stem, {leaf: tensors.pop(f"{stem}.{leaf}", None) for leaf in leaves}, settings)
+    if not packings:
+        note = f"{QUANTISATION} says {settings.kind}, and no tensor is packed: the weights are read as they are."
+        return replace(found, notes=(*found.notes, note))
+    with TensorReader({}) as reader:
+        packings = {stem: one.with_index_checked(reader.part) for stem, one in packings.items()}
+        notes: tuple[str, ...] = ()
+        if settings.symmetric is not False:
+            packings, notes = _symmetric(packings, settings, reader.part)
+    for stem, packing in packings.items():
         tensors[f"{stem}.weight"] = Stored(
             f"{stem}.weight", packing.weight.file, packing.shape, settings.kind, packing
         )  # fmt: skip
-    return Contents(tensors, found.unnamed, found.stale)
+    return replace(found, tensors=tensors, notes=(*found.notes, *notes))
+
+
+def _symmetric(
+    packings: Mapping[str, Grouped], settings: GroupedSettings, part: Part
+) -> tuple[dict[str, Grouped], tuple[str, ...]]:
+    """The matrices with the zeros that symmetric weights have, and a sentence where their format is another than the
+    one that is said: published folders have zeros of the second under the name of the first (vllm issue 38966). Raises
+    UserError where ``sym`` is true and they are no such zeros."""
+    middle = settings.middle
+    zeros = {stem: one.stored_zero(part) for stem, one in packings.items()}
+    if settings.symmetric is None and {*zeros.values()} not in ({middle}, {middle - 1}):
+        return dict(packings), ()
+    if odd := [f"{stem}.qzeros" for stem, zero in zeros.items() if zero not in (middle, middle - 1)]:
+        raise UserError(
+            f"{QUANTISATION} has sym=true, so all zeros are {middle}, and other ones stand in {first_names(odd)}. Set "
+            "sym to false there if they are meant, or take another copy."
+        )
+    out = {
+        stem: replace(one, settings=replace(settings, subtracted=middle - zero))
+        for stem, one in packings.items() if (zero := zeros[stem]) is not None
+    }  # fmt: skip
+    other = [stem for stem, one in out.items() if one.settings.subtracted != settings.subtracted]
+    said, meant = ("gptq", "gptq_v2") if settings.subtracted else ("gptq_v2", "gptq")
+    note = f"checkpoint_format is {said}, and {first_names(other)} have the zeros of {meant}, as which they are read."
+    return out, (note,) if other else ()
 
 
 def _packing(stem: str, parts: Mapping[str, Stored | None], settings: GroupedSettings) -> Grouped:
-    weight, zeros, scales, index = (parts[leaf] for leaf in _LEAVES)
+    weight, zeros, scales, index = (parts.get(leaf) for leaf in _LEAVES)
     if weight is None or zeros is None or scales is None:
         raise broken(f"tensor {printed(stem)}.qweight stands without its qzeros and scales")
     if len(weight.shape) != 2:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from dllm.common.coerce import is_whole
 from dllm.errors import UserError
 from dllm.models.keys import printed, shown
 
 UNQUANTISED = "Take the unquantised checkpoint, which model.quantize=int8, int4 or float8 narrows while it is loaded"
+_AGAIN = "Quantise the checkpoint again by task=quantize"
 STORED_KEY, STORED_KINDS = "dllm_quantization", ("int8", "int4")  # of ``task=quantize``
 # Version 1 has embedding and head in bfloat16; in version 2 they are narrow, of the kind ``head``.
 STORED_VERSIONS = (1, 2)
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
-QUANTISED_KEYS = ("quantization_config", "quantization", "compression_config")
+QUANTISATION = "quantization_config"
+QUANTISED_KEYS = (QUANTISATION, "quantization", "compression_config")
 # Tensors that stand beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
 _LEAVES = (
     "qweight", "qzeros", "g_idx", "scales", "weight_scale", "weight_scale_inv", "weight_packed", "weight_shape", "SCB",
@@ -46,13 +49,20 @@ def stored_kinds(published: Mapping[str, Any], file: str) -> tuple[str | None, s
     value = published.get(STORED_KEY)
     if value is None:
         return None, None
-    version, *kinds = map(value.get, ("version", "kind", "head")) if isinstance(value, Mapping) else (None, None)
-    if version not in STORED_VERSIONS:
+    given = dict(value) if isinstance(value, Mapping) else {}
+    version = given.get("version")
+    if not is_whole(version) or version not in STORED_VERSIONS:
         raise UserError(
             f"{file} has {STORED_KEY}.version={shown(version)}, and this dllm reads versions "
-            f"{' and '.join(map(str, STORED_VERSIONS))}. Quantise the checkpoint again by task=quantize, or take the "
-            "dllm that wrote it."
+            f"{' and '.join(map(str, STORED_VERSIONS))}. {_AGAIN}, or take the dllm that wrote it."
         )
+    if other := [key for key in given if key not in ("version", "kind", "head")[: version + 1]]:
+        said = f"{file} has {STORED_KEY}.{printed(other[0])}={shown(given[other[0]])}"
+        raise UserError(f"{said}, which version {version} does not have. {_AGAIN}.")
+    if other := [key for key in QUANTISED_KEYS if published.get(key)]:
+        said = f"{file} has both {STORED_KEY} and {other[0]}"
+        raise UserError(f"{said}: the weights are quantised by one of them. {_AGAIN}.")
+    kinds = [given.get("kind"), given.get("head")]
     for key, kind in zip(("kind", "head")[:version], kinds, strict=False):
         if kind not in STORED_KINDS:
             said = f"{file} has {STORED_KEY}.{key}={shown(kind)}"

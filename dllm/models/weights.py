@@ -30,9 +30,11 @@ from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
 from dllm.models.gguf_config import gguf_config
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
+from dllm.models.grouped_settings import with_file_beside
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
+from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
 from dllm.models.stored_tensors import contents_of, packed_words
 from dllm.models.tensor_reader import TensorReader
@@ -55,7 +57,8 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
         held = f" It has {first_names(files)}." if files else ""
         raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
-    return ModelConfig.from_published(read_json(file)).with_attention_block(attention_block, called)
+    published = with_file_beside(folder, read_json(file))
+    return ModelConfig.from_published(published).with_attention_block(attention_block, called)
 
 
 def load_model(
@@ -250,4 +253,5 @@ def save_model(model: Transformer, folder: str | Path) -> None:
         grouped.setdefault(parameter_source(ours, model.config).name, []).append(parameter.detach())
     tensors = {name: torch.cat(parts).cpu() for name, parts in grouped.items()}
     save_file(tensors, path / SINGLE, metadata={"format": "pt"})
-    (path / "config.json").write_text(json.dumps(dict(model.config.published), indent=1) + "\n")
+    plain = {key: value for key, value in model.config.published.items() if key not in QUANTISED_KEYS}
+    (path / "config.json").write_text(json.dumps(plain, indent=1) + "\n")
