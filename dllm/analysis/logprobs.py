@@ -1,6 +1,7 @@
 """Two kinds of log-probabilities of a decoded text, in nats and by position of the answer.
 
 at commit   as the model gave it in the forward that committed the token; tokens of one forward do not see each other
+            (``dllm.record.final_commits``)
 rescored    the same tokens one at a time, in the order of the trace and within a forward the most confident first, each
             given those before it: by the chain rule their sum is the log-likelihood of the text in that order
 
@@ -33,7 +34,7 @@ def rescored(model: Model, trace: Trace, sampling: Sampling | None = None) -> Lo
     if model.ids.mask is None:
         raise UserError(
             f"log-probabilities are re-scored on canvases of masks, and undecided positions of {model.name} show "
-            "noise. Use those of the commits: result.commit_logprobs()."
+            "noise. Use those of the commits: result.commit_logprobs."
         )
     if sampling.guidance:
         raise UserError("log-probabilities are re-scored with the model alone. Decode with sampling.guidance=0.")

@@ -159,8 +159,10 @@ def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
     if not len(columns):
         return []
     allowed = seen.sets.allowed((columns - begin).tolist())
-    # What is drawn from the likeliest ids depends on which of them fit, even where the free draw does.
-    always = row.compiled.renormalised or (seen.hot and scores.repropose is not None and scores.repropose.narrow)
+    # What is drawn from the likeliest ids depends on which of them fit, even where the free draw does; so does the
+    # probability of every draw.
+    narrow = scores.repropose is not None and scores.repropose.narrow
+    always = row.compiled.renormalised or (seen.hot and (narrow or "drawn" in scores.statistics))
     own = proposed[columns].tolist()
     symbols = [row.compiled.language.symbol(token) for token in own]
     cells = [

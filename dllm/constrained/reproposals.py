@@ -57,9 +57,13 @@ def repropose(
         token = again.pick(row, column, logits, allowed)
     else:
         token = torch.tensor([cell.token for cell in cells]).to(own)
-    found = again.statistics(logits, row, token, allowed if compiled.renormalised else None)
+    found = again.statistics(logits, row, token, allowed, compiled.renormalised)
     stays = (token == own) & (not compiled.renormalised)
-    return {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
+    out = {name: value.double().masked_fill(stays, torch.nan) for name, value in ({"token": token} | found).items()}
+    if "drawn" in found:  # no draw of a single position, where all of them are drawn together
+        alone = cells[0].token is None
+        out["drawn"] = found["drawn"] if alone else found["drawn"].masked_fill(found["drawn"] != 0, torch.inf)
+    return out
 
 
 def banned(scores: Scores, cells: Sequence[ConstrainedCell]) -> Scores:

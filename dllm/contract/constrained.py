@@ -27,7 +27,7 @@ class Reproposer(Protocol):
         """Logits [k, V] of candidates ``row`` at ``column`` [k], -inf for banned ids."""
 
     def log_probabilities(self, row: Tensor, column: Tensor) -> Tensor:
-        """Log-probabilities [k, V] in nats, float64, of the distribution that confidences come from."""
+        """Log-probabilities [k, V] in nats, float64, of the model's own distribution, at temperature 1."""
 
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
@@ -35,8 +35,11 @@ class Reproposer(Protocol):
     def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         """The numbers [k, V] of which a proposal has the highest; -inf outside the ``allowed`` [k, V]."""
 
-    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
-        """Confidence and statistics [k] of proposals that are not the likeliest. allowed: over these ids alone."""
+    def statistics(
+        self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor, renormalised: bool
+    ) -> dict[str, Tensor]:
+        """Confidence and statistics [k] of proposals among the ``allowed`` [k, V]. renormalised: over these ids alone;
+        ``own`` is always over all ids, and ``drawn`` over these."""
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,10 @@ class Scores:
     # those that some part asked for. first: probability of the likeliest token; second: of the runner-up; gap:
     # difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of the
     # token now on the canvas (where a draft lies beside a mask: the draft's); shadow: the same from an extra query
-    # that does not see it; likeliest: the likeliest token, where ``token`` is a draw; papers: top-1, top-2 probability,
-    # margin, verification confidence
+    # that does not see it; likeliest: the likeliest token, where ``token`` is a draw; own: log-probability in nats of
+    # the proposal under the model alone, at temperature 1 (own_likeliest: of the likeliest token); drawn: under what it
+    # was drawn from, as temperature, filters and a constraint left it (0: nothing is drawn; inf: drawn with others);
+    # papers: top-1, top-2 probability, margin, verification confidence
     statistics: dict[str, Tensor] = field(default_factory=dict)
     logits: Logits | None = None  # None: no part asked for them; papers: logits
     lookup: Lookup | None = None  # None: no part asked for it

@@ -76,6 +76,13 @@ def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: boo
     return logits
 
 
+def log_probability(logits: Tensor, token: Tensor, triton: bool = False) -> Tensor:
+    """log softmax(logits [..., V])[token] [...], float64: as precise near 0 as ``row_statistics`` is near 1."""
+    found = row_statistics(logits, frozenset({"first"}), triton)
+    chosen, best = (logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (token, found["token"]))
+    return (chosen - best).double() + found["first"].log()
+
+
 def temper(logits: Tensor, temperature: Tensor) -> Tensor:
     """Logits [..., V] over their ``temperature`` [..., 1], as they are where it is 0."""
     return torch.where(temperature > 0, logits / temperature.clamp(min=1e-9), logits)
@@ -100,9 +107,11 @@ class Proposer:
         Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
         self.ban(logits)
-        token, scored = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
+        token, kept = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
-        return self.rank_eos_last(statistics(scored, self.wanted, token, current, self.triton))
+        scored = kept if self.sampling.tempered else logits
+        found = statistics(scored, self.wanted, token, current, self.triton)
+        return self.rank_eos_last(found | self.chances(logits, kept, found, canvas.temperature[:, None]))
 
     def fused(
         self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
@@ -115,7 +124,8 @@ class Proposer:
             hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
             model.config.logit_scale, required(self.wanted), current, self.triton,
         )  # fmt: skip
-        out = self.rank_eos_last(renamed(found, self.wanted))
+        out = renamed(found, self.wanted)
+        out = self.rank_eos_last(out | self.chances_of_argmax(out))
         if entries is not None:
             blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
             out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
@@ -146,13 +156,34 @@ class Proposer:
         ends = one_of(out["token"], self.ids.ends)
         return out | {"confidence": out["confidence"].masked_fill(ends, -1.0)}
 
+    def chances(self, logits: Tensor, kept: Tensor, found: dict[str, Tensor], temperature: Tensor) -> dict[str, Tensor]:
+        """Log-probabilities [...] of the tokens ``found``, where a part asked for them. logits [..., V]: the model's
+        own. kept [..., V]: what is drawn from. temperature [..., 1] or [...]: where it is 0, nothing is drawn."""
+        if self.sampling.plain:
+            return self.chances_of_argmax(found)
+        out, sure = dict[str, Tensor](), found["confidence"].log()
+        if "own" in self.wanted:
+            tempered = self.sampling.tempered
+            out["own"] = log_probability(logits, found["token"], self.triton) if tempered else sure
+            if "likeliest" in self.wanted:
+                out["own_likeliest"] = log_probability(logits, found["likeliest"], self.triton)
+        if "drawn" in self.wanted:
+            drawn = sure if self.sampling.tempered else log_probability(kept, found["token"], self.triton)
+            out["drawn"] = torch.where(temperature > 0, drawn, 0.0)
+        return out
+
+    def chances_of_argmax(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same of proposals that are the argmax of the model's own logits: they cost no look at any logit."""
+        own = {"own": found["confidence"].log()} if "own" in self.wanted else {}
+        return own | ({"drawn": torch.zeros_like(found["confidence"])} if "drawn" in self.wanted else {})
+
     def sample(self, logits: Tensor, canvas: Canvas, turn: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [B, n] drawn by Gumbel-max from the filtered logits, and the logits [B, n, V] that confidences come
-        from: argmax(z / T + g) is a draw from softmax(z / T)."""
+        """Tokens [B, n] drawn by Gumbel-max, and the tempered and filtered logits [B, n, V] that they are drawn from:
+        argmax(z / T + g) is a draw from softmax(z / T)."""
         kept = self.filter_logits(logits, canvas.temperature[:, None, None])
         hashed = mixed(canvas.seed[:, None], columns, turn[:, None])
         random = (canvas.temperature[:, None] > 0).expand_as(hashed)
-        return gumbel_argmax(kept, hashed, random, self.triton), kept if self.sampling.tempered else logits
+        return gumbel_argmax(kept, hashed, random, self.triton), kept
 
     def filter_logits(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
@@ -189,10 +220,7 @@ class LogitReproposer(Rowwise):
         return self.proposer.ban(self.find(self.source[row, at]))
 
     def log_probabilities(self, row: Tensor, column: Tensor) -> Tensor:
-        logits = self.logits(row, column)
-        if self.proposer.sampling.tempered:
-            logits = self.proposer.filter_logits(logits, self.canvas.temperature[row, None])
-        return logits.double().log_softmax(-1)
+        return self.logits(row, column).double().log_softmax(-1)
 
     def pick(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
         fitting = logits.masked_fill(~allowed, -torch.inf)
@@ -211,7 +239,21 @@ class LogitReproposer(Rowwise):
         noise = gumbel_of(mixed(vocabulary, after=hashed)) * (temperature > 0)
         return self.proposer.filter_logits(fitting, temperature) + noise
 
-    def statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
+    def statistics(
+        self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor, renormalised: bool
+    ) -> dict[str, Tensor]:
+        wanted = self.proposer.wanted
+        found = self._statistics(logits, row, token, allowed if renormalised else None)
+        if "own" in wanted:
+            found["own"] = log_probability(logits, token, self.proposer.triton)
+        if "drawn" in wanted:
+            temperature, fitting = self.canvas.temperature[row], logits.masked_fill(~allowed, -torch.inf)
+            kept = self.proposer.filter_logits(fitting, temperature[:, None])
+            drawn = log_probability(kept, token, self.proposer.triton)
+            found["drawn"] = torch.where(temperature > 0, drawn, 0.0)
+        return found
+
+    def _statistics(self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor | None) -> dict[str, Tensor]:
         """Over all ids, ``first`` is the proposal's own probability, ``second`` the model's largest, ``gap`` is not
         positive, and the entropy at least the proposal's surprise: samplers put it off until its neighbours are known.
         """

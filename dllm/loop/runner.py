@@ -22,6 +22,8 @@ from dllm.models.quantize import check_runtime
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 
+LOG_PROBABILITIES = ("own", "drawn")  # of ``Scores.statistics``
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -51,9 +53,16 @@ class Runner:
         return replace(self, parts=replace(self.parts, sampler=sampler))
 
     def traced(self) -> Runner:
-        """The same with the entropy, which a trace needs and the sampler may not."""
+        """The same with what a trace tells of every commit, and the sampler may not ask for."""
+        return self._with("entropy", *LOG_PROBABILITIES)
+
+    def scoring(self) -> Runner:
+        """The same with the log-probabilities of every proposal."""
+        return self._with(*LOG_PROBABILITIES)
+
+    def _with(self, *statistics: str) -> Runner:
         proposer = self.forward.proposer
-        proposer = replace(proposer, wanted=proposer.wanted | {"entropy"})
+        proposer = replace(proposer, wanted=proposer.wanted | {*statistics})
         return replace(self, forward=replace(self.forward, proposer=proposer))
 
     def offering(self) -> Runner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import nan
 
 import torch
 from torch import Tensor
@@ -36,7 +35,6 @@ class Row:
     start: int  # where its answer starts
     end: int  # where deciding ended
     turns: list[int]  # the turn that fixed each column (0: none)
-    logprobs: list[float]  # of each column's token when it was committed (nan: not known)
     began: float = 0.0  # the second at which it joined
     nfe: int = 0  # forwards that ran it
     query_tokens: float = 0.0  # query tokens of these forwards
@@ -107,24 +105,16 @@ class Collector:
         spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
         fixed = ledger.commit_turn.masked_fill(owner.per_row(canvas.masked), 0)
-        known = (fixed > 0) & (ledger.proposal == owner.per_row(canvas.tokens)) & (ledger.confidence > 0)
-        logprobs = ledger.confidence.log().masked_fill(~known, nan)
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.row_id[at]))
             self.rows[finished[-1]] = Row(
                 canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
-                logprobs[row].tolist(), self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
+                self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
                 computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
                 turn.constraints.report(row),
             )  # fmt: skip
         return finished
-
-    def logprobs(self, number: int) -> list[float]:
-        """Log-probabilities of the tokens of a finished answer's canvas, each from the forward that fixed it: a sampler
-        may write tokens that it did not propose, and policies may fill; of these nan."""
-        row, request = self.rows[number], self.requests[number]
-        return row.logprobs[row.start : row.start + len(request.tokens) - request.answer_start]
 
     def results(self) -> list[Result]:
         return [self.result(number) for number in self.requests]
@@ -132,7 +122,7 @@ class Collector:
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length, [nan] * length)
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length)
         answer = slice(row.start, row.start + length - start)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]

@@ -1,8 +1,14 @@
-"""The commits of a trace that were never undone, and the log-probability that the model gave each of them."""
+"""The commits of a trace that were never undone, and two log-probabilities of each of them.
+
+own     under the model alone, at temperature 1, whatever the decode's temperature: what most trainers of rollouts
+        compare with
+drawn   under the distribution that the token was drawn from: temperature, top_p, top_k, banned tokens and constraint as
+        they were applied; exp(drawn) is how often this forward draws the token, so 0 where nothing is drawn
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dllm.record.trace import Trace
@@ -19,6 +25,8 @@ class Commit:
     position: int  # relative to the answer's start
     token: int  # id that was committed
     confidence: float  # of the token, 0 where not known
+    own: float | None  # its log-probability under the model alone, nats
+    drawn: float | None  # the same under what it was drawn from
 
 
 def final_commits(trace: Trace) -> list[Commit]:
@@ -28,17 +36,23 @@ def final_commits(trace: Trace) -> list[Commit]:
         for position in record.remasked[candidate]:
             found.pop(position, None)
         for commits in record.written(candidate):  # an edit takes the place of what it replaces
-            for position, token, confidence, _, _ in commits.rows():
-                found[position] = Commit(turn, position, token, confidence or 0.0)
+            rows = zip(commits.rows(), commits.log_probabilities(), strict=True)
+            for (position, token, confidence, _, _), said in rows:
+                found[position] = Commit(turn, position, token, confidence or 0.0, *said)
         for position in (*record.filled[candidate], *record.rolled[candidate]):
             found.pop(position, None)
     return sorted(found.values(), key=lambda commit: (commit.turn, -commit.confidence, commit.position))
 
 
-def at_commit(trace: Trace) -> LogProbs:
-    """By position of the answer. With Dream's convention the probability is that of the tempered distribution."""
-    values: LogProbs = [None] * (trace.length - trace.start)
-    for commit in final_commits(trace):
-        if commit.confidence > 0:
-            values[commit.position] = math.log(commit.confidence)
-    return values
+def own_at_commit(trace: Trace) -> LogProbs:
+    """By position of the answer, under the model alone."""
+    return _by_position(trace, {commit.position: commit.own for commit in final_commits(trace)})
+
+
+def drawn_at_commit(trace: Trace) -> LogProbs:
+    """By position of the answer, under what each token was drawn from."""
+    return _by_position(trace, {commit.position: commit.drawn for commit in final_commits(trace)})
+
+
+def _by_position(trace: Trace, found: Mapping[int, float | None]) -> LogProbs:
+    return [found.get(position) for position in range(trace.length - trace.start)]

@@ -1,10 +1,11 @@
-"""The likeliest tokens of a position in the forward that decided it."""
+"""What the forward that decided a position said of its token, and of those that were likeliest there."""
 
 from __future__ import annotations
 
 import torch
 
 from dllm.contract import Turn
+from dllm.record.turns import log_probabilities
 
 Likeliest = list[tuple[int, float]]  # ids and their log-probabilities in nats, the likeliest first
 POSITIONS_AT_ONCE = 32  # positions at once: their log-probabilities are float64, 1 MB each at a vocabulary of 126,464
@@ -24,4 +25,17 @@ def likeliest(turn: Turn, row: int, count: int) -> dict[int, Likeliest]:
         values, ids = numbers.topk(min(count, numbers.shape[-1]))
         for column, pairs in zip(some.tolist(), zip(ids.tolist(), values.tolist(), strict=True), strict=True):
             found[column] = list(zip(*pairs, strict=True))
+    return found
+
+
+@torch.inference_mode()
+def own_and_drawn(turn: Turn, row: int) -> dict[tuple[int, int], tuple[float, float]]:
+    """Both log-probabilities (``log_probabilities``) of what the candidates of batch row ``row`` wrote in this turn, by
+    column and token. The runner must score (``Runner.scoring``)."""
+    step, found = turn.step, dict[tuple[int, int], tuple[float, float]]()
+    for candidate in (step.owner.row == row).nonzero()[:, 0].tolist():
+        columns = step.written[candidate].nonzero()[:, 0]
+        places = zip(columns.tolist(), step.tokens[candidate][columns].tolist(), strict=True)
+        said = (values[columns].tolist() for values in log_probabilities(turn, candidate, row))
+        found |= zip(places, zip(*said, strict=True), strict=True)
     return found

@@ -191,6 +191,7 @@ def commit_data(commits: Commits) -> dict[str, Any]:
     return {
         "at": commits.positions, "token": commits.tokens, "p": [rounded(p) for p in commits.confidence],
         "forced": [int(forced) for forced in commits.forced], "entropy": [rounded(h) for h in commits.entropy],
+        "drawn": [rounded(p) for p in commits.drawn],
     }  # fmt: skip
 
 

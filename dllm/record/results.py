@@ -7,7 +7,7 @@ from typing import Any
 
 from dllm.contract.constrained import ConstraintReport
 from dllm.errors import UserError
-from dllm.record.final_commits import LogProbs, at_commit
+from dllm.record.final_commits import LogProbs, drawn_at_commit, own_at_commit
 from dllm.record.notebook import coloured
 from dllm.record.trace import Trace
 
@@ -75,9 +75,17 @@ class Result:
 
     @property
     def commit_logprobs(self) -> LogProbs:
-        """Log-probability of each token of the canvas in the forward that committed it, in nats;
-        ``decoder.rescored(result)`` gives those of the tokens one at a time."""
-        return at_commit(self.traced())
+        """Log-probability of each token of the canvas in the forward that committed it, in nats, under the model alone:
+        at temperature 1 and unfiltered, whatever was drawn from; ``decoder.rescored(result)`` gives those of the tokens
+        one at a time. Raises UserError without a trace."""
+        return own_at_commit(self.traced())
+
+    @property
+    def drawn_logprobs(self) -> LogProbs:
+        """The same under the distribution that each token was drawn from: temperature, top_p, top_k, banned tokens and
+        constraint as they were applied. 0 where nothing was drawn, so at temperature 0. Raises UserError without a
+        trace."""
+        return drawn_at_commit(self.traced())
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the trace, which goes to a file of its own, and the words."""

@@ -27,11 +27,11 @@ function histories(record) {
     turn.remask.forEach(put("remask"));
     turn.refused.forEach(put("refused"));
     commit.at.forEach((at, n) => all[at].push({
-      step, kind: "commit", token: commit.token[n], p: commit.p[n], entropy: commit.entropy[n], forced: !!commit.forced[n],
+      step, kind: "commit", token: commit.token[n], p: commit.p[n], entropy: commit.entropy[n], drawn: commit.drawn[n], forced: !!commit.forced[n],
       by: replaced.has(at) ? "replaced" : corrected.has(at) ? "corrected" : "",
     }));
     turn.edit.at.forEach((at, n) => all[at].push({
-      step, kind: "commit", token: turn.edit.token[n], p: turn.edit.p[n], entropy: turn.edit.entropy[n], by: "edited",
+      step, kind: "commit", token: turn.edit.token[n], p: turn.edit.p[n], entropy: turn.edit.entropy[n], drawn: turn.edit.drawn[n], by: "edited",
     }));
     turn.fill.forEach((at) => all[at].push({ step, kind: "fill", token: record.eos }));
     turn.roll.forEach(put("roll"));
@@ -253,7 +253,8 @@ function sentence(record, event) {
   const token = `${JSON.stringify(record.words[event.token] ?? "")} (id ${event.token})`;
   const p = event.p === null ? ", confidence not known" : `, confidence ${event.p.toPrecision(4)}`;
   const entropy = event.entropy === undefined || event.entropy === null ? "" : `, entropy ${event.entropy.toPrecision(3)} nats`;
-  return `forward ${event.step}: ${token}${p}${entropy}${reason(event)}`;
+  const drawn = event.drawn ? `, drawn with probability ${Math.exp(event.drawn).toPrecision(3)}` : "";  // 0: not drawn
+  return `forward ${event.step}: ${token}${p}${entropy}${drawn}${reason(event)}`;
 }
 
 function reason(event) { // why this token was committed, where it is not the rule's choice among the model's own

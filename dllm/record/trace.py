@@ -117,12 +117,15 @@ class Trace:
     def to_frame(self) -> DataFrame:
         """One row per committed token, and per token that replaced another (``edited``). Raises UserError where pandas
         is not installed, the extra ``frame``."""
-        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced", "edited"]
+        columns = ["turn", "candidate", "position", "token", "word", "confidence", "entropy", "forced", "edited",
+                   "own_logprob", "drawn_logprob"]  # fmt: skip
         rows = [
-            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced, edited > 0)
+            (record.turn, number, position, token, self.words.get(token), confidence, entropy, forced, edited > 0,
+             own, drawn)
             for record in self.turns for number in range(len(record.candidates))
             for edited, commits in enumerate(record.written(number))
-            for position, token, confidence, entropy, forced in commits.rows()
+            for (position, token, confidence, entropy, forced), (own, drawn) in
+            zip(commits.rows(), commits.log_probabilities(), strict=True)
         ]  # fmt: skip
         return data_frame("to_frame", rows, columns)
 

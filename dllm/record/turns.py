@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isnan, nan
 
+import torch
 from torch import Tensor
 
 from dllm.contract import Turn
@@ -18,15 +19,27 @@ class Commits:
 
     positions: list[int] = field(default_factory=list)  # relative to the answer's start
     tokens: list[int] = field(default_factory=list)  # ids that they were fixed to
-    confidence: list[float | None] = field(default_factory=list)  # the tokens' probability; None: not known
+    # the tokens' probability, as the rule saw it: under the model alone, with Dream's convention under what was drawn
+    # from; None: not known
+    confidence: list[float | None] = field(default_factory=list)
     # made by the loop, the cache's plan or a constraint, not accepted by the rule
     forced: list[bool] = field(default_factory=list)
-    entropy: list[float] = field(default_factory=list)  # in nats, of the distribution that the token came from
+    entropy: list[float] = field(default_factory=list)  # in nats, of the distribution that the confidence is from
+    # log-probabilities of the tokens in nats; None: not known. Older traces have none, so they are not compared. own:
+    # under the model alone, at temperature 1
+    own: list[float | None] = field(default_factory=list, compare=False)
+    # under what they were drawn from: temperature, filters and constraint applied; 0 where nothing is drawn
+    drawn: list[float | None] = field(default_factory=list, compare=False)
 
     def rows(self) -> Iterator[tuple[int, int, float | None, float, bool]]:
         """Position, token, confidence, entropy (nan where it was not measured) and forced of every commit."""
         entropy = self.entropy or [nan] * len(self.positions)
         return zip(self.positions, self.tokens, self.confidence, entropy, self.forced, strict=True)
+
+    def log_probabilities(self) -> Iterator[tuple[float | None, float | None]]:
+        """The log-probabilities of every commit, own and drawn."""
+        unknown = [None] * len(self.positions)
+        return zip(self.own or unknown, self.drawn or unknown, strict=True)
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,29 @@ def probabilities(turn: Turn) -> Tensor:
     return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
 
 
+def log_probabilities(turn: Turn, candidate: int, row: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [L] in nats of the token that a candidate of batch row ``row`` writes at each position: under
+    the model alone, and under what it was drawn from.
+
+    nan where it is not known: the sampler writes another token than was proposed, or a constraint put it there beside
+    others. The runner must score (``Runner.scoring``, ``traced``).
+    """
+    step, scores = turn.step, turn.view.scores
+    token, told = step.tokens[candidate], {name: value[row] for name, value in scores.statistics.items()}
+    proposed = (token == scores.token[row]) & scores.scored[row]
+    own, drawn = told["own"].masked_fill(~proposed, nan), told["drawn"]
+    drawn = drawn.masked_fill(~proposed | turn.marks.replaced[candidate] | drawn.isinf(), nan)
+    if "own_likeliest" in told:  # what is committed is the likeliest token, and no draw
+        own = torch.where((token == told["likeliest"]) & scores.scored[row], told["own_likeliest"], own)
+        drawn = torch.full_like(drawn, nan)
+    return own, drawn
+
+
+def known(values: Tensor) -> list[float | None]:
+    """The numbers [n]; None for nan."""
+    return [None if isnan(value) else value for value in values.tolist()]
+
+
 def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) -> Commits:
     """The commits or the edits ``where`` [N, L] of a candidate. No edit is forced."""
     step, edits = turn.step, where is turn.step.edit
@@ -148,9 +184,11 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     tokens = step.tokens[candidate][columns]
     accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
+    said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn, candidate, row)
+    own, drawn = [known(values[columns]) for values in said] or ([], [])
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=[None if isnan(p) else p for p in probabilities(turn)[candidate, columns].tolist()],
+        confidence=known(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
         forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip

@@ -46,8 +46,9 @@ class Scored:
 
     piece: bytes  # what it adds to the reply's text
     name: str  # what it is called where there is no tokenizer, and so no text
-    logprob: float  # at its commit, nats
+    logprob: float  # at its commit under the model alone, nats
     others: tuple[Scored, ...] = ()  # the tokens that were likeliest there, if they are asked for
+    drawn: float | None = None  # its log-probability under what it was drawn from; None: not known
 
 
 @dataclass(frozen=True)
@@ -201,17 +202,19 @@ class Decoding:
         others = done.likeliest or [[]] * len(result.canvas)
         entries = list(zip(result.canvas, done.logprobs, others, strict=True))
         if text.head is not None:
-            entries = [(token, nan, []) for token in text.head] + [one for one in entries if one[0] not in self.ends]
+            head: list[Any] = [(token, (nan, nan), []) for token in text.head]
+            entries = head + [one for one in entries if one[0] not in self.ends]
         else:
             entries = entries[: len(result.tokens)]
         tokens, left = [token for token, _, _ in entries], len(ending.text.encode())
         found: list[Scored] = []
-        for (token, p, pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
+        for (token, (own, drawn), pairs), piece in zip(entries, self.prompts.pieces(tokens), strict=True):
             if left <= 0 and len(found) >= len(ending.tokens):
                 break
             name = "" if self.prompts.tokenizer else self.prompts.words([token])[0]
             beside = tuple(self._alone(*pair) for pair in pairs)
-            found.append(Scored(piece[: max(left, 0)], name, p if isfinite(p) else UNKNOWN, beside))
+            said = own if isfinite(own) else UNKNOWN, beside, drawn if isfinite(drawn) else None
+            found.append(Scored(piece[: max(left, 0)], name, *said))
             left -= len(piece)
         return found
 

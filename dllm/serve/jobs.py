@@ -36,6 +36,7 @@ class Job:
     snapshots: bool = False  # its progress has the model's guesses
     trace: bool = False  # its result has a trace
     likeliest: int = 0  # so many of the likeliest tokens are told of each position
+    logprobs: bool = False  # log-probabilities of its tokens are told
     ident: str = ""  # of its request, in the log
 
 
@@ -59,7 +60,9 @@ class Done:
     """A finished row."""
 
     result: Result  # as Python returns it
-    logprobs: list[float]  # of every token of ``result.canvas`` at its commit, nats; nan: not known
+    # of every token of ``result.canvas`` at its commit, under the model alone and under what it was drawn from, nats;
+    # nan: not known; empty where it was not asked for
+    logprobs: list[tuple[float, float]]
     waited: float  # seconds from its submission to its first turn
     turns: int  # turns of the loop that it was in, idle ones included
     # of every token of ``result.canvas`` those that its forward found likeliest; empty where it was not asked for, and

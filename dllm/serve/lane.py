@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import nan
 
 from dllm.contract import Turn
 from dllm.errors import UserError
@@ -13,7 +14,7 @@ from dllm.loop.runner import Runner
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
-from dllm.record.likeliest import Likeliest, likeliest
+from dllm.record.likeliest import Likeliest, likeliest, own_and_drawn
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.serve.jobs import Event, Job, Progress
@@ -38,6 +39,8 @@ class Entry:
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
     # by column and forward the tokens that were likeliest there, where it wrote
     likeliest: dict[tuple[int, int], Likeliest] = field(default_factory=dict)
+    # by column, forward and token the log-probabilities of what it wrote
+    logprobs: dict[tuple[int, int, int], tuple[float, float]] = field(default_factory=dict)
 
     @property
     def columns(self) -> int:
@@ -47,15 +50,25 @@ class Entry:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for jobs that may share a lane."""
-        offers = self.job.likeliest > 0
-        return (self.job.chosen.key, self.job.trace, offers, self.number if self.alone else None)
+        job = self.job
+        return (job.chosen.key, job.trace, job.logprobs, job.likeliest > 0, self.number if self.alone else None)
 
-    def note_likeliest(self, turn: Turn, row: int) -> None:
-        """Note what was likeliest where its row wrote, if its client asked for it."""
-        if self.job.likeliest and bool(turn.active[row]):
-            forward = int(turn.view.blocks.turn[row])
+    def note_logprobs(self, turn: Turn, row: int) -> None:
+        """Note how likely it was what its row wrote, and what was likeliest there, if its client asked for it."""
+        if not self.job.logprobs or not bool(turn.active[row]):
+            return
+        forward = int(turn.view.blocks.turn[row])
+        for (column, token), said in own_and_drawn(turn, row).items():
+            self.logprobs[column, forward, token] = said
+        if self.job.likeliest:
             found = likeliest(turn, row, self.job.likeliest)
             self.likeliest.update({(column, forward): tokens for column, tokens in found.items()})
+
+    def logprobs_of(self, result: Result) -> list[tuple[float, float]]:
+        """Of each token of the answer, in the forward that decided it; nothing where nobody asked."""
+        begin = self.job.request.answer_start
+        places = [(begin + at, *decided) for at, decided in enumerate(zip(result.turns, result.canvas, strict=True))]
+        return [self.logprobs.get(place, (nan, nan)) for place in places] if self.job.logprobs else []
 
     def likeliest_of(self, result: Result) -> list[Likeliest]:
         """Of each position of the answer, in the forward that decided it; nothing where nobody asked."""
@@ -68,7 +81,10 @@ class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. service: seconds of the
     device that each of its rows has had."""
 
-    def __init__(self, runner: Runner, prompts: Prompts, trace: bool, offers: bool = False) -> None:
+    def __init__(
+        self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False
+    ) -> None:
+        runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace
         network = runner.model.transformer
@@ -118,7 +134,7 @@ class SettingBatch:
         turn."""
         order = list(self.entries.values())
         for row, entry in enumerate(order):
-            entry.note_likeliest(turn, row)
+            entry.note_logprobs(turn, row)
             entry.turns += 1
         self.collector.observe(turn)
         done = [order[row] for row in turn.finished]

@@ -123,11 +123,13 @@ class Envelope:
 
     def _ending(self, choice: Completed) -> dict[str, Any]:
         scored = self._logprobs(choice.scored) if self.parsed.logprobs else None
-        notes = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
+        more: dict[str, Any] = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
+        if self.parsed.logprobs:
+            more["drawn_logprobs"] = [one.drawn for one in choice.scored]
         reason, use = choice.ending.reason, self.parsed.tools
         if use is not None and not use.named and self._read(choice)[1]:
             reason = "tool_calls"
-        return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **notes}}
+        return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **more}}
 
     def _top(self, scored: Sequence[Scored]) -> list[dict[str, float]] | None:
         """Of each token those that were likeliest in its place, as completions tell them; None: not asked for."""

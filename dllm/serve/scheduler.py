@@ -237,8 +237,9 @@ class Scheduler:
             entry = self.queue.popleft()
             opening += entry.columns
             if entry.key not in self.lanes:
+                job = entry.job
                 lane = SettingBatch(
-                    self.runner_of(entry.job.chosen), self.prompts, entry.job.trace, entry.job.likeliest > 0
+                    self.runner_of(job.chosen), self.prompts, job.trace, job.logprobs, job.likeliest > 0
                 )
                 lane.service = min(self._services(), default=0.0)
                 self.lanes[entry.key] = lane
@@ -311,7 +312,7 @@ class Scheduler:
             self._deliver(entry, event)
 
     def _done(self, lane: SettingBatch, entry: Entry) -> Done:
-        result, logprobs = lane.collector.result(entry.number), lane.collector.logprobs(entry.number)
+        result = lane.collector.result(entry.number)
         lane.collector.forget(entry.number)
         with self.condition:
             told = self.told
@@ -319,7 +320,7 @@ class Scheduler:
             told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
         waited = (entry.started or entry.submitted) - entry.submitted
-        return Done(result, logprobs, waited, entry.turns, entry.likeliest_of(result))
+        return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result))
 
     def _retry(self, key: object, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
@@ -366,4 +367,4 @@ class Scheduler:
 
 def again(entry: Entry, alone: bool = False) -> Entry:
     """The job as it was before its first turn."""
-    return replace(entry, turns=0, alone=alone or entry.alone, likeliest={})
+    return replace(entry, turns=0, alone=alone or entry.alone, likeliest={}, logprobs={})

@@ -141,7 +141,7 @@ def _parsed(
 
     follow = stream or bool(stop)  # else only the end is told, which spares a copy in every turn
     return ParsedRequest(
-        jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots, trace, likeliest) for one in requests),
+        jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots, trace, likeliest, logprobs) for one in requests),
         model=fields.get("model", defaults.name), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,

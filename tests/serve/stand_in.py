@@ -123,7 +123,7 @@ class OneByOne:
                 raise Left
 
         ((_, result),) = decoder.run([replace(job.request, param_index=0)], job.trace, observe)
-        deliver(Done(result, [-0.5] + [nan] * (len(result.canvas) - 1), 0.0, result.nfe))
+        deliver(Done(result, [(-0.5, -0.5)] + [(nan, nan)] * (len(result.canvas) - 1), 0.0, result.nfe))
 
 
 def progress_of(turn: Turn, job: Job) -> Progress:
