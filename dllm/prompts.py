@@ -154,6 +154,11 @@ class Prompts:
         """The text of token ids, empty where the model has no tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.decode(list(tokens))
 
+    def marked_text(self, tokens: Sequence[int]) -> str:
+        """The same with the marks around a thought, which may be special tokens."""
+        tokenizer = self.tokenizer
+        return "" if tokenizer is None else tokenizer.decode(list(tokens), shown=tokenizer.hidden_marks)
+
     def pieces(self, tokens: Sequence[int]) -> list[bytes]:
         """What each token adds to ``text(tokens)``: joined, they are that text's UTF-8."""
         return [b""] * len(tokens) if self.tokenizer is None else self.tokenizer.pieces(tokens)

@@ -21,6 +21,7 @@ from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
 from dllm.models.pieces import alone, pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
+from dllm.models.thoughts import ThoughtMarks, thought_marks
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
 MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]", "<[MASK]>", "<[MASK_TOKEN]>")
@@ -175,9 +176,23 @@ class Tokenizer:
         assert self.template is not None
         return compile_template(self.template)
 
-    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """Text of ids, without ``special_ids`` unless ``skip_special`` is False. Unknown ids give no text."""
-        kept = [number for number in ids if not (skip_special and number in self.special_ids)]
+    @cached_property
+    def thought_marks(self) -> ThoughtMarks | None:
+        """What stands around a thought, where the chat template knows of thoughts."""
+        return thought_marks(self.template)
+
+    @cached_property
+    def hidden_marks(self) -> frozenset[int]:
+        """The special ids that write these marks, which decoded text leaves out."""
+        marks = self.thought_marks
+        spelt = () if marks is None else (marks.begin, marks.end)
+        ids = {token: text for token, text in ((one, self.token(one)) for one in self.special_ids) if text}
+        return frozenset(token for token, text in ids.items() if any(mark.startswith(text) for mark in spelt))
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True, shown: frozenset[int] = frozenset()) -> str:
+        """Text of ids, without ``special_ids`` unless ``skip_special`` is False or they are ``shown``. Unknown ids give
+        no text."""
+        kept = [number for number in ids if not (skip_special and number in self.special_ids - shown)]
         return str(self.backend.decode(kept, skip_special_tokens=False))
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:

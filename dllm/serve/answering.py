@@ -18,7 +18,7 @@ from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
 from dllm.serve.guard import GONE, fault, log_fault
 from dllm.serve.log import AccessLine
 from dllm.serve.prometheus import Metrics
-from dllm.serve.replies import Envelope, event_bytes
+from dllm.serve.replies import Envelope, event_bytes, thought_fields
 from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
@@ -73,7 +73,7 @@ class Answering:
                 yield event_bytes(envelope.chunk(choice, role=True))
             async for item in self._items():
                 if isinstance(item, TextDelta):
-                    for chunk in self._chunks(item.choice, item.text):
+                    for chunk in self._chunks(item.choice, item.text, item.thought):
                         yield event_bytes(chunk)
                 elif isinstance(item, CanvasSnapshot):
                     yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
@@ -88,9 +88,11 @@ class Answering:
             yield event_bytes(envelope.usage_chunk(self.done))
         yield event_bytes("[DONE]")
 
-    def _chunks(self, choice: int, text: str | None) -> list[dict[str, Any]]:
+    def _chunks(self, choice: int, text: str | None, thought: bool = False) -> list[dict[str, Any]]:
         """What to send for new text of a choice; None: its end."""
         envelope, use = self.envelope, self.envelope.parsed.tools
+        if thought and text is not None:
+            return [envelope.delta(choice, thought_fields(text))]
         if use is None:
             return [] if text is None else [envelope.chunk(choice, text)]
         deltas = self.deltas.setdefault(choice, ToolDeltas(use, f"{envelope.ident}_{choice}"))

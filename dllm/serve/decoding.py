@@ -16,6 +16,7 @@ from dllm.serve.jobs import Done, Failed, Job, Progress
 from dllm.serve.mailbox import Mailbox, Update
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
+from dllm.serve.thinking import ThoughtSplitter
 from dllm.serve.trace_file import trace_file
 from dllm.serve.wire import ParsedRequest
 
@@ -30,6 +31,7 @@ class TextDelta:
 
     choice: int  # its index
     text: str  # what is new
+    thought: bool = False  # it belongs to what the model thinks before it answers
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,12 @@ class Completed:
     """A finished choice."""
 
     choice: int  # its index
-    ending: Ending  # its text and why it ends
+    ending: Ending  # its text, without its thought, and why it ends
     written: int  # its tokens, without those that were given
     scored: list[Scored]  # its tokens, if log-probabilities are asked for
     cost: dict[str, Any]  # what the reply says under ``diffusion``
+    thought: str = ""  # what the model thought before
+    thought_tokens: int = 0  # that it took, of those written
 
 
 class Decoding:
@@ -80,7 +84,12 @@ class Decoding:
         self.parsed, self.scheduler, self.prompts, self.ident, self.config = asked, scheduler, prompts, ident, config
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
-        self.texts = [AnswerText.of(job.request, prompts.text, self.ends, asked.stop) for job in asked.jobs]
+        marked = asked.thinking is not None
+        text = prompts.marked_text if marked else prompts.text
+        self.texts = [
+            replace(AnswerText.of(job.request, text, self.ends, asked.stop), marked=marked) for job in asked.jobs
+        ]
+        self.splitters = [ThoughtSplitter(asked.thinking) for _ in asked.jobs] if asked.thinking is not None else []
         self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
         self.first_text: float | None = None  # seconds until the first final text
         self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
@@ -137,12 +146,12 @@ class Decoding:
         # A stop string counts from the turn in which it stood there, not from the one in which we looked.
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
-            if new:
-                yield TextDelta(row, new)
+            yield from self._deltas(row, new)
             if ending is not None and not (self.parsed.logprobs or job.trace):  # those come with the whole answer
                 self.scheduler.abort(self.numbers.pop(row))
+                yield from self._deltas(row, "", final=True)
                 written = written_of(job, text, ending)
-                yield Completed(row, ending, written, [], self._cost_so_far(job, written, turn))
+                yield self._completed(Completed(row, ending, written, [], self._cost_so_far(job, written, turn)))
                 return
 
     def _finished(
@@ -153,11 +162,24 @@ class Decoding:
         if job.snapshots:
             yield CanvasSnapshot(row, self._last(job, done, before))
         new, ending = text.finish(done.result)
-        if new:
-            yield TextDelta(row, new)
+        yield from self._deltas(row, new, final=True)
         scored = self._scored(text, ending, done) if self.parsed.logprobs else []
         written = written_of(job, text, ending)
-        yield Completed(row, ending, written, scored, self._cost(row, done, written))
+        yield self._completed(Completed(row, ending, written, scored, self._cost(row, done, written)))
+
+    def _deltas(self, row: int, new: str, final: bool = False) -> Iterator[TextDelta]:
+        """New text of a row, its thought apart from its answer."""
+        pieces = self.splitters[row].fed(new, final) if self.splitters else [(new, False)] * bool(new)
+        yield from (TextDelta(row, text, thought) for text, thought in pieces)
+
+    def _completed(self, choice: Completed) -> Completed:
+        """A finished choice, its thought apart from its answer."""
+        thinking, ending = self.parsed.thinking, choice.ending
+        if thinking is None:
+            return choice
+        thought, answer = thinking.split(ending.text)
+        tokens = min(thinking.tokens(ending.tokens, self.texts[choice.choice].text), choice.written)
+        return replace(choice, ending=replace(ending, text=answer), thought=thought, thought_tokens=tokens)
 
     @staticmethod
     def _sentence(failed: Failed) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from dllm.common.coerce import coerce, is_list_of, is_whole
 from dllm.common.json_text import as_object, loaded
 from dllm.errors import nearest
+from dllm.models.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
@@ -18,7 +19,7 @@ WRITTEN_OUT = (
     "The chat template of this model has no place for calls of tools and their results: they stand in the conversation "
     "as plain text."
 )
-MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations")
+MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations", *REASONING)
 
 
 def validated_messages(value: Any, tools: bool = False) -> list[Message]:
@@ -93,10 +94,21 @@ def _message(name: str, value: Any) -> Message:
         found["tool_calls"] = calls
     if "tool_call_id" in message or role == "tool":
         found["tool_call_id"] = _call_id(f"{name}.tool_call_id", role, message.get("tool_call_id"))
+    found |= _thought(name, role, message)
     if "name" in message:
         with as_refusal(f"{name}.name"):
             found["name"] = coerce(f"{name}.name", message["name"], "str")
     return found
+
+
+def _thought(name: str, role: str, message: Mapping[str, Any]) -> dict[str, str]:
+    """What an assistant thought, which the chat template writes or drops; of several names the first."""
+    for key in (key for key in REASONING if key in message):
+        if role != "assistant" or not isinstance(message[key], str):
+            rule = "must be a text" if role == "assistant" else "goes with role assistant. Drop it"
+            raise ApiError(400, f"{name}.{key}={message[key]!r:.100} {rule}.", f"{name}.{key}")
+    given = [message[key] for key in REASONING if key in message]
+    return {"reasoning_content": given[0]} if given else {}
 
 
 def _call_id(name: str, role: str, value: Any) -> str:

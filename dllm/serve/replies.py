@@ -91,10 +91,12 @@ class Envelope:
             canvas["shown"] = {at: words[at] for at, hidden in enumerate(now.masked) if hidden}
         return {**self._chunk([]), "diffusion": canvas}
 
-    def usage(self, choices: Sequence[Completed]) -> dict[str, int]:
+    def usage(self, choices: Sequence[Completed]) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
         asked, written = self.parsed.prompt_tokens, sum(choice.written for choice in choices)
-        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
+        thought = {"reasoning_tokens": sum(choice.thought_tokens for choice in choices)}
+        details = {"completion_tokens_details": thought} if self.parsed.thinking is not None else {}
+        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written, **details}
 
     def _head(self, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.parsed.chat else "cmpl"
@@ -110,11 +112,12 @@ class Envelope:
 
     def _message(self, choice: Completed) -> dict[str, Any]:
         text, calls = self._read(choice)
+        thought = thought_fields(choice.thought) if choice.thought else {}
         if not calls:
-            return {"role": "assistant", "content": text}
+            return {"role": "assistant", "content": text, **thought}
         ident = f"{self.ident}_{choice.choice}"
         made = [call_object(call, ident, at) for at, call in enumerate(calls)]
-        return {"role": "assistant", "content": text or None, "tool_calls": made}
+        return {"role": "assistant", "content": text or None, **thought, "tool_calls": made}
 
     def _read(self, choice: Completed) -> tuple[str, list[ToolCall]]:
         """The text of a choice, and the calls in it."""
@@ -147,6 +150,11 @@ class Envelope:
             "tokens": [token_text(one, "bytes:") for one in scored], "token_logprobs": [one.logprob for one in scored],
             "top_logprobs": self._top(scored), "text_offset": text_offsets([one.piece for one in scored]),
         }  # fmt: skip
+
+
+def thought_fields(text: str) -> dict[str, str]:
+    """What a model thinks, as servers call it: vLLM's newer name, and its older one, which is DeepSeek's."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def likely(token: Scored) -> dict[str, Any]:

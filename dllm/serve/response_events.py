@@ -14,14 +14,19 @@ from dllm.serve.response_objects import ResponseEnvelope, text_part
 from dllm.serve.tool_stream import ToolDeltas
 from dllm.serve.tools import ToolCall
 
+# What the text of an output item is called in its events.
+KINDS = {"function_call": "function_call_arguments", "message": "output_text", "reasoning": "reasoning_text"}
+
 
 @dataclass
 class AnsweringResponse(Answering):
-    """A response on its way. While it is decoded, its first output item grows: the text, or the arguments of the only
-    function that can be called. The rest is known at the end."""
+    """A response on its way. While it is decoded, its output items grow: the thought, then the text, or the arguments
+    of the only function that can be called. The rest is known at the end."""
 
     numbers: count[int] = field(default_factory=count)  # of its events
     sent: list[str] = field(default_factory=list)  # what was sent of each output item
+    ended: int = 0  # output items that are whole
+    thinks: bool = False  # the first of them is a thought
 
     def _event(self, kind: str, **more: Any) -> bytes:
         return event_bytes({"type": kind, "sequence_number": next(self.numbers), **more}, kind)
@@ -35,21 +40,32 @@ class AnsweringResponse(Answering):
             yield self._event("response.created", response=begun)
             yield self._event("response.in_progress", response=begun)
             async for item in self._items():
-                for text in self._texts(item.text) if isinstance(item, TextDelta) else ():
-                    for event in self._grown(0, first, text):
-                        yield event
+                for event in self._told(item, envelope, first) if isinstance(item, TextDelta) else ():
+                    yield event
         except Exception as error:
             told = self._failure(error)["error"]
             yield self._event("error", code=told["code"], message=told["message"], param=told["param"])
             return
         whole = envelope.completion(self.done)
-        for at, item in enumerate(whole["output"]):
+        for at, item in list(enumerate(whole["output"]))[self.ended :]:
             for event in self._ended(at, item):
                 yield event
         yield self._event(f"response.{whole['status']}", response=whole)
 
+    def _told(self, item: TextDelta, envelope: ResponseEnvelope, first: dict[str, Any]) -> Iterator[bytes]:
+        """The events of new text: a thought is whole when an answer begins. first: the first item behind it."""
+        if item.thought:
+            self.thinks = True
+            yield from self._grown(0, envelope.thought("in_progress", None), item.text)
+            return
+        for text in self._texts(item.text):
+            if self.thinks and not self.ended:
+                yield from self._ended(0, envelope.thought("completed", self.sent[0]))
+                self.ended = 1
+            yield from self._grown(int(self.thinks), first, text)
+
     def _first(self, envelope: ResponseEnvelope) -> dict[str, Any]:
-        """The first output item, as it begins."""
+        """The first output item behind a thought, as it begins."""
         use = envelope.parsed.tools
         if use is None or use.single is None:
             return envelope.message("in_progress", None)
@@ -68,17 +84,16 @@ class AnsweringResponse(Answering):
 
     def _grown(self, at: int, begun: dict[str, Any], text: str) -> Iterator[bytes]:
         """The events of new text of an item; begun: as the item begins."""
-        is_call = begun["type"] == "function_call"
+        kind, is_call = KINDS[begun["type"]], begun["type"] == "function_call"
         if at == len(self.sent):
             yield self._event("response.output_item.added", output_index=at, item=begun)
             if not is_call:
                 place = self._place(at, begun)
-                yield self._event("response.content_part.added", **place, part=text_part(""))
+                yield self._event("response.content_part.added", **place, part=text_part("", kind))
             self.sent.append("")
         if text:
             self.sent[at] += text
-            kind = "function_call_arguments" if is_call else "output_text"
-            more: dict[str, Any] = {} if is_call else {"logprobs": []}
+            more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
             yield self._event(f"response.{kind}.delta", **self._place(at, begun), delta=text, **more)
 
     def _ended(self, at: int, item: dict[str, Any]) -> Iterator[bytes]:
@@ -93,8 +108,10 @@ class AnsweringResponse(Answering):
             name = item["name"]
             yield self._event("response.function_call_arguments.done", **place, name=name, arguments=text)
         else:
-            yield self._event("response.output_text.done", **place, text=text, logprobs=[])
-            yield self._event("response.content_part.done", **place, part=text_part(text))
+            kind = KINDS[item["type"]]
+            more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
+            yield self._event(f"response.{kind}.done", **place, text=text, **more)
+            yield self._event("response.content_part.done", **place, part=text_part(text, kind))
         yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _place(self, at: int, item: dict[str, Any]) -> dict[str, Any]:

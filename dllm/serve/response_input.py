@@ -14,7 +14,8 @@ from dllm.serve.tools import MODES
 
 ITEM = ("type", "role", "content", "id", "status", "phase")
 INPUT_PARTS = ("input_text", "output_text", "text")
-ITEM_KINDS = ("message", "function_call", "function_call_output")
+ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+REASONING_ITEM = ("type", "id", "status", "summary", "content", "encrypted_content")
 CALL, OUTPUT = ("call_id", "name", "arguments"), ("call_id", "output")
 OF_EVERY_ITEM = ("type", "id", "status")
 
@@ -25,11 +26,15 @@ class InputMessages:
 
     messages: list[dict[str, Any]] = field(default_factory=list)  # as chat takes them
     places: dict[str, str] = field(default_factory=dict)  # of chat's names, the longer first: this request's
+    thoughts: list[str] = field(default_factory=list)  # of the assistant, which speaks next
 
     def add(self, message: dict[str, Any], place: str) -> None:
         """A message that stood at ``place``."""
         name = f"messages[{len(self.messages)}]"
         self.places |= {f"{name}.tool_call_id": f"{place}.call_id", name: place}
+        if self.thoughts and message["role"] == "assistant":
+            message["reasoning_content"] = "\n".join(self.thoughts)
+        self.thoughts = []
         self.messages.append(message)
 
     def add_text(self, role: str, text: str, place: str) -> None:
@@ -70,7 +75,9 @@ def _add(found: InputMessages, name: str, value: Any) -> None:
     if kind not in ITEM_KINDS:
         hint = nearest(str(kind), ITEM_KINDS)
         raise ApiError(400, f"{name}.type={kind!r} must be one of {', '.join(ITEM_KINDS)}.{hint}", f"{name}.type")
-    if kind == "function_call":
+    if kind == "reasoning":
+        found.thoughts += _thoughts(name, object_of(name, value, REASONING_ITEM))
+    elif kind == "function_call":
         ident, function, arguments = _texts(name, value, CALL)
         call = {"id": ident, "type": "function", "function": {"name": function, "arguments": arguments}}
         found.add_call(call, name)
@@ -85,6 +92,19 @@ def _add(found: InputMessages, name: str, value: Any) -> None:
         if isinstance(content, list):
             content = [_part(f"{name}.content[{number}]", part) for number, part in enumerate(content)]
         found.add({"role": item.get("role"), "content": content}, name)
+
+
+def _thoughts(name: str, item: Mapping[str, Any]) -> list[str]:
+    """The texts of a reasoning item; one whose thought is encrypted, as other servers give it, has none here."""
+    parts = item.get("content", [])
+    if not isinstance(parts, list):
+        raise ApiError(400, f"{name}.content must be a list of texts.", f"{name}.content")
+    found = [object_of(f"{name}.content[{at}]", part, ("type", "text")).get("text") for at, part in enumerate(parts)]
+    if not all(isinstance(text, str) for text in found):
+        raise ApiError(
+            400, f'{name}.content must be a list of {{"type": "reasoning_text", "text": ...}}.', f"{name}.content"
+        )
+    return [str(text) for text in found]
 
 
 def _texts(name: str, value: Mapping[str, Any], keys: tuple[str, ...]) -> list[str]:

@@ -19,10 +19,10 @@ class ResponseEnvelope(Envelope):
         choice = choices[0]
         status = "incomplete" if choice.ending.reason == "length" else "completed"
         notes = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
-        used = self.usage(choices)
+        used, thought = self.usage(choices), {"reasoning_tokens": choice.thought_tokens}
         usage = {
             "input_tokens": used["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": used["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens": used["completion_tokens"], "output_tokens_details": thought,
             "total_tokens": used["total_tokens"],
         }  # fmt: skip
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
@@ -31,8 +31,9 @@ class ResponseEnvelope(Envelope):
 
     def _output(self, choice: Completed, status: str) -> list[dict[str, Any]]:
         text, calls = self._read(choice)
-        said = [self.message(status, text)] if text or not calls else []
-        return [*said, *(self.call("completed", call, at) for at, call in enumerate(calls))]
+        said = [self.message(status, text)] if text or not (calls or choice.thought) else []
+        thought = [self.thought("completed" if said or calls else status, choice.thought)] if choice.thought else []
+        return [*thought, *said, *(self.call("completed", call, at) for at, call in enumerate(calls))]
 
     def response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         """The object without its ending."""
@@ -46,6 +47,11 @@ class ResponseEnvelope(Envelope):
             "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.parsed.repeated,
         }  # fmt: skip
 
+    def thought(self, status: str, text: str | None) -> dict[str, Any]:
+        """The output item that is what the model thought. text: None: there is none yet."""
+        content = [] if text is None else [text_part(text, "reasoning_text")]
+        return {"id": f"rs_{self.ident}", "type": "reasoning", "status": status, "summary": [], "content": content}
+
     def message(self, status: str, text: str | None) -> dict[str, Any]:
         """The output item that is text. text: None: there is none yet."""
         content = [] if text is None else [text_part(text)]
@@ -57,6 +63,7 @@ class ResponseEnvelope(Envelope):
         return {**idents, "type": "function_call", "status": status, "name": call.name, "arguments": call.arguments}
 
 
-def text_part(text: str) -> dict[str, Any]:
-    """The part of a message that holds its text."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, kind: str = "output_text") -> dict[str, Any]:
+    """The part of an item that holds its text."""
+    more: dict[str, Any] = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+    return {"type": kind, "text": text, **more}

@@ -32,6 +32,7 @@ class AnswerText:
     # token ids before an infilling, which belong to its text; None: a plain answer, which ends at its first end of text
     head: Sequence[int] | None = None
     sent: str = ""  # what has been returned
+    marked: bool = False  # ``text`` writes more than results do: the marks around a thought
 
     @staticmethod
     def of(
@@ -54,7 +55,8 @@ class AnswerText:
 
     def finish(self, result: Result) -> tuple[str, Ending]:
         """The rest, and the answer's end."""
-        text, tokens = result.text, list(result.tokens)
+        tokens = list(result.tokens)
+        text = self.text(tokens) if self.marked else result.text
         cut = first_stop(text, self.stop)
         if cut is not None:
             text, tokens = text[:cut], within(tokens, cut, self.text)

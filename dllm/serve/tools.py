@@ -2,8 +2,8 @@
 
 A call that must be made is a constraint (``dllm.constraints.kinds.FunctionCall``), under which the answer is decoded:
 of one function its arguments, of several an object with name and arguments. Arguments are the text of one JSON object,
-as it was decoded. Where the model decides (``auto``), it writes a call between the marks that its chat template shows, and
-what stands there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``).
+as it was decoded. Where the model decides (``auto``), it writes a call between the marks that its chat template shows,
+and what stands there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``).
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from dllm.serve.jobs import Job, RequestParts
 from dllm.serve.messages import WRITTEN_OUT, validated_messages, validated_prompts
 from dllm.serve.request_parts import SHORT, Defaults
 from dllm.serve.response_formats import parse_constraint, unused_form, with_form
+from dllm.serve.thinking import Thinking
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
@@ -55,6 +56,7 @@ class ParsedRequest:
     prompt_tokens: int  # what was given, each prompt once
     names: Mapping[str, str]  # as the request calls fields that have several names
     tools: ToolUse | None = None  # that an answer must or may call
+    thinking: Thinking | None = None  # how an answer may begin with a thought; None: all of it is the answer
     notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
     repeated: Mapping[str, Any] = field(default_factory=dict)  # fields that the reply repeats, as they were sent
 
@@ -75,7 +77,10 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     with as_sent(names):
         found = _parsed(fields, diffusion, chat, defaults, names, use)
     unread = [NOT_SEEN] if use is not None and not reads else []
-    return replace(found, tools=use, notes=(*unread, *notes, *_notes(fields, defaults)))
+    request = found.jobs[0].request
+    free = chat and request.constraint is None and not request.infill
+    thinking = Thinking.behind(request.tokens[: request.answer_start], tokenizer) if free else None
+    return replace(found, tools=use, thinking=thinking, notes=(*unread, *notes, *_notes(fields, defaults)))
 
 
 def _as_text(fields: Mapping[str, Any], reads: bool) -> list[str]:

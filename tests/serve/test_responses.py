@@ -87,7 +87,7 @@ def test_an_answer_without_room_is_incomplete(mini_place: Place) -> None:
     ({"input": SORT, "previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored. Send the turns"),
     ({"input": SORT, "reasoning": {"effort": "high"}}, "reasoning", "does not think"),
     ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
-    ({"input": [{"type": "reasoning"}]}, "input[0].type", "must be one of message, function_call"),
+    ({"input": [{"type": "reasonin"}]}, "input[0].type", "Did you mean 'reasoning'?"),
     ({"input": [{"role": "usr", "content": "a"}], "instructions": "b"}, "input[0].role", "input[0].role='usr'"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "of type input_text"),
     ({"input": SORT, "text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format", "must be a schema"),

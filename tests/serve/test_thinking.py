@@ -1,0 +1,216 @@
+"""What a model thinks before it answers: apart from the answer, the same whole and in pieces, over both routes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import full
+
+from dllm import load
+from dllm.models import thoughts
+from dllm.models.thoughts import ThoughtMarks, thought_marks
+from dllm.serve.messages import validated_messages
+from dllm.serve.thinking import Thinking, ThoughtSplitter
+from tests.serve.conftest import Place, error_of, events, writing
+from tests.serve.stand_in import OneByOne
+from tests.serve.test_response_calls import respond, streamed
+from tests.support.tiny import ASSISTANT, GEMMA_TEMPLATE, USER, make_gemma, make_written
+
+MARKS = ThoughtMarks("<t>", "</t>")
+SIGNS = "ab <t>/\n"
+
+
+def expected(text: str, opened: bool) -> tuple[str, str]:
+    """Thought and answer, without the product's code."""
+    begins = text.lstrip().startswith(MARKS.begin)
+    if not (opened or begins):
+        return "", text
+    inner, _, answer = (text.lstrip()[len(MARKS.begin) :] if begins else text).partition(MARKS.end)
+    return inner.strip(), answer.lstrip()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_make_up_thought_and_answer(seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(400):
+        text = "".join(dice.choices([*SIGNS, *MARKS.__dict__.values()], k=dice.randint(0, 9)))
+        text = dice.choice(["", "", " ", "\n"]) + dice.choice(["", MARKS.begin]) + text
+        thinking = Thinking(MARKS, dice.random() < 0.5)
+        assert thinking.split(text) == expected(text, thinking.opened), text
+        splitter, told, at = ThoughtSplitter(thinking), list[tuple[str, bool]](), 0
+        while at < len(text):
+            size = dice.randint(1, 4)
+            told += splitter.fed(text[at : at + size])
+            at += size
+            joined = tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False))
+            assert all(map(str.startswith, thinking.split(text), joined)), "what was told stays"
+        told += splitter.fed("", final=True)
+        assert tuple("".join(piece for piece, thought in told if thought is kind) for kind in (True, False)) == (
+            thinking.split(text)
+        )
+        ids = list(text.encode())
+        count = thinking.tokens(ids, lambda some: bytes(some).decode())
+        known = text.partition(MARKS.end)[0] + (MARKS.end if MARKS.end in text else "")
+        begins = thinking.opened or text.lstrip().startswith(MARKS.begin)
+        assert count == (len(known) if begins else 0)
+
+
+def test_a_thought_is_told_as_soon_as_it_is_sure() -> None:
+    splitter = ThoughtSplitter(Thinking(MARKS, False))
+    assert [splitter.fed(piece) for piece in (" ", "<t", ">\n", "a ", "b </", "x</t>", "\n", "c </t>")] == [
+        [], [], [], [("a", True)], [(" b", True)], [(" </x", True)], [], [("c </t>", False)]]  # fmt: skip
+    assert ThoughtSplitter(Thinking(MARKS, False)).fed(" a") == [(" a", False)]
+
+
+def test_the_template_says_which_marks_there_are_and_whether_a_thought_is_open(tmp_path: Path) -> None:
+    assert thought_marks(None) is thought_marks("{{ messages }}") is None
+    assert thought_marks("{{ content.split('</think>')[-1] }}") == ThoughtMarks("<think>", "</think>")
+    folder = make_gemma(tmp_path / "gemma")
+    thinks = "{% if enable_thinking %}<|channel>thought\n{% else %}<|channel>thought\n<channel|>{% endif %}"
+    for template, kwargs, told in (
+        (GEMMA_TEMPLATE, {}, None), (f"{GEMMA_TEMPLATE}{{% if 0 %}}<channel|>{{% endif %}}", {}, False),
+        (GEMMA_TEMPLATE + thinks, {"enable_thinking": True}, True), (GEMMA_TEMPLATE + thinks, {}, None),
+    ):  # fmt: skip
+        (folder / "chat_template.jinja").write_text(template)
+        tokenizer = load(folder).tokenizer
+        assert tokenizer is not None
+        prompt = tokenizer.encode_chat([{"role": "user", "content": "a"}], "", kwargs)
+        thinking = Thinking.behind(prompt, tokenizer)
+        assert thinking == (None if told is None else Thinking(ThoughtMarks("<|channel>thought", "<channel|>"), told))
+    assert Thinking.behind([1, 2], None) is None
+
+
+TEMPLATE = "{% for m in messages %}<user>{{ m.content }}{{ m.reasoning_content }}{% endfor %}<assistant>r"
+ASK = [{"role": "user", "content": "a"}]
+BODY = {"temperature": 1.5, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A model whose prompts end inside a thought, and whose random texts often end it."""
+    mended = pytest.MonkeyPatch()
+    mended.setattr(thoughts, "KNOWN", (ThoughtMarks("r", "e"),))
+    folder = make_written(tmp_path_factory.mktemp("models") / "thinks")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": TEMPLATE}))
+    model = load(folder)
+    assert model.tokenizer is not None and model.tokenizer.thought_marks == ThoughtMarks("r", "e")
+    mended.undo()
+    made = Place(model, defaults=writing(model))
+    yield made
+    made.close()
+
+
+def raw(place: Place, seed: int) -> dict[str, Any]:
+    """The same answer as completions give it, which know no thoughts."""
+    assert place.service.defaults.model.tokenizer is not None
+    prompt = place.service.defaults.model.tokenizer.encode_chat(ASK)
+    reply = place.call("POST", "/v1/completions", json={"prompt": prompt, "seed": seed, **BODY}).json()
+    return {**reply["choices"][0], "usage": reply["usage"]}
+
+
+@pytest.mark.parametrize("seed", range(12 if full() else 4))
+def test_both_routes_tell_thoughts_apart_whole_and_streamed(thinker: Place, seed: int) -> None:
+    whole = raw(thinker, seed)
+    before, end, after = whole["text"].removeprefix("r").partition("e")
+    thought, answer = before.strip(), after.lstrip()
+    reply = thinker.ask(messages=ASK, seed=seed, **BODY).json()
+    (choice,) = reply["choices"]
+    told = {"reasoning": thought, "reasoning_content": thought} if thought else {}
+    assert choice["message"] == {"role": "assistant", "content": answer, **told}
+    used = {"reasoning_tokens": whole["text"].find("e") + 1 or whole["usage"]["completion_tokens"]}
+    assert reply["usage"] == {**whole["usage"], "completion_tokens_details": used}
+    assert choice["finish_reason"] == whole["finish_reason"]
+
+    joined = {"content": "", "reasoning": "", "reasoning_content": ""}
+    for _, data in events(thinker.ask(messages=ASK, seed=seed, stream=True, **BODY))[:-1]:
+        for key in joined:
+            joined[key] += data["choices"][0]["delta"].get(key) or ""
+    assert joined == {"content": answer, "reasoning": thought, "reasoning_content": thought}
+
+    body = {"temperature": 1.5, "max_output_tokens": 24, "seed": seed}
+    of_responses = respond(thinker, **body).json()
+    kinds = ["reasoning"] * bool(thought) + ["message"] * bool(answer or not thought)
+    assert [item["type"] for item in of_responses["output"]] == kinds
+    texts = [item["content"][0]["text"] for item in of_responses["output"]]
+    assert texts == [thought] * bool(thought) + [answer] * bool(answer or not thought)
+    assert of_responses["usage"]["output_tokens_details"] == used
+    names, items, last = streamed(thinker, **body)
+    assert [item["type"] for item in items] == kinds and last["output"] == items
+    assert [item["content"] for item in items] == [item["content"] for item in of_responses["output"]]
+    starts = [at for at, name in enumerate(names) if name == "response.output_item.added"]
+    ends = [at for at, name in enumerate(names) if name == "response.output_item.done"]
+    assert sorted(starts + ends) == [at for pair in zip(starts, ends, strict=True) for at in pair], (
+        "one after the other"
+    )
+
+
+def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: Place, writer: Place) -> None:
+    said = thinker.ask(seed=1, **BODY).json()["choices"][0]["message"]
+    told = {"role": "assistant", "content": "b", "reasoning_content": "abc"}
+    for message in (said, told, {**told, "reasoning": "d"}, {"role": "assistant", "content": "b", "reasoning": "abc"}):
+        for place in (thinker, writer):
+            assert place.ask(messages=[*ASK, message, *ASK], max_tokens=1).status_code == 200
+    assert validated_messages([told])[0] == told
+    assert validated_messages([{"role": "assistant", "content": "b", "reasoning": "abc"}])[0] == told
+    count = lambda message: thinker.ask(messages=[message], max_tokens=1).json()["usage"]["prompt_tokens"]  # noqa: E731
+    assert count(told) == count({"role": "assistant", "content": "b"}) + 3
+    for wrong, why in (({"role": "user", "content": "a", "reasoning": "b"}, "goes with role assistant"),
+                       ({"role": "assistant", "content": "a", "reasoning_content": 5}, "must be a text")):  # fmt: skip
+        assert why in error_of(thinker.ask(messages=[wrong]))["message"]
+
+
+def test_output_items_may_be_sent_back(thinker: Place) -> None:
+    output = respond(thinker, temperature=1.5, max_output_tokens=24, seed=1).json()["output"]
+    talk = [{"role": "user", "content": "a"}, *output, {"role": "user", "content": "b"}]
+    assert respond(thinker, input=talk, max_output_tokens=1).status_code == 200
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "abc"}]}
+    encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    turns = [{"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    counts = [respond(thinker, input=[*more, *turns], max_output_tokens=1).json()["usage"]["input_tokens"]
+              for more in ([], [encrypted], [item], [item, item])]  # fmt: skip
+    assert [count - counts[0] for count in counts] == [0, 0, 3, 6]
+    wrong = respond(thinker, input=[{**item, "content": [{"type": "reasoning_text"}]}, *turns])
+    assert error_of(wrong)["param"] == "input[0].content"
+
+
+def test_a_form_leaves_no_place_for_a_thought(thinker: Place) -> None:
+    form = {"type": "choice", "options": ["beb"]}
+    message = thinker.ask(response_format=form, max_tokens=8).json()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "beb"}
+
+
+def test_marks_that_are_special_tokens_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Gemma's: decoded text leaves them out, and the answer is told apart all the same."""
+    monkeypatch.setattr(thoughts, "KNOWN", (ThoughtMarks("<assistant>", "<user>"),))
+    folder = make_written(tmp_path / "special")
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}{% if 0 %}<user>{% endif %}<assistant>")
+    model = load(folder)
+    tokenizer, scheduler = model.tokenizer, OneByOne(model)
+    assert tokenizer is not None and tokenizer.hidden_marks == {USER, ASSISTANT}
+    for answer, thought, content in (("a b", "a b", ""), (f"ab{tokenizer.token(USER)}c", "ab", "c")):
+        tokens = tokenizer.encode(answer, special=True)
+        scheduler.script = partial(_told, scheduler, tokens, tokenizer.decode(tokens))
+        place = Place(model, scheduler, defaults=writing(model))
+        reply = place.ask().json()
+        told = {"reasoning": thought, "reasoning_content": thought}
+        assert reply["choices"][0]["message"] == {"role": "assistant", "content": content, **told}
+        assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": len(tokens) - len(content)}
+    place.close()
+
+
+def _told(scheduler: OneByOne, tokens: list[int], text: str, job: Any, deliver: Any) -> None:
+    """Decodes a row, and tells another answer."""
+
+    def changed(event: Any) -> None:
+        if hasattr(event, "result"):
+            deliver(replace(event, result=replace(event.result, text=text, tokens=tokens, canvas=tokens)))
+
+    OneByOne.decode(scheduler, job, changed)
