@@ -15,7 +15,7 @@ from dllm.serve.tool_stream import ToolDeltas
 from dllm.serve.tools import ToolCall
 
 # What the text of an output item is called in its events.
-KINDS = {"function_call": "function_call_arguments", "message": "output_text", "reasoning": "reasoning_text"}
+TEXT_EVENTS = {"function_call": "function_call_arguments", "message": "output_text", "reasoning": "reasoning_text"}
 
 
 @dataclass
@@ -84,7 +84,7 @@ class AnsweringResponse(Answering):
 
     def _grown(self, at: int, begun: dict[str, Any], text: str) -> Iterator[bytes]:
         """The events of new text of an item; begun: as the item begins."""
-        kind, is_call = KINDS[begun["type"]], begun["type"] == "function_call"
+        kind, is_call = TEXT_EVENTS[begun["type"]], begun["type"] == "function_call"
         if at == len(self.sent):
             yield self._event("response.output_item.added", output_index=at, item=begun)
             if not is_call:
@@ -108,7 +108,7 @@ class AnsweringResponse(Answering):
             name = item["name"]
             yield self._event("response.function_call_arguments.done", **place, name=name, arguments=text)
         else:
-            kind = KINDS[item["type"]]
+            kind = TEXT_EVENTS[item["type"]]
             more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
             yield self._event(f"response.{kind}.done", **place, text=text, **more)
             yield self._event("response.content_part.done", **place, part=text_part(text, kind))

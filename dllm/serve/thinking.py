@@ -10,7 +10,7 @@ from dllm.models.thoughts import ThoughtMarks
 from dllm.models.tokenizer import Tokenizer
 from dllm.serve.stream import open_tail
 
-TAIL = 32  # tokens at the end of a prompt that tell whether a thought is open
+PROMPT_END = 32  # tokens at the end of a prompt that tell whether a thought is open
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Thinking:
         marks = None if tokenizer is None else tokenizer.thought_marks
         if marks is None or tokenizer is None:
             return None
-        tail = tokenizer.decode(prompt[-TAIL:], skip_special=False).rstrip()
+        tail = tokenizer.decode(prompt[-PROMPT_END:], skip_special=False).rstrip()
         return None if tail.endswith(marks.end) else Thinking(marks, tail.endswith(marks.begin))
 
     def split(self, text: str) -> tuple[str, str]:

@@ -107,6 +107,29 @@ def test_an_infilling_keeps_what_stands_behind_an_end() -> None:
     assert follower.follow([*b"x", END, *b" B"], 4) == (" B", None)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_pieces_of_an_infilling_make_up_its_text(seed: int) -> None:
+    """Characters of up to four bytes, decided one byte a turn in any order, with ends of text between them."""
+    dice = random.Random(seed)
+    for _ in range(100):
+        head, tokens = list("A €".encode()), list("".join(dice.choices(SIGNS[:-1], k=dice.randint(1, 8))).encode())
+        for _ in range(dice.choice([0, 0, 1, 2])):
+            tokens.insert(dice.randint(0, len(tokens)), END)
+        masked, tokens = [True, *(dice.random() < 0.7 for _ in tokens[1:]), False], [*tokens, *b"B"]
+        canvas = [*head, *(MASK if hidden else token for token, hidden in zip(tokens, masked, strict=True))]
+        follower = AnswerText.of(Request(canvas, [token == MASK for token in canvas]), decoded, {END}, ("A",))
+        pieces = ""
+        while any(masked):
+            masked[dice.choice([at for at, hidden in enumerate(masked) if hidden])] = False
+            seen = [MASK if hidden else token for token, hidden in zip(tokens, masked, strict=True)]
+            new, ending = follower.follow(seen, masked.index(True) if True in masked else len(tokens))
+            pieces += new
+            assert ending is None and "\N{REPLACEMENT CHARACTER}" not in pieces
+        text = decoded([*head, *(token for token in tokens if token != END)])
+        new, ending = follower.finish(Finished(text, tokens, "length"))  # type: ignore[arg-type]
+        assert pieces + new == ending.text == text
+
+
 def test_where_stop_strings_begin() -> None:
     assert first_stop("abcabc", ("c", "bc")) == 1 and first_stop("abc", ("d",)) is None
     assert open_tail("aab", ("abc", "bd")) == 1 and open_tail("abx", ("abc",)) == 3 and open_tail("", ()) == 0
