@@ -14,7 +14,7 @@ class ThoughtMarks:
 
 
 # Qwen3's, SDAR's, TraDo's and Nemotron's; DiffusionGemma's, whose thoughts are a channel of this name; Mistral's.
-MARKS = (
+KNOWN_MARKS = (
     ThoughtMarks("<think>", "</think>"), ThoughtMarks("<|channel>thought", "<channel|>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
 )  # fmt: skip
@@ -22,4 +22,4 @@ MARKS = (
 
 def thought_marks(template: str | None) -> ThoughtMarks | None:
     """The marks that a chat template writes or looks for. None: it knows no thoughts."""
-    return next((marks for marks in MARKS if marks.end in (template or "")), None)
+    return next((marks for marks in KNOWN_MARKS if marks.end in (template or "")), None)

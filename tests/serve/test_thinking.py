@@ -96,7 +96,7 @@ BODY = {"temperature": 1.5, "max_tokens": 24}
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A model whose prompts end inside a thought, and whose random texts often end it."""
     mended = pytest.MonkeyPatch()
-    mended.setattr(thoughts, "MARKS", (ThoughtMarks("r", "e"),))
+    mended.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("r", "e"),))
     folder = make_written(tmp_path_factory.mktemp("models") / "thinks")
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": TEMPLATE}))
@@ -189,7 +189,7 @@ def test_a_form_leaves_no_place_for_a_thought(thinker: Place) -> None:
 
 def test_marks_that_are_special_tokens_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Gemma's: decoded text leaves them out, and the answer is told apart all the same."""
-    monkeypatch.setattr(thoughts, "MARKS", (ThoughtMarks("<assistant>", "<user>"),))
+    monkeypatch.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("<assistant>", "<user>"),))
     folder = make_written(tmp_path / "special")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}{% if 0 %}<user>{% endif %}<assistant>")
     model = load(folder)
