@@ -71,6 +71,8 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     if folder.is_dir() or is_gguf(folder):
         return folder
     wanted = DATA_FILES + ["*.safetensors"] * weights
+    if folder.is_file():
+        raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
     found, file = re.fullmatch(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)", name), ""
     if found is not None:
         name, file = found[1], found[2]

@@ -86,6 +86,7 @@ class ModelConfig:
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
+    notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about what of a GGUF file is not read
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
 
     @staticmethod
@@ -228,7 +229,7 @@ class ModelConfig:
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
         if self.gemma is not None:
             found += gemma_warnings(self.published)
-        return (*found, self.unsaid) if self.unsaid else tuple(found)
+        return (*found, *self.notes, self.unsaid) if self.unsaid else (*found, *self.notes)
 
     @property
     def kv_width(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken, first_names
 from dllm.models.gguf_file import GgufFile, GgufTensor
+from dllm.models.gguf_keys import FREQUENCIES, refuse_scaled, unread_keys
 from dllm.models.gguf_packing import GgufPacking, check_kind
-from dllm.models.keys import shown
+from dllm.models.keys import printed, shown
 from dllm.models.names import parameter_source
 
 # Our names of parts by the names of tensors.
@@ -43,7 +45,19 @@ class _Metadata:
     def get(self, key: str, default: Any = None) -> Any:
         """The value of ``architecture.key``; of a float32 the shortest number that is it."""
         value = self.file.metadata.get(f"{self.architecture}.{key}", default)
+        if isinstance(value, list):
+            value = self._alike(key, value)
         return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def _alike(self, key: str, values: list[Any]) -> Any:
+        """The value of all layers, where a file gives one for each. Raises UserError where they differ."""
+        layers = self.file.metadata.get(f"{self.architecture}.block_count")
+        if len({*map(repr, values)}) != 1 or len(values) != layers:
+            raise UserError(
+                f"{self.file.files[0]} has {self.architecture}.{key}={shown(values)}: one number for all "
+                f"{shown(layers)} layers is supported. Take the checkpoint's safetensors."
+            )
+        return values[0]
 
     def need(self, key: str) -> Any:
         if (value := self.get(key)) is None:
@@ -138,12 +152,10 @@ def gguf_published(file: GgufFile) -> dict[str, Any]:
 
 
 def _refuse_rotary(said: _Metadata, found: Said) -> None:
-    """Raise UserError for rotary embeddings that are scaled, or turn a part of a head."""
+    """Raise UserError for rotary embeddings that are scaled, or turn a part of a head, and for values of another width
+    than keys."""
     where = said.file.files[0]
-    scaling = said.get("rope.scaling.type", "none")
-    if scaling != "none" or said.has("rope_freqs.weight"):
-        raise UserError(f"{where} has scaled rotary embeddings ({shown(scaling)}), which are not supported. Take the "
-                        "checkpoint without them.")  # fmt: skip
+    refuse_scaled(said.file, said.architecture)
     heads = found.get("n_heads") or found.get("num_attention_heads")
     width = found.get("d_model") or found.get("hidden_size")
     head = found.get("head_dim") or (
@@ -153,15 +165,27 @@ def _refuse_rotary(said: _Metadata, found: Said) -> None:
     if turned is not None and turned != head:
         raise UserError(f"{where} has {said.architecture}.rope.dimension_count={shown(turned)}, and heads of {head}: a "
                         "part of a head turns, which is not supported. Take the checkpoint's safetensors.")  # fmt: skip
+    for key in ("attention.key_length", "attention.value_length"):
+        if (length := said.get(key)) not in (None, head):
+            raise UserError(f"{where} has {said.architecture}.{key}={shown(length)}, and heads of {head}, which is not "
+                            "supported. Take the checkpoint's safetensors.")  # fmt: skip
 
 
 def gguf_config(file: GgufFile) -> ModelConfig:
     """The description of a file. Raises UserError as ``gguf_published`` and ``ModelConfig.from_published``."""
     published = gguf_published(file)
     try:
-        return ModelConfig.from_published(published)
+        config = ModelConfig.from_published(published)
     except UserError as error:
-        raise UserError(f"{file.files[0]}: what its metadata say would be refused as a config.json: {error}") from error
+        why = str(error).removesuffix(" Copy the checkpoint's own config.json again.")
+        raise UserError(
+            f"{file.files[0]}: what its metadata say would be refused as a config.json: {why} Take another GGUF file, "
+            "or the checkpoint's safetensors."
+        ) from error
+    keys = unread_keys(file, str(file.metadata["general.architecture"]))
+    names = ", ".join(map(printed, keys))
+    notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.",) if keys else ()
+    return replace(config, notes=notes)
 
 
 def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
@@ -169,6 +193,8 @@ def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
     found: dict[str, Stored] = {}
     strange = []
     for name, tensor in file.tensors.items():
+        if name == FREQUENCIES:  # all of them 1: ``refuse_scaled``
+            continue
         check_kind(tensor.kind)
         stored = _stored(tensor, config)
         found |= {one.name: one for one in stored}

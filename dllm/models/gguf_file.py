@@ -57,8 +57,16 @@ class GgufFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a model's path is a GGUF file."""
-    return path.suffix.lower() == GGUF_SUFFIX and path.is_file()
+    """Whether a model's path is a GGUF file, by its name or, as of Ollama's blobs, by how it begins."""
+    if not path.is_file():
+        return False
+    if path.suffix.lower() == GGUF_SUFFIX:
+        return True
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def read_gguf(file: Path) -> GgufFile:
@@ -110,6 +118,7 @@ class _Header:
 
     def __init__(self, file: Path, data: mmap, size: int) -> None:
         self.file, self.data, self.size, self.at = file, data, size, 0
+        self.errors = "strict"  # how texts are decoded
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, GgufTensor] = {}
 
@@ -118,15 +127,23 @@ class _Header:
             raise UserError(f"{self.file} does not begin as a GGUF file does. Copy the file again, or take another.")
         self.at = 4
         version = self._number("I")
+        if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
+            raise UserError(
+                f"{self.file} has its bytes in the other order (big-endian). Take the little-endian file, or convert "
+                "it by gguf-convert-endian."
+            )
         if version not in _VERSIONS:
             raise UserError(
-                f"{self.file} is GGUF of version {version}; versions {' and '.join(map(str, _VERSIONS))} are read, "
-                "lowest bytes first. Take a file that a later converter wrote."
+                f"{self.file} is GGUF of version {version}; versions {' and '.join(map(str, _VERSIONS))} are read. "
+                "Take a file that a later converter wrote."
             )
         count, keys = self._number("Q"), self._number("Q")
         for _ in range(keys):
             name = self._text()
+            # A text that nobody reads need not be UTF-8; of a vocabulary every byte counts.
+            self.errors = "strict" if name.startswith("tokenizer.") else "replace"
             self.metadata[name] = self._value(self._number("I"))
+            self.errors = "strict"
         found = [self._info() for _ in range(count)]
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1:
@@ -190,7 +207,7 @@ class _Header:
         size = self._number("Q")
         self._need(size)
         self.at += size
-        return self.data[self.at - size : self.at].decode("utf-8")
+        return self.data[self.at - size : self.at].decode("utf-8", self.errors)
 
     def _need(self, count: int) -> None:
         if self.at + count > self.size:
