@@ -29,7 +29,7 @@ from dllm.errors import UserError, name_of
 from dllm.loop.runner import Runner
 from dllm.mini import outside
 from dllm.models.bundle import Model, shipped_models
-from dllm.prompts import Message, Prompt, Prompts, as_list, last_text
+from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list, last_text
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.decode_config import decode_settings, of_request
@@ -238,9 +238,11 @@ class Decoder:
         """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""
         return self.prompts.encode(prompt)
 
-    def infill(self, parts: Sequence[str | int]) -> Request:
-        """A request with masks anywhere: strings are text, a number stands for so many masks, in order."""
-        return self.prompts.infill(parts)
+    def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
+        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. prompt: what
+        they answer, with the chat template as in a call (None: the parts are the whole canvas). Raises UserError for
+        other parts and prompts."""
+        return self.prompts.infill(parts, prompt)
 
     def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Snapshot]:
         """The answer to one prompt after every turn: what is committed, and the model's proposals for the rest."""

@@ -40,7 +40,8 @@ class ChatPrompt:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
 
-Prompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt | Request
+AskedPrompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt
+Prompt = AskedPrompt | Request
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Prompts:
             )
         return request
 
-    def encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt) -> list[int]:
+    def encode(self, prompt: AskedPrompt) -> list[int]:
         """Token ids of a prompt, which must hold at least one."""
         if isinstance(prompt, str) and not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
@@ -99,7 +100,7 @@ class Prompts:
             raise UserError(f"token id {outside[0]} is not in the model's vocabulary of {self.config.vocab}.")
         return tokens
 
-    def _encode(self, prompt: str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt) -> list[int]:
+    def _encode(self, prompt: AskedPrompt) -> list[int]:
         """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
         if isinstance(prompt, ChatPrompt):
             return self._tokenizer().encode_chat(prompt.messages, "", {**self.chat_template_kwargs, **prompt.beside})
@@ -131,9 +132,13 @@ class Prompts:
             )
         return self.tokenizer
 
-    def infill(self, parts: Sequence[str | int]) -> Request:
-        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. Raises
-        UserError if there are no masks, or more than the model's limit."""
+    def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
+        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. prompt: what
+        they answer, which goes into the chat template as any prompt does (None: the parts are the whole canvas).
+
+        Raises UserError for other parts, for none or too many masks, and as ``encode`` does.
+        """
+        refuse_other_parts(parts)
         if (holes := sum(piece for piece in parts if isinstance(piece, int))) > self.config.max_length:
             raise UserError(f"infill has {holes} masks, and the model's limit is {self.config.max_length} tokens.")
         tokens: list[int] = []
@@ -144,7 +149,12 @@ class Prompts:
             masked += [isinstance(piece, int)] * len(ids)
         if not any(masked):
             raise UserError(f"infill={list(parts)!r} has nothing to fill in: put numbers of masks between texts.")
-        return Request(tokens, masked)
+        if prompt is None:
+            return Request(tokens, masked)
+        if isinstance(prompt, Request):
+            raise UserError("prompt= of an infilling is text, messages or token ids, and not a request made already.")
+        asked = self.encode(prompt)
+        return Request([*asked, *tokens], [False] * len(asked) + masked, start=len(asked), infill=True)
 
     def ids_of(self, text: str) -> list[int]:
         """Plain token ids of a text, without special tokens."""
@@ -173,6 +183,16 @@ class Prompts:
             name = None if self.tokenizer is None else self.tokenizer.token(token)
             self.known[token] = self.text([token]) or name or f"<{token}>"
         return [self.known[token] for token in tokens]
+
+
+def refuse_other_parts(parts: object) -> None:
+    """Raise UserError unless the parts of an infilling are a list of texts and numbers of masks."""
+    rule = 'a list of texts and numbers of masks, such as ["The cat ", 3, " on the mat"]'
+    if isinstance(parts, str | bytes) or not isinstance(parts, Sequence) or not parts:
+        raise UserError(f"infill={parts!r} must be {rule}.")
+    for piece in parts:
+        if not (isinstance(piece, str) or (isinstance(piece, int) and type(piece) is not bool and piece > 0)):
+            raise UserError(f"infill holds {piece!r}, and must be {rule}.")
 
 
 def is_ids(prompt: list[Any]) -> bool:

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from inspect import getsource
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,6 +96,31 @@ def test_infilling_keeps_what_is_given_and_counts_what_is_filled(model: Model) -
         decoder.infill(["w1"])
 
 
+@pytest.mark.parametrize("prompt", [None, "w3 w4", [5, 6, 7], [{"role": "user", "content": "w3"}]], ids=str)
+@pytest.mark.parametrize("parts", [["w1 w2", 3, "w7 w8", 2, "w9"], [2, "w4", 1], ["w1", 4]], ids=str)
+def test_given_tokens_are_the_unmasked_positions_of_the_answer(model: Model, parts: Any, prompt: Any) -> None:
+    decoder = Decoder(model, sampler="static", eos="none", forbid_eos=True)
+    request = decoder.infill(parts, prompt=prompt)
+    before = [] if prompt is None else decoder.encode(prompt)
+    given = [text for piece in parts for text in (piece.split() if isinstance(piece, str) else [None] * piece)]
+    head = next(at for at, text in enumerate(given) if text is None) if prompt is None else 0
+    result = decoder(request)[0]
+    assert list(request.tokens[: len(before)]) == before and len(request.tokens) == len(before) + len(given)
+    assert result.given_tokens == sum(text is not None for text in given[head:])
+    assert result.useful_tokens == given.count(None)
+    assert result.prompt_tokens == (before or list(request.tokens[:head]))
+    if prompt is not None:
+        assert result.text == decoder.prompts.text(result.canvas)
+
+
+@pytest.mark.parametrize(
+    "parts", ["The cat", b"x", 3, [], {"a": 1}, [1.5], [True], ["a", -1], ["a", 0], ["a", None]], ids=str
+)
+def test_parts_that_are_no_list_of_texts_and_numbers_are_refused(model: Model, parts: Any) -> None:
+    with pytest.raises(UserError, match="must be a list of texts and numbers of masks"):
+        Decoder(model).infill(parts)
+
+
 def test_a_request_without_masks_comes_back_as_it_is(model: Model) -> None:
 
     result = Decoder(model)(Request([1, 2], [False, False]))[0]
@@ -149,6 +175,13 @@ def test_an_anchor_is_part_of_the_answer_and_no_infilling() -> None:
     assert "Shuffle" not in result.text and " Emma" in result.text
     assert result.stop_reason == "eos" and result.given_tokens == len(anchor)
     assert result.useful_tokens == len(result.tokens) - len(anchor)
+
+
+def test_an_anchor_behind_the_end_of_the_answer_is_none_of_its_tokens() -> None:
+    anchored = Prophet(Static(), region="anchor", anchor_text="Emma", anchor_position=28)
+    result = Decoder(load("mini-llada"), sampler=anchored, gen_length=32)('Copy the list:\n["Hugo"]')[0]
+    assert result.stop_reason == "eos" and len(result.tokens) < 28
+    assert result.given_tokens == 0 and result.useful_tokens == len(result.tokens)
 
 
 def test_an_anchor_that_begins_the_answer_has_no_space_before_it() -> None:

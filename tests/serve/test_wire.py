@@ -128,6 +128,9 @@ def test_a_canvas_is_the_answer_with_holes(mini: Defaults) -> None:
     assert alone.jobs[0].request == replace(mini.prompts.infill(pieces), temperature=0.0)
     assert alone.prompt_tokens == sum(not masked for masked in alone.jobs[0].request.masked)
     behind = chat(mini, diffusion={"canvas": pieces}).jobs[0].request
+    asked = mini.prompts.infill(pieces, [{"role": "user", "content": "a b"}])
+    served = chat(mini, messages=[{"role": "user", "content": "a b"}], diffusion={"canvas": pieces}).jobs[0].request
+    assert replace(served, temperature=asked.temperature) == asked
     begin = chat(mini).jobs[0].request.answer_start
     assert behind.start == begin and list(behind.tokens[begin:]) == list(alone.jobs[0].request.tokens)
     assert not any(behind.masked[:begin])

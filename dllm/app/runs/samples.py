@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dllm.common.digest import digest
 from dllm.common.terminal import complain
@@ -15,7 +15,7 @@ from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
-from dllm.prompts import Prompt, Prompts
+from dllm.prompts import AskedPrompt, Prompt, Prompts
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 from dllm.record.trace import origin_of
@@ -128,9 +128,14 @@ def _entry(
     if not isinstance(data, dict):
         raise UserError('it is no object; write {"prompt": "..."}.')
     present = [key for key in PROMPT_KEYS if key in data]
-    if len(present) != 1:
-        raise UserError(f"it must have one of {', '.join(PROMPT_KEYS)}, and has {', '.join(data) or 'nothing'}.")
+    if len(present) != 1 and not (len(present) == 2 and "infill" in present):
+        raise UserError(
+            f"it must have one of {', '.join(PROMPT_KEYS)}, or infill beside another of them, and has "
+            f"{', '.join(data) or 'nothing'}."
+        )
     prompt = _prompt(present[0], data[present[0]], prompts)
+    if len(present) == 2:
+        prompt = prompts.infill(data["infill"], cast(AskedPrompt, prompt))
     request = prompts.request(prompt)  # refuses here, with its line, what cannot be decoded
     own = CONSTRAINT in data
     if own:
@@ -152,12 +157,11 @@ def _prompt(key: str, value: Any, prompts: Prompts) -> Prompt:
         return list(value)
     if key in ("prompt", "tokens") and _list_of(value, int):
         return list(value)
-    if key == "infill" and _list_of(value, str | int) and all(isinstance(piece, str) or piece > 0 for piece in value):
+    if key == "infill":
         return prompts.infill(value)
     shapes = {
         "prompt": "text or a list of token ids", "messages": 'a list of {"role": ..., "content": ...}',
         "tokens": "a list of token ids",
-        "infill": "a list of texts and numbers of masks",
     }  # fmt: skip
     raise UserError(f"{key} must be {shapes[key]}.")
 

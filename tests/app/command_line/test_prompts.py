@@ -72,6 +72,8 @@ PROMPTS = """{"prompt": "w1 w2", "id": "first"}
 {"prompt": "w1", "tokens": [1]}
 [1]
 {"infill": ["w1", true]}
+{"id": "both", "messages": [{"role": "user", "content": "w4"}], "infill": ["w1", 3, "w9"]}
+{"prompt": "w1", "tokens": [1], "infill": ["w1", 3]}
 """
 
 
@@ -79,11 +81,14 @@ def test_broken_lines_of_prompts_are_reported_and_skipped(run: Run, tmp_path: Pa
     (tmp_path / "p.jsonl").write_text(PROMPTS)
     outcome = run("prompts=p.jsonl", "batch_size=3", "eos=none")
     assert outcome.code == 0
-    assert [row["id"] for row in sorted(outcome.rows(), key=lambda row: row["seed"])] == ["first", "3", "5", "6"]
+    assert [row["id"] for row in sorted(outcome.rows(), key=lambda row: row["seed"])] == ["first", "3", "5", "6", "both"]
     skipped = re.findall(r"line (\d+) is skipped", outcome.err)
-    assert skipped == ["2", "7", "8", "9", "10", "11"]
+    assert skipped == ["2", "7", "8", "9", "10", "11", "13"]
     assert "no JSON" in outcome.err and "id 'first' stands in line 1 already" in outcome.err
     infilled = next(row for row in outcome.rows() if row["id"] == "5")
+    both, asked = (next(row for row in outcome.rows() if row["id"] == name) for name in ("both", "6"))
+    assert both["prompt_tokens"] == asked["prompt_tokens"] and both["prompt"] == asked["prompt"]
+    assert both["canvas"][:1] + both["canvas"][4:] == [1, 9] and both["given_tokens"] == 2
     assert infilled["canvas"][3] == 9 and len(infilled["canvas"]) == 8 and infilled["useful_tokens"] <= 7
 
 
