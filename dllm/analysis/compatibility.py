@@ -44,7 +44,7 @@ A combination that is refused is refused before weights are read, with the reaso
 
 **yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
 refused, for the reason below the tables. Samplers with equal columns share one, and are listed above their table.
-End-of-text policy `keep`; the last table shows the others.
+End-of-text policy `none`; the last table shows the others.
 """
 
 
@@ -129,7 +129,7 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
 
 
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
-    """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``keep``, the defaults."""
+    """Columns with equal cells as one, by the names that share it: first ``confidence`` and ``none``."""
     found: dict[tuple[str, ...], list[str]] = {}
     for name, cells in columns.items():
         found.setdefault(tuple(cells), []).append(name)

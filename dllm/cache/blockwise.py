@@ -78,7 +78,7 @@ class Blockwise(Pruning, Buffered):
         return tuple(length if row.opening or self._may_refresh(row) else min(length, most) for row in known)
 
     def _may_refresh(self, row: HostView) -> bool:
-        """Whether a row's coming forward may be full though it opens no block: it has had ``acted`` forwards, and one
+        """Whether a row's coming forward may be full though it opens no block: it has had ``forwards``, and one
         more in each turn that it did not wait in since."""
         interval, turns = self.refresh_interval, range(row.forwards, row.forwards + row.staleness + 1)
         return any(turn <= self.warmup > 0 or (interval is not None and turn % interval == 0) for turn in turns)

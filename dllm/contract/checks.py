@@ -126,7 +126,7 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
         raise undeclared("says what undecided positions show (shown)", "renoises=True")
     if not step.owner.is_single and not rule.traits.branches:
         raise undeclared("offers several candidates", "branches=True")
-    # fixed shapes do not look into tensors, and owner.each makes a new one of nothing
+    # fixed shapes do not look into tensors, and owner.per_candidate makes a new one of nothing
     looks = not (rule.traits.revocable or view.blocks.shapes.bounded or step.remask is view.canvas.no_positions)
     if looks and bool(step.remask.any()):
         raise undeclared("takes tokens back (remask)", "revocable=True")

@@ -146,9 +146,9 @@ class HostView:
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> HostView:
-        """From what a row reports: begin, whether a block of it opened just then, acted, counted."""
-        begin, opened, acted, counted = report
-        return HostView(begin, bool(opened), acted, counted, age)
+        """From what a row reports: begin, whether a block of it opened just then, forwards, counted."""
+        begin, opened, forwards, counted = report
+        return HostView(begin, bool(opened), forwards, counted, age)
 
     def later(self) -> HostView:
         """The same after another turn."""

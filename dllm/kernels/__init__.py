@@ -7,7 +7,7 @@
 - ``BUILDS``: the configurations that we ship. The launcher launches no other, and the tests compile all of them ahead
   of time.
 
-The other files serve these: ``jit`` (Triton at the first launch), ``builds`` (all configurations), ``choose`` (which
+The other files serve these: ``jit`` (Triton at the first launch), ``builds`` (all configurations), ``dispatch`` (which
 kernels run), ``packed`` (the CPU's weight layout), ``invariant`` (products of
 one size).
 """

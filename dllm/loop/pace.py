@@ -18,7 +18,7 @@ from dllm.errors import UserError, name_of
 
 
 class Pace(NamedTuple):
-    """left: positions that a row has left to decide. fewest: the least that it ever had. turns: those it has had.
+    """left: positions that a row has left to decide. least_left: the least that it ever had. turns: those it has had.
     still: turns in a row that have brought no fewer. behind: turns since there were ``least_left``. patience: how many
     still turns its parts may take; limit: how many turns they may take to come back to ``least_left``, where they take
     back what they commit."""
@@ -34,9 +34,9 @@ class Pace(NamedTuple):
     @staticmethod
     def start(canvas: Canvas, blocks: BlockState, patience: Tensor) -> tuple[Pace, ...]:
         """Of the rows of ``canvas`` before their first turn. patience [B]: of the sampler."""
-        left, keep_open = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
+        left, late = canvas.undecided.sum(1).tolist(), blocks.shapes.open_delay + blocks.shapes.lag
         waits = torch.maximum(patience, blocks.params.get("min_forwards", patience)).tolist()
-        bounds = [keep_open + int(wait) for wait in waits]
+        bounds = [late + int(wait) for wait in waits]
         return tuple(Pace(now, now, 0, 0, 0, bound, max(bound, 4 * now + 16))
                      for now, bound in zip(left, bounds, strict=True))  # fmt: skip
 

@@ -30,7 +30,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 REASONS = {
     "echo": "a masked diffusion model has no log-probabilities of a prompt from left to right. lm-eval measures "
             "likelihoods with --model dllm",
-    "suffix": 'diffusion.canvas holds text behind an answer: ["diffusion": {"canvas": [40, " and so on."]}]',
+    "suffix": 'diffusion.canvas holds text behind an answer: "diffusion": {"canvas": [40, " and so on."]}',
     "logit_bias": "no token is made likelier. response_format forces the form of an answer",
     "modalities": "there is only text", "audio": "there is only text",
     "reasoning_effort": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
