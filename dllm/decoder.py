@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, Unpack
 
 import torch
 
@@ -18,7 +18,7 @@ from dllm.compose.parts import configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
+from dllm.contract.setting import Sampling, SamplingOptions
 from dllm.decisions.answered import answered, options_of, refuse_unread_questions
 from dllm.decisions.canvases import DecisionState
 from dllm.decisions.protocol import DecisionOptions, deciding
@@ -71,7 +71,7 @@ class Decoder:
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
         runtime: Runtime | str = "auto", constraint: Constraint | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None, **options: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None, **options: Unpack[SamplingOptions],
     ) -> None:  # fmt: skip
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
@@ -283,7 +283,7 @@ def requests_per_batch(batch_size: int) -> int:
     return batch_size if batch_size == 1 else 4 * batch_size
 
 
-def sampling_from(options: dict[str, Any], chosen: Mapping[str, str]) -> Sampling:
+def sampling_from(options: SamplingOptions, chosen: Mapping[str, str]) -> Sampling:
     """Sampling from keyword arguments. chosen: the names of the parts. Raises UserError for an argument that Decoder
     does not have."""
     known = [entry.name for entry in fields(Sampling)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas, PerRequest, Request
@@ -49,6 +49,19 @@ class Sampling:
         """Whether the proposal is the argmax of the model's own logits."""
         cold = isinstance(self.temperature, int | float) and self.temperature == 0
         return cold and self.top_p is None and self.top_k is None
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of ``Sampling`` as keywords of another call, for type checkers."""
+
+    temperature: PerRequest
+    top_p: float | None
+    top_k: int | None
+    guidance: float
+    suppress_mask: bool
+    forbid_eos: bool
+    eos_last: bool
+    tempered: bool
 
 
 @dataclass(frozen=True)
