@@ -13,6 +13,8 @@ from dllm.compose.validate import validate
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
+from dllm.eos.thinking_budget import ThinkingBudget, check_budget
+from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.tokenizer import Tokenizer
@@ -65,6 +67,21 @@ class Parts:
         eos, sampling = self.eos.resolved(model.ids), self.sampling.under(self.sampler)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
         sampler = validate(setting, self.sampler, self.cache, eos)
+        if sampling.thinking_budget is not None:
+            check_budget(sampler)
+            eos = ThinkingBudget(eos, sampling.thinking_budget, end_of_thought(sampling.end_of_thought, model))
         if stop:
             eos = StopStrings(eos, stop, lambda ids: "" if tokenizer is None else tokenizer.decode(list(ids)))
         return replace(self, sampler=sampler, blocks=blocks, eos=eos, sampling=sampling)
+
+
+def end_of_thought(text: str, model: Described) -> int:
+    """The id of the token that ends a thought. Raises UserError where the tokenizer has no such token."""
+    ids = [] if model.tokenizer is None else model.tokenizer.encode(text, special=True)
+    if len(ids) == 1:
+        return ids[0]
+    what = "has no tokenizer" if model.tokenizer is None else f"writes it in {len(ids)} tokens"
+    raise UserError(
+        f"sampling.end_of_thought={text!r} must be one token, and {model.name} {what}. Name the token that ends its "
+        "thoughts, or set sampling.thinking_budget to null."
+    )

@@ -32,12 +32,16 @@ class Sampling:
     eos_last: bool = False
     # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA)
     tempered: bool = False
+    # the end of thought is written when a block opens that reaches beyond so many tokens of the answer; None is off
+    thinking_budget: int | None = None
+    end_of_thought: str = "</think>"  # the token that ends a thought
 
     def __post_init__(self) -> None:
         in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")
         in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
         in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
+        in_range("sampling.thinking_budget", self.thinking_budget, 0, advice="null switches it off.")
 
     def under(self, rule: Rule) -> Sampling:
         """The same under a rule, whose own convention may be tempered confidences, or temperatures of its own."""

@@ -105,6 +105,7 @@ class EosTraits(Traits):
     # nothing of it
     fills: bool
     syncs: bool = False  # it asks the device, so a turn with it cannot be recorded
+    writes: bool = False  # it may commit a token in a block that has just opened
 
 
 TRAITS: dict[str, Any] = {kind.__name__: kind for kind in (SamplerTraits, BlocksTraits, CacheTraits, EosTraits)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from dllm.common.ranking import one_of
-from dllm.contract import Need, Step, View
+from dllm.contract import BlockState, Need, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
 from dllm.contract.traits import EosTraits, declared
@@ -42,6 +42,11 @@ class EndOfText:
         decided. ends: the ids that end a text, first the one that fills. full [N]: the current block is full, and
         closes in this turn unless it must have more forwards."""
         raise NotImplementedError
+
+    def opened(self, candidates: Canvas, blocks: BlockState) -> Canvas:
+        """The candidates [N] with what the policy writes into the ``blocks`` [N] that are open now. Called before the
+        first forward and after every turn, if its traits say that it ``writes``."""
+        return candidates
 
 
 def answer_ends(canvas: Canvas, ends: Iterable[int]) -> Tensor:

@@ -92,6 +92,8 @@ class Rows:
         """Rows before their first turn, one candidate each. carried: blank [B, C, D] (None: nothing is carried)."""
         sampler, blocks = parts.sampler, parts.blocks
         first, known = blocks.start(canvas, sampler.traits.lookahead, shapes), tuple[HostView, ...]()
+        if parts.eos.traits.writes:
+            canvas = parts.eos.opened(canvas, first)
         if shapes.bounded:
             known = tuple(map(HostView, first.begin.tolist()))
         state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)

@@ -12,6 +12,7 @@ from dllm.compose.fitted import Parts
 from dllm.constrained.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
+from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
@@ -82,6 +83,8 @@ class Runner:
                 f"a request names temperature={hot}, but sampling.temperature=0 takes the argmax for all. Set "
                 "sampling.temperature, too; requests may then name others, 0 included."
             )
+        if any(one.constraint is not None for one in requests):
+            refuse_budget(self.parts.sampling.thinking_budget)
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device

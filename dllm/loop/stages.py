@@ -148,6 +148,8 @@ def close_turn(
     state = update_rows(view.active, rows.state | step.state, rows.state) if step.state else rows.state
     if parts.sampler.per_block:
         state = parts.sampler.next_block(state, blocks.index != view.blocks.index)
+    if parts.eos.traits.writes:
+        candidates = parts.eos.opened(candidates, owner.per_candidate(blocks))
     after = replace(
         rows, candidates=candidates, owner=owner, blocks=blocks, state=state, remembered=chosen.remembered,
         next_positions=step.next_positions, ledger=rows.ledger.after(scored.cost, scored.owner, view, step),

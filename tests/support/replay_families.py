@@ -29,6 +29,7 @@ from dllm.contract.traits import SamplerTraits
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
+from dllm.eos.thinking_budget import ThinkingBudget
 from dllm.models.ids import Ids
 from dllm.models.visibility import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
 from dllm.samplers.base import Sampler
@@ -230,20 +231,39 @@ def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
         return [linear_speculation(row, folder, way)]
     block = 1 if mode == "ar_generate" else params["block_length"]
     threshold = params.get("threshold")
-    parts = CaseParts(
-        Static() if threshold is None else Confidence(threshold), Fixed(block), way[0](), StopFront(), PLAIN
-    )
+    budget, ends = params.get("max_thinking_tokens"), StopFront()
+    ends = ends if budget is None else ThinkingBudget(ends, budget, params["end_think_token_id"])
+    parts = CaseParts(Static() if threshold is None else Confidence(threshold), Fixed(block), way[0](), ends, PLAIN)
     (found,) = decoded(model_of(folder, way[1], block, ContextCausal), rows, [length], parts, IDS)
     if mode == "ar_generate":
         kinds = ["prefill", *["causal"] * (len(found.computed) - 1)]
         fields: Fields = {"tokens": found.tokens, "nfe": len(kinds), "kinds": kinds}
         return [fields | ({} if way[0] is NoCache else {"forward_tokens": found.computed})]
+    found = with_seeds(found, block)
     kinds = ["causal" if forced else "two-way" for forced in found.forced]
     fields = {
         "tokens": found.tokens, "nfe": len(kinds), "kinds": ["prefill", *kinds[1:], "causal"],
         "committed": found.committed,
     }  # fmt: skip
     return [fields | ({} if way[0] is NoCache else {"forward_tokens": [*found.computed, block]})]
+
+
+def with_seeds(found: Row, block: int) -> Row:
+    """The published loop computes a block's first token and then writes the end of thought over it. Ours, which has
+    written it by then, saves that forward: put back."""
+    turns = list(zip(found.number, found.forced, found.committed, found.computed, strict=True))
+    out = Row(found.start, tokens=found.tokens)
+    for at, (number, forced, commit, computed) in enumerate(turns):
+        first = at == 0 or number != turns[at - 1][0]
+        if first and not forced:
+            out.forced.append(True)
+            out.committed.append([(number - turns[0][0]) * block])
+            out.computed.append(computed - block)
+            computed = block
+        out.forced.append(forced)
+        out.committed.append(commit)
+        out.computed.append(computed)
+    return out
 
 
 class DraftsSeen(LinearSpec):

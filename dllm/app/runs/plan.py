@@ -30,6 +30,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.decisions.calibration import read_calibration
 from dllm.decoder import Decoder, refuse_stop
+from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
@@ -94,6 +95,7 @@ class RunPlan:
         longer than an answer."""
         assert self.constraint is not None
         refuse_stop(self.options.stop)
+        refuse_budget(self.sampling.thinking_budget)
         self.constraints.compiled(self.constraint)
         if self.options.chat:
             answer = Request.answer([0], self.options.gen_length, self.prompts.ids.placeholder)
