@@ -34,7 +34,7 @@ class Sampling:
     tempered: bool = False
     # the end of thought is written when a block opens that reaches beyond so many tokens of the answer; None is off
     thinking_budget: int | None = None
-    end_of_thought: str = "</think>"  # the token that ends a thought
+    end_of_thought: str | None = None  # the token that ends a thought; None: the chat template's
 
     def __post_init__(self) -> None:
         in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")

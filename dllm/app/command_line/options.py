@@ -28,7 +28,7 @@ SETTING_KINDS = {
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
     "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool", "tempered": "bool",
-    "thinking_budget": "int | None", "end_of_thought": "str",
+    "thinking_budget": "int | None", "end_of_thought": "str | None",
 }  # fmt: skip
 
 
