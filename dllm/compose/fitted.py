@@ -76,8 +76,8 @@ class Parts:
 
 
 def end_of_thought(text: str | None, model: Described) -> int:
-    """The id of the token that ends a thought (None: the chat template's, else ``</think>``). Raises UserError where the
-    tokenizer has no such token."""
+    """The id of the token that ends a thought (None: the chat template's, else ``</think>``). Raises UserError where
+    the tokenizer has no such token."""
     marks = None if model.tokenizer is None else model.tokenizer.thought_marks
     text = text or ("</think>" if marks is None else marks.end)
     ids = [] if model.tokenizer is None else model.tokenizer.encode(text, special=True)
