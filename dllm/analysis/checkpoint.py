@@ -175,7 +175,8 @@ def _tokens(
         config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
     except UserError as error:
         return tokenizer, None, config, [str(error)]
-    return tokenizer, ids, config, []
+    problem = "" if tokenizer is None else tokenizer.template_problem()
+    return tokenizer, ids, config, [problem] if problem else []
 
 
 def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:

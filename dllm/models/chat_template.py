@@ -7,9 +7,13 @@ stands here. ``tests/models/test_chat_template.py`` holds texts and refusals equ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from math import inf
+from threading import local
+from time import thread_time
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -22,6 +26,9 @@ from jinja2.utils import Namespace
 
 # What every conversation sets, so that no switch of a user's may.
 TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
+RENDER_SECONDS = 5  # of a thread; 20,000 messages take 0.1
+LONGEST = 1 << 24  # characters of a text, entries of a list
+_BUDGET = local()  # of the thread that renders: when it must have ended
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing, as transformers prefers them
 
 
@@ -38,14 +45,23 @@ def names_read(template: str) -> frozenset[str]:
 def compile_template(template: str, rewritten: Callable[[str], str] | None = None) -> Template:
     """The template, ready for ``render_messages``. rewritten: what becomes of each text that the template itself
     writes. Raises TemplateError, for an unknown filter too, and SyntaxError."""
-    if rewritten is None:
-        return _environment().from_string(template)
     tree = _environment().parse(template)
+    if rewritten is None:
+        return _counted(tree)
     for data in tree.find_all(nodes.TemplateData):
         data.data = rewritten(data.data)
     for constant in tree.find_all(nodes.Const):
         if isinstance(constant.value, str):
             constant.value = rewritten(constant.value)
+    return _counted(tree)
+
+
+def _counted(tree: nodes.Template) -> Template:
+    """The template, each of whose loops and joins asks ``Bounded`` first."""
+    for loop in tree.find_all(nodes.For):
+        loop.iter = nodes.Call(nodes.EnvironmentAttribute("looped"), [loop.iter], [], None, None)
+    for joined in list(tree.find_all(nodes.Concat)):
+        joined.nodes = [nodes.Call(nodes.EnvironmentAttribute("joined"), list(joined.nodes), [], None, None)]
     return _environment().from_string(tree)
 
 
@@ -58,6 +74,7 @@ def render_messages(
 
     Raises whatever a template may raise, and TypeError for a field that JSON cannot hold.
     """
+    _BUDGET.end = thread_time() + RENDER_SECONDS
     plain = json.loads(json.dumps([_fields(message) for message in messages]))
     usual = {"tools": None, "documents": None, "add_generation_prompt": True}
     return template.render({**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain})
@@ -70,11 +87,63 @@ def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
     return given if thought is None else {"thinking": thought, **given, "reasoning_content": thought}
 
 
+class Bounded(ImmutableSandboxedEnvironment):
+    """A sandbox that ends: rendering has so much time, and no text or list grows beyond LONGEST. What loops, calls and
+    joins is asked, so that macros that call themselves twice end, too."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **fields: Any) -> Any:  # a field may be called self
+        __self.spend()
+        return __self.short(super().call(__context, __obj, *args, **fields))
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.spend()
+        size, number = _sized(left, right)
+        if operator == "*" and size * max(0, number) > LONGEST:
+            raise SecurityError(f"a text or list of {size} times {number} is too long")
+        if operator == "**" and not (abs(left) < LONGEST and abs(right) <= 64):  # noqa: PLR2004
+            raise SecurityError("a power is too large")
+        if operator == "%" and isinstance(left, str) and re.search(r"\d{5}|\*", left):
+            raise SecurityError("a format asks for too wide a field")
+        return self.short(super().call_binop(context, operator, left, right))
+
+    def looped(self, values: Any) -> Any:
+        """What a loop runs over."""
+        for value in values:
+            self.spend()
+            yield value
+
+    def joined(self, *parts: Any) -> str:
+        """What ``~`` joins."""
+        self.spend()
+        return str(self.short("".join(map(str, parts))))
+
+    def short(self, value: Any) -> Any:
+        if isinstance(value, str | list | tuple) and len(value) > LONGEST:
+            raise SecurityError(f"a text or list of {len(value)} is too long")
+        return value
+
+    def spend(self) -> None:
+        if thread_time() > getattr(_BUDGET, "end", inf):
+            raise SecurityError(f"it does not end within {RENDER_SECONDS} s")
+
+
+def _sized(left: Any, right: Any) -> tuple[int, int]:
+    """The length of a text or list and the number that multiplies it; zeros: these are none."""
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, str | list | tuple) and isinstance(other, int):
+            return len(one), other
+    return 0, 0
+
+
 @lru_cache(1)
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> Bounded:
     extensions = [GenerationBlocks, loopcontrols]
-    found = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    found = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     found.filters["tojson"] = _to_json
+    for name in ("lipsum", "cycler", "joiner"):  # no template needs them, and lipsum has no bound
+        del found.globals[name]
     found.globals |= {
         "raise_exception": _refuse, "strftime_now": _now, "dict": PlainDict(), "namespace": GuardedNamespace,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,6 +22,12 @@ from dllm.models.packing import Packing
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 CONVERSION = "quantizing.json"  # of a folder that ``task=quantize`` has not finished: what is done
+# What is read of a folder, shards apart.
+CHECKPOINT_FILES = (
+    "config.json", "generation_config.json", "quantize_config.json", "quant_config.json", SINGLE, INDEX,
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json",
+    "special_tokens_map.json", "chat_template.jinja",
+)  # fmt: skip
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "consolidated.00.pth")
 POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 FLOATS = ("F64", "F32", "F16", "BF16")  # as safetensors call them
@@ -78,6 +84,16 @@ def refuse_pointer(file: Path) -> None:
             f"{file} is a Git LFS pointer, not the file itself. Run git lfs pull in {file.parent}, or download the "
             "checkpoint by its hub id."
         )
+
+
+def refuse_no_files(folder: Path, names: Iterable[str]) -> None:
+    """Raise UserError for a pipe, a folder or a link to nothing in the place of a file: it would count as absent."""
+    for name in names:
+        path = folder / name
+        if path.is_file() or not (path.is_symlink() or path.exists()):
+            continue
+        kind = "a folder" if path.is_dir() else "a device or a pipe" if path.exists() else "a link to nothing"
+        raise broken(f"{path} is {kind}, not a file")
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -59,7 +59,14 @@ def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
                if isinstance(number, int) and (text := backend.id_to_token(number)) is not None}  # fmt: skip
     ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     known = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
-    return Tokenizer.assembled(backend, special, file.metadata.get("tokenizer.chat_template"), known, path)
+    return Tokenizer.assembled(backend, special, _templates(file.metadata), known, path)
+
+
+def _templates(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The chat templates by name."""
+    key = "tokenizer.chat_template"
+    named = {name.removeprefix(f"{key}."): text for name, text in metadata.items() if name.startswith(f"{key}.")}
+    return {**named, "default": metadata[key]} if key in metadata else named
 
 
 def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:

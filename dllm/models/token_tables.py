@@ -34,7 +34,9 @@ def _numbered(value: Any) -> bool:
 
 
 def _templates(value: Any) -> bool:
-    """One template, or a list of named ones."""
+    """One template, or several by name: an object, or a list of objects."""
+    if isinstance(value, dict):
+        return all(map(_text, value.values()))
     return _text(value) or (isinstance(value, list) and all(
         isinstance(one, dict) and _text(one.get("name")) and _text(one.get("template")) for one in value
     ))  # fmt: skip
@@ -48,7 +50,9 @@ TOKENIZER: Table = {
     "added_tokens_decoder": KeyRule(
         "an object from ids to objects with a content and flags that are true or false", _numbered, {}
     ),
-    "chat_template": KeyRule("a string or a list of objects with a name and a template", _templates),
+    "chat_template": KeyRule(
+        "a string, an object of strings or a list of objects with a name and a template", _templates
+    ),
 }
 GENERATION: Table = {"eos_token_id": token_ids(MAX_SIZE)}
 
@@ -56,3 +60,11 @@ GENERATION: Table = {"eos_token_id": token_ids(MAX_SIZE)}
 def added_tokens(content: Mapping[str, Any]) -> Table:
     """added_tokens.json has a key per token; the value is its id."""
     return dict.fromkeys(content, integer(0, MAX_SIZE, REQUIRED))
+
+
+def named_tokens(content: Mapping[str, Any]) -> Table:
+    """The special tokens of a model's own, such as ``image_token``; ``add_bos_token`` is none."""
+    rule = TOKENIZER["bos_token"]
+    return {
+        key: rule for key, value in content.items() if key.endswith("_token") and key not in TOKENIZER and _token(value)
+    }

@@ -13,7 +13,7 @@ from jinja2 import Template, TemplateError
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.errors import UserError
+from dllm.errors import UserError, first_line
 from dllm.models import token_tables
 from dllm.models.chat_template import compile_template, names_read, parse_template, render_messages
 from dllm.models.chat_tokens import ChatTokens
@@ -46,6 +46,7 @@ class Tokenizer:
     # as special (SDAR's ``<|MASK|>``)
     special_ids: frozenset[int]
     size: int  # one more than the largest id
+    tool_template: str | None = None  # of a conversation with tools; None: it has none of its own
 
     @staticmethod
     def present(folder: Path) -> bool:
@@ -59,27 +60,29 @@ class Tokenizer:
         backend = _backend(folder)
         _add_tokens(backend, _added(folder, settings), folder)
         encode_text(backend, PROBE)
-        return Tokenizer._of(backend, settings, _template(folder, settings), generation_ends(folder))
+        file, templates = _templates(folder, settings)
+        return Tokenizer._of(backend, settings, templates, generation_ends(folder), file)
 
     @staticmethod
     def assembled(
-        backend: Backend, special_tokens: Mapping[str, str], template: Any, ends: Sequence[int], file: Path
+        backend: Backend, special_tokens: Mapping[str, str], templates: Any, ends: Sequence[int], file: Path
     ) -> Tokenizer:  # fmt: skip
-        """From its parts. special_tokens: text by key. ends: ids that end an answer. file: what they come from. Raises
-        UserError for a template that is none, and a vocabulary that lacks bytes."""
-        if template is not None and not isinstance(template, str):
+        """From its parts. special_tokens: text by key. templates: by name, or the only one. ends: ids that end an
+        answer. file: what they come from. Raises UserError for a template that is none, and a vocabulary that lacks
+        bytes."""
+        named = _by_name(templates)
+        if not all(isinstance(one, str) for one in named.values()):
             raise broken(f"{file} holds a chat_template that is no text")
-        if template is not None:
-            _check_template(template, file)
         backend.no_truncation()
         backend.no_padding()
         encode_text(backend, PROBE)
         settings = {**read_keys(token_tables.TOKENIZER, {}, ""), **special_tokens}
-        return Tokenizer._of(backend, settings, template, ends)
+        return Tokenizer._of(backend, settings, named, ends, file)
 
     @staticmethod
     def _of(
-        backend: Backend, settings: Mapping[str, Any], template: str | None, more_ends: Sequence[int]
+        backend: Backend, settings: Mapping[str, Any], templates: Mapping[str, str], more_ends: Sequence[int],
+        file: Path,
     ) -> Tokenizer:  # fmt: skip
         special_tokens, known = _special_tokens(settings), backend.get_vocab()
         marked = [special_tokens["mask_token"]] if "mask_token" in special_tokens else []
@@ -87,18 +90,26 @@ class Tokenizer:
         ends = tuple(dict.fromkeys([*(known[text] for text in STOP_TOKENS if text in known), *more_ends]))
         special_ids = _special_ids(backend, known, special_tokens, settings)
         named = special_tokens.get("eos_token", special_tokens.get("sep_token", ""))  # BERT's is [SEP]
+        used = {name: templates.get(name) for name in ("default", "tool_use")}
+        for template in filter(None, used.values()):
+            _check_template(template, file)
         return Tokenizer(
-            backend=backend, special_tokens=special_tokens, template=template, mask_id=mask,
+            backend=backend, special_tokens=special_tokens, template=used["default"], mask_id=mask,
             eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
-            size=max(known.values(), default=-1) + 1,
+            size=max(known.values(), default=-1) + 1, tool_template=used["tool_use"],
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, from which ``from_folder`` reads the same."""
         self.backend.save(str(folder / "tokenizer.json"))
-        template = {} if self.template is None else {"chat_template": self.template}
-        text = json.dumps({**self.special_tokens, **template}, indent=1)
+        used = {"default": self.template, "tool_use": self.tool_template}
+        named = {name: text for name, text in used.items() if text is not None}
+        template = {"chat_template": self.template if self.tool_template is None else named} if named else {}
+        usual = {key: text for key, text in self.special_tokens.items() if key in token_tables.SPECIAL_TOKEN_KEYS}
+        more = {key: text for key, text in self.special_tokens.items() if key not in usual}
+        told = {"extra_special_tokens": more} if more else {}
+        text = json.dumps({**usual, **told, **template}, indent=1)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
         (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(self.stop_ids)}) + "\n")
 
@@ -130,7 +141,7 @@ class Tokenizer:
         special tokens, whatever it does with a message: what spells one there stays text. Raises UserError as
         ``render`` and ``encode``."""
         self.render(messages, beside)  # refuses what cannot be rendered
-        *pieces, (last, own) = self._chat_tokens.pieces(messages, beside)
+        *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
         found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
         return [token for some in found for _, ids in some for token in ids]
@@ -141,14 +152,40 @@ class Tokenizer:
         return self.special_ids.intersection([*self.backend.get_added_tokens_decoder(), self.mask_id])
 
     @cached_property
-    def _chat_tokens(self) -> ChatTokens:
-        assert self.template is not None
-        return ChatTokens(self.backend, self._spelt, self.template, self.special_tokens)
+    def _chat_tokens(self) -> Mapping[str, ChatTokens]:
+        """By the text of each template."""
+        known = filter(None, (self.template, self.tool_template))
+        return {text: ChatTokens(self.backend, self._spelt, text, self.special_tokens) for text in known}
+
+    def _template_for(self, beside: Mapping[str, Any] | None) -> str:
+        """The template of a conversation: with tools their own one, as in transformers. Raises UserError without."""
+        with_tools = (beside or {}).get("tools") is not None and self.tool_template is not None
+        found = self.tool_template if with_tools else self.template
+        if found is None:
+            raise UserError(
+                "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
+                "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
+            )
+        return found
+
+    def template_problem(self) -> str:
+        """A sentence where a template writes neither a user's message nor one behind a system's; empty: it does."""
+        user, system = ({"role": role, "content": "Hello"} for role in ("user", "system"))
+        for text in self._chat_tokens:
+            why, also = (_why_not(text, one, self.special_tokens) for one in ([user], [system, user]))
+            if why and also:
+                return f"The chat template writes no message of a user ({why}). Copy the checkpoint again."
+        return ""
+
+    @property
+    def template_of_tools(self) -> str:
+        """The template of a conversation with tools; empty: there is none."""
+        return self.tool_template or self.template or ""
 
     @cached_property
     def template_names(self) -> frozenset[str]:
         """What the chat template reads, such as ``messages``; ``tools``, where it can write of them."""
-        return frozenset() if self.template is None else names_read(self.template)
+        return frozenset().union(*(names_read(text) for text in self._chat_tokens))
 
     def render(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> str:
         """The conversation as the chat template writes it, up to where the assistant speaks. beside: as in
@@ -156,25 +193,20 @@ class Tokenizer:
 
         Raises UserError without a chat template, and for messages that it refuses.
         """
-        if self.template is None:
-            raise UserError(
-                "this tokenizer has no chat template (neither chat_template.jinja nor tokenizer_config.json gives "
-                "one), so messages cannot be rendered. Pass the prompt as plain text, or use an instruct checkpoint."
-            )
+        template = self._template_for(beside)
         if not messages:
             raise UserError("messages=[] is an empty conversation. Give it at least one message.")
         for number, message in enumerate(messages):
             if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
                 raise UserError(f"messages[{number}]={dict(message)!r} must give a role and a content, both strings.")
         try:
-            return render_messages(self._compiled, messages, self.special_tokens, beside)
+            return render_messages(self._compiled[template], messages, self.special_tokens, beside)
         except Exception as error:  # a template may fail in any way that Python can
             raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
 
     @cached_property
-    def _compiled(self) -> Template:
-        assert self.template is not None
-        return compile_template(self.template)
+    def _compiled(self) -> Mapping[str, Template]:
+        return {text: compile_template(text) for text in self._chat_tokens}
 
     @cached_property
     def thought_marks(self) -> ThoughtMarks | None:
@@ -211,7 +243,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
             content = read_json(folder / name)
-            read = read_keys(token_tables.TOKENIZER, content, name)
+            read = read_keys({**token_tables.TOKENIZER, **token_tables.named_tokens(content)}, content, name)
             merged |= {key: value for key, value in read.items() if content.get(key) is not None}
     return merged
 
@@ -273,8 +305,16 @@ def _add_tokens(backend: Backend, tokens: Mapping[int, AddedToken], folder: Path
 
 
 def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that the settings name, by their keys."""
-    return {key: text for key in token_tables.SPECIAL_TOKEN_KEYS if (text := _text(settings.get(key))) is not None}
+    """The special tokens that the settings name, by their keys: the usual ones, those of a model's own, and those of an
+    object under ``extra_special_tokens``, as transformers 5 hands them to templates."""
+    extra = settings["extra_special_tokens"]
+    own = [key for key in settings if key.endswith("_token") and key not in token_tables.SPECIAL_TOKEN_KEYS]
+    given = {key: settings.get(key) for key in (*token_tables.SPECIAL_TOKEN_KEYS, *own)}
+    given = {
+        **(extra if isinstance(extra, dict) else {}),
+        **{key: one for key, one in given.items() if one is not None},
+    }
+    return {key: text for key, value in given.items() if (text := _text(value)) is not None}
 
 
 def _special_ids(
@@ -300,19 +340,23 @@ def generation_ends(folder: Path) -> list[int]:
     return [] if ids is None else ids if isinstance(ids, list) else [ids]
 
 
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template of chat_template.jinja, or else of tokenizer_config.json, which may list several by name.
+def _templates(folder: Path, settings: Mapping[str, Any]) -> tuple[Path, Mapping[str, str]]:
+    """The templates by name and the file that they stand in: those of chat_template.jinja and of the folder
+    additional_chat_templates, else of tokenizer_config.json."""
+    single, more = folder / "chat_template.jinja", folder / "additional_chat_templates"
+    found = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}
+    if single.is_file():
+        return single, {"default": read_text(single), **found}
+    if found:
+        return more, found
+    return folder / "tokenizer_config.json", _by_name(settings["chat_template"])
 
-    Raises UserError when it is no Jinja template.
-    """
-    file, template = "tokenizer_config.json", settings["chat_template"]
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if (folder / "chat_template.jinja").is_file():
-        file, template = "chat_template.jinja", read_text(folder / "chat_template.jinja")
-    if template is not None:
-        _check_template(template, folder / file)
-    return template
+
+def _by_name(templates: Any) -> Mapping[str, Any]:
+    """Templates by name, whether a file has one, or several as an object or a list."""
+    if isinstance(templates, list):
+        return {entry["name"]: entry["template"] for entry in templates}
+    return templates if isinstance(templates, Mapping) else {} if templates is None else {"default": templates}
 
 
 def _check_template(template: str, file: Path) -> None:
@@ -320,3 +364,12 @@ def _check_template(template: str, file: Path) -> None:
         parse_template(template)
     except (TemplateError, RecursionError) as error:
         raise broken(f"{file} holds a chat_template that cannot be parsed ({error})") from error
+
+
+def _why_not(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
+    """Why a template does not write messages; empty: it does."""
+    try:
+        render_messages(compile_template(template), messages, special)
+    except Exception as error:  # a template may fail in any way that Python can
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""

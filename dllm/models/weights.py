@@ -24,7 +24,7 @@ from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
-from dllm.models.files import CONVERSION, SINGLE, Stored, first_names, read_json
+from dllm.models.files import CHECKPOINT_FILES, CONVERSION, SINGLE, Stored, first_names, read_json, refuse_no_files
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
@@ -49,6 +49,7 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
     if is_gguf(folder):
         return gguf_config(read_gguf(folder)).with_attention_block(attention_block)
     file = folder / "config.json"
+    refuse_no_files(folder, CHECKPOINT_FILES)
     if (folder / CONVERSION).is_file():
         raise UserError(f"{folder} holds a conversion that has not ended. Run the same task=quantize command again.")
     if not file.is_file():

@@ -70,7 +70,7 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
     tokenizer = defaults.model.tokenizer
     reads = tokenizer is not None and "tools" in tokenizer.template_names
-    use = parse_tools(fields, reads, reads and tokenizer is not None and BEGIN in (tokenizer.template or ""))
+    use = parse_tools(fields, reads, reads and tokenizer is not None and BEGIN in tokenizer.template_of_tools)
     notes = [*unused_form(fields, use), *_as_text(fields, reads)]
     fields, of_form = with_form(fields, use)
     names = {**_names(fields, diffusion), **of_form}

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -164,6 +165,37 @@ def test_a_file_of_another_kind_is_named(
             (folder / file.name).symlink_to(file)
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     proved(folder, Broken(name, (sentence,)))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"])
+@pytest.mark.parametrize(("kind", "said"), [
+    ("pipe", "a device or a pipe"), ("link", "a link to nothing"), ("loop", "a link to nothing"), ("folder", "a folder"),
+])  # fmt: skip
+def test_what_is_no_file_is_named_and_never_waited_for(
+    name: str, kind: str, said: str, bases: dict[str, Path], tmp_path: Path
+) -> None:  # fmt: skip
+    folder = tmp_path / "case"
+    folder.mkdir()
+    for file in bases["llada_gqa_tied"].iterdir():
+        if file.name != name:
+            (folder / file.name).symlink_to(file)
+    odd = folder / name
+    {"pipe": lambda: os.mkfifo(odd), "folder": odd.mkdir}.get(
+        kind, lambda: odd.symlink_to(odd if kind == "loop" else tmp_path / "nowhere")
+    )()
+    proved(folder, Broken(kind, (name, f"is {said}, not a file")))
+
+
+@pytest.mark.parametrize("text", ["{{ messages[9].content }}", "{{ lipsum(n=9) }}", "{{ raise_exception('no') }}"])
+def test_a_template_that_writes_no_message_is_a_problem_of_the_check(
+    text: str, bases: dict[str, Path], tmp_path: Path
+) -> None:  # fmt: skip
+    """Loading goes on: plain text needs no template."""
+    shutil.copytree(bases["llada_gqa_tied"], tmp_path / "case")
+    (tmp_path / "case" / "chat_template.jinja").write_text(text)
+    report = inspect_checkpoint(tmp_path / "case")
+    assert not report.usable and "The chat template writes no message of a user" in report.problems[0]
+    assert load(tmp_path / "case").tokenizer is not None
 
 
 def test_the_bounds_would_be_noticed() -> None:
