@@ -17,6 +17,7 @@ IN_REQUESTS = {
     "sampling.guidance": "diffusion.guidance", "gen_length": "max_tokens", "infill": "diffusion.canvas",
     "constraint.pattern": "response_format.pattern", "constraint.grammar": "response_format.grammar",
     "constraint.options": "response_format.options", "constraint.schema": "response_format.json_schema.schema",
+    "sampling.thinking_budget": "thinking_token_budget",
     **{f"constraint.{name}": f"diffusion.constraint.{name}" for name in OPTIONS_OF_CONSTRAINTS},
 }  # fmt: skip
 ANY_GROUP = "sampler|blocks|cache|eos"

@@ -15,7 +15,7 @@ from dllm.words.meaning import meaning
 KINDS = {
     "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
     "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str", "parallel_tool_calls": "bool",
-    "top_logprobs": "int",
+    "top_logprobs": "int", "thinking_token_budget": "int",
 }  # fmt: skip
 # Fields of OpenAI's, vLLM's and llama.cpp's without effect here, and the values that ask for none.
 NEUTRAL: dict[str, tuple[Any, ...]] = {

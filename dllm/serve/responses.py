@@ -23,6 +23,7 @@ AS_IN_CHAT = {
     "stream": "stream", "metadata": "metadata", "user": "user", "safety_identifier": "safety_identifier",
     "prompt_cache_key": "prompt_cache_key", "diffusion": "diffusion", "seed": "seed", "top_k": "top_k",
     "chat_template_kwargs": "chat_template_kwargs", "service_tier": "service_tier",
+    "thinking_token_budget": "thinking_token_budget",
     "prompt_cache_retention": "prompt_cache_retention",
 }  # fmt: skip
 # What sentences of chat call fields, and what this request calls them.

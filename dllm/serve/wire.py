@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from dllm.common.coerce import coerce, is_whole
+from dllm.compose.fitted import end_of_thought
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.mini import outside
@@ -36,6 +37,8 @@ FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
 DRAWN = 2**31  # seeds that are drawn lie below
 MAX_TEMPERATURE = 100
+MAX_BUDGET = 2**31 - 1  # tokens of a thought
+NO_THOUGHT = "thinking_token_budget had no effect: no thought comes before this answer."
 MAX_PIECES = 1024  # texts and holes of a canvas
 
 
@@ -77,10 +80,7 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     with as_sent(names):
         found = _parsed(fields, diffusion, chat, defaults, names, use)
     unread = [NOT_SEEN] if use is not None and not reads else []
-    request = found.jobs[0].request
-    free = chat and request.constraint is None and not request.infill
-    thinking = Thinking.behind(request.tokens[: request.answer_start], tokenizer) if free else None
-    return replace(found, tools=use, thinking=thinking, notes=(*unread, *notes, *_notes(fields, defaults)))
+    return replace(found, tools=use, notes=(*unread, *notes, *found.notes, *_notes(fields, defaults)))
 
 
 def _as_text(fields: Mapping[str, Any], reads: bool) -> list[str]:
@@ -126,12 +126,17 @@ def _parsed(
     if snapshots and not stream:
         raise ApiError(400, "diffusion.snapshots goes with stream=true. Drop it, or stream.", "diffusion.snapshots")
     temperature = _in_range("temperature", fields.get("temperature", defaults.sampling.temperature), 0, MAX_TEMPERATURE)
-    sampling = _sampling(fields, diffusion, replace(defaults.sampling, temperature=temperature))
+    unbounded = replace(defaults.sampling, temperature=temperature, thinking_budget=None)
+    sampling = _sampling(fields, diffusion, unbounded)
     length = _length(fields, diffusion, defaults)
-    chosen = defaults.parts.chosen(diffusion, sampling, length)
+    defaults.parts.chosen(diffusion, sampling, length)  # refuses, before any prompt is read
     most = max(1, defaults.max_answers // count)
     free = defaults.fits and not any(name in fields for name in LENGTHS)  # nobody said how long the answer is
     made = _requests(fields, diffusion.get("canvas"), chat, length, defaults.prompts, most, free)
+    thinking = _thinking(made[0], defaults) if chat and constraint is None else None
+    thinks = thinking is not None if chat else constraint is None
+    sampling = _bounded(fields, sampling, thinks, defaults)
+    chosen = defaults.parts.chosen(diffusion, sampling, length)
     requests = [
         replace(request, temperature=temperature, constraint=constraint, seed=first + number)
         for request in made for first in (_seed(fields, temperature, count, defaults.seed),) for number in range(count)
@@ -149,7 +154,8 @@ def _parsed(
         jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots, trace, likeliest, logprobs) for one in requests),
         model=fields.get("model", defaults.name), chat=chat,
         stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
-        prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names,
+        prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names, thinking=thinking,
+        notes=(NO_THOUGHT,) if "thinking_token_budget" in fields and not thinks else (),
     )  # fmt: skip
 
 
@@ -183,6 +189,24 @@ def _sampling(fields: Mapping[str, Any], diffusion: Mapping[str, Any], ours: Sam
             given["guidance"] = coerce("diffusion.guidance", diffusion["guidance"], "float")
     with as_refusal():
         return replace(ours, **given)
+
+
+def _thinking(request: Request, defaults: Defaults) -> Thinking | None:
+    """How the answer of a conversation may begin with a thought; an infilling has none."""
+    prompt = request.tokens[: request.answer_start]
+    return None if request.infill else Thinking.behind(prompt, defaults.model.tokenizer)
+
+
+def _bounded(fields: Mapping[str, Any], sampling: Sampling, thinks: bool, defaults: Defaults) -> Sampling:
+    """The sampling with the budget of a thought, the request's or else the server's; none where no thought comes.
+    Raises ApiError."""
+    name = "thinking_token_budget"
+    budget = _in_range(name, fields[name], -1, MAX_BUDGET) if name in fields else defaults.sampling.thinking_budget
+    if budget in (None, -1) or not thinks:  # vLLM's -1: without a limit
+        return sampling
+    with as_refusal(name):
+        end_of_thought(sampling.end_of_thought, defaults.model)
+        return replace(sampling, thinking_budget=budget)
 
 
 def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: Defaults) -> int | None:

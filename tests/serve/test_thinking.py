@@ -18,6 +18,7 @@ from dllm.models import thoughts
 from dllm.models.thoughts import ThoughtMarks, thought_marks
 from dllm.serve.messages import validated_messages
 from dllm.serve.thinking import Thinking, ThoughtSplitter
+from dllm.serve.wire import NO_THOUGHT
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.serve.test_response_calls import respond, streamed
@@ -150,6 +151,32 @@ def test_both_routes_tell_thoughts_apart_whole_and_streamed(thinker: Place, seed
     assert sorted(starts + ends) == [at for pair in zip(starts, ends, strict=True) for at in pair], (
         "one after the other"
     )
+
+
+@pytest.mark.parametrize("budget", [0, 4, 23, 24, -1])
+def test_a_budget_bounds_the_thought(thinker: Place, budget: int) -> None:
+    """In tokens of the answer, after which the end of thought stands; it counts, too."""
+    for seed in range(6 if full() else 2):
+        free = raw(thinker, seed)["text"].find("e")
+        body = {"seed": seed, "thinking_token_budget": budget, **BODY}
+        reply = thinker.ask(messages=ASK, **body).json()
+        used = reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
+        assert used <= (budget + 1 if 0 <= budget < 24 else 24) and (free < 0 or free >= budget or used == free + 1)
+        assert budget or used == 1 and "reasoning" not in reply["choices"][0]["message"]
+        asked = {"temperature": 1.5, "max_output_tokens": 24, "seed": seed, "thinking_token_budget": budget}
+        assert respond(thinker, **asked).json()["usage"]["output_tokens_details"] == {"reasoning_tokens": used}
+
+
+def test_a_budget_without_a_thought_has_no_effect_and_says_so(thinker: Place, writer: Place) -> None:
+    form = {"type": "choice", "options": ["beb"]}
+    for place, body in ((writer, {}), (thinker, {"response_format": form, "max_tokens": 8})):
+        (choice,) = place.ask(thinking_token_budget=2, seed=1, **body).json()["choices"]
+        assert NO_THOUGHT in choice["diffusion"]["notes"]
+        assert choice["message"] == place.ask(seed=1, **body).json()["choices"][0]["message"]
+    wrong = error_of(thinker.ask(thinking_token_budget=-2))
+    assert wrong["param"] == "thinking_token_budget" and "must lie in [-1, " in wrong["message"]
+    drafts = error_of(thinker.ask(thinking_token_budget=2, diffusion={"sampler": "freedave"}))
+    assert drafts["param"] == "thinking_token_budget" and "thinking_token_budget writes the end" in drafts["message"]
 
 
 def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: Place, writer: Place) -> None:
