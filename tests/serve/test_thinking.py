@@ -15,13 +15,16 @@ from harness import full
 
 from dllm import load
 from dllm.models import thoughts
+from dllm.models.bundle import Model
 from dllm.models.thoughts import ThoughtMarks, thought_marks
 from dllm.serve.messages import validated_messages
 from dllm.serve.thinking import Thinking, ThoughtSplitter
 from dllm.serve.wire import NO_THOUGHT
 from tests.serve.conftest import Place, error_of, events, writing
+from tests.serve.live import live
 from tests.serve.stand_in import OneByOne
 from tests.serve.test_response_calls import respond, streamed
+from tests.serve.test_tools import TOOLS, WrittenAnswers
 from tests.support.tiny import ASSISTANT, GEMMA_TEMPLATE, USER, make_gemma, make_written
 
 MARKS = ThoughtMarks("<t>", "</t>")
@@ -206,6 +209,40 @@ def test_output_items_may_be_sent_back(thinker: Place) -> None:
     assert [count - counts[0] for count in counts] == [0, 0, 3, 6]
     wrong = respond(thinker, input=[{**item, "content": [{"type": "reasoning_text"}]}, *turns])
     assert error_of(wrong)["param"] == "input[0].content"
+
+
+def test_openais_client_reads_thoughts(thinker: Place) -> None:
+    openai = pytest.importorskip("openai")
+    defaults = thinker.service.defaults
+    with live(defaults.model, defaults=defaults) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        asked = {"model": "tiny", "temperature": 1.5, "extra_body": {"seed": 3}}
+        with client.responses.stream(**asked, input="a", max_output_tokens=24) as stream:
+            told = [event.delta for event in stream if event.type == "response.reasoning_text.delta"]
+            output = stream.get_final_response().output
+        assert output[0].type == "reasoning" and output[0].content[0].text == "".join(told) != ""
+        client.responses.create(model="tiny", input=[*ASK, *output, *ASK], max_output_tokens=1)
+        message = client.chat.completions.create(**asked, messages=ASK, max_tokens=24).choices[0].message
+        assert message.reasoning_content == message.reasoning == "".join(told)
+        for sent in (message, message.model_dump()):
+            client.chat.completions.create(model="tiny", messages=[*ASK, sent, *ASK], max_tokens=1)
+
+
+def test_calls_stand_behind_a_thought(mini_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("[", "endfor"),))  # which the template of tools holds
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 48)
+    written.text = '[sort, maybe endfor So: <tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call>'
+    (choice,) = written.place.ask(tools=TOOLS).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "So:"
+    assert choice["message"]["reasoning"] == "sort, maybe"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "say", "arguments": '{"w": "bc"}'}
+    told = events(written.place.ask(tools=TOOLS, stream=True))[:-1]
+    deltas = [data["choices"][0]["delta"] for _, data in told]
+    assert "".join(delta.get("reasoning", "") for delta in deltas) == "sort, maybe"
+    assert [call["function"]["name"] for delta in deltas for call in delta.get("tool_calls", ())] == ["say"]
+    _, items, _ = streamed(written.place, tools=[{"type": "function", **tool["function"]} for tool in TOOLS])
+    assert [item["type"] for item in items] == ["reasoning", "message", "function_call"]
+    written.place.close()
 
 
 def test_a_form_leaves_no_place_for_a_thought(thinker: Place) -> None:
