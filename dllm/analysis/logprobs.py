@@ -73,4 +73,7 @@ def token_logprobs(
     logits = network.head(hidden[range(len(columns)), columns])
     logits = logits.to(at_least_float32(logits.dtype))
     logits[:, model.ids.banned(sampling.suppress_mask, sampling.forbid_eos)] = -torch.inf
+    early = [row for row, commit in enumerate(commits) if commit.position < sampling.min_tokens]
+    if early:
+        logits[torch.tensor(early)[:, None], torch.tensor(model.ids.ends)] = -torch.inf
     return logits.double().log_softmax(-1)[range(len(columns)), [commit.token for commit in commits]].tolist()

@@ -32,10 +32,13 @@ class Constraints:
     """What constraints mean for one model. It may be asked from several threads.
 
     size: columns of the model's logits. forbid_eos: no end of text is ever proposed, so that a text fills its canvas.
-    name: the model's, for messages.
+    name: the model's, for messages. min_tokens: nor in so many first cells, so that a text has as many tokens.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "") -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, size: int, ids: Ids, forbid_eos: bool, name: str = "", min_tokens: int = 0
+    ) -> None:
+        self.min_tokens = min_tokens
         self.tokenizer, self.size, self.name = tokenizer, size, name
         self.silent = (*([] if ids.mask is None else [ids.mask]), *ids.ends)
         self.ends: Silent = () if forbid_eos else ids.ends
@@ -70,7 +73,7 @@ class Constraints:
         cells = [MASK if masked else token for token, masked in pairs]
         given = [at for at, cell in enumerate(cells) if cell != MASK]
         gaps = given[-1] if given and request.infill_prefix is not None else 0
-        sets = RowSets(compiled.language, cells, gaps, request.answer_prefix.encode())
+        sets = RowSets(compiled.language, cells, gaps, request.answer_prefix.encode(), self.min_tokens)
         check(sets, constraint.kind)
         return ConstrainedRow(compiled, begin, [sets])
 

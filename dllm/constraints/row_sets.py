@@ -31,10 +31,13 @@ class RowSets:
     _known: int
     _since: int
 
-    def __init__(self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"") -> None:
+    def __init__(
+        self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"", least: int = 0
+    ) -> None:
         """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
-        nothing and text goes on. begun: the answer's beginning that stands before the cells."""
-        self.language, self.gaps, self.prefix = language, gaps, begun
+        nothing and text goes on. begun: the answer's beginning that stands before the cells. least: so many first
+        cells hold text and no end."""
+        self.language, self.gaps, self.prefix, self.least = language, gaps, begun, least
         self.cells = np.array(cells, np.int64)
         self._fill()
 
@@ -131,6 +134,7 @@ class RowSets:
         count = len(self.cells)
         gaps = min(self.gaps, count) if self.language.ends else 0
         self._kinds = [GAP_CELL] * gaps + [TAIL_CELL if self.language.ends else TEXT_CELL] * (count - gaps)
+        self._kinds[: self.least] = [TEXT_CELL] * min(self.least, count)
         self._symbols = [self.language.symbol(number) for number in self.cells.tolist()]
         self._last = count - 1
         self._find_last()
@@ -176,7 +180,8 @@ class RowSets:
 
     def _closed(self) -> int:
         """The cell from which on the sets from the right follow from the number of cells alone."""
-        return max(self._last + 1, self.gaps) if self.language.ends else len(self.cells)
+        open_ = max(self._last + 1, self.gaps, min(self.least, len(self.cells)))
+        return open_ if self.language.ends else len(self.cells)
 
     def _goes(self, symbols: Mapping[int, int]) -> bool:
         """Whether the row has a filling with these symbols written in."""

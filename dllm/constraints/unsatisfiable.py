@@ -33,5 +33,8 @@ def _too_short(least: int, masks: int, row: RowSets) -> str:
     if least > masks:
         shortest = f"its shortest text takes {least} tokens and the answer has {masks}"
         return f"{shortest}. Raise gen_length to {least} or more."
+    if row.language.ends:
+        span = f"{row.least} to {masks} tokens, and sampling.min_tokens={row.least} lets none end before"
+        return f"no text of it takes {span}. Lower it."
     way_out = "Drop forbid_eos, or change gen_length."
     return f"no text of it takes exactly {masks} tokens, and none may end before. {way_out}"

@@ -28,6 +28,7 @@ class Sampling:
     suppress_mask: bool = True  # never propose the mask token
     # never propose what ends a text or a turn (LLaDA's ``logits_eos_inf`` bans the end of text alone)
     forbid_eos: bool = False
+    min_tokens: int = 0  # the same in so many positions from the answer's start (vLLM's, transformers' min_new_tokens)
     # commit such proposals after everything else (the intent of LLaDA's ``confidence_eos_eot_inf``)
     eos_last: bool = False
     # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA)
@@ -42,6 +43,7 @@ class Sampling:
         in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
         in_range("sampling.thinking_budget", self.thinking_budget, 0, advice="null switches it off.")
+        in_range("sampling.min_tokens", self.min_tokens, 0, advice="0 is off.")
 
     def under(self, rule: Rule) -> Sampling:
         """The same under a rule, whose own convention may be tempered confidences, or temperatures of its own."""

@@ -34,6 +34,11 @@ class StopFront(EndOfText):
         self.stops, self.limit = stops if stops is None else tuple(stops), limit
 
     def check(self, setting: Setting) -> None:
+        least = setting.sampling.min_tokens
+        if self.limit is not None and self.limit < least:
+            raise UserError(
+                f"eos.limit={self.limit} ends an answer before sampling.min_tokens={least}. Drop one of them."
+            )
         beyond = [stop for stop in self.stops or () if stop >= setting.model.vocab]
         if beyond:
             raise UserError(

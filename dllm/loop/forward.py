@@ -216,7 +216,8 @@ class Forward:
         inside, length = columns.clamp(max=len(canvas.columns) - 1), len(canvas.columns)
         keep, few = any(need.logits for need in self.needs), any(need.lookup for need in self.needs)
         weight, sampling = self.model.head_weight, self.proposer.sampling
-        if keep or (few and weight is None) or sampling.guidance or not sampling.plain:
+        in_rows = sampling.guidance or sampling.min_tokens or not sampling.plain  # rests on each row's place or noise
+        if keep or (few and weight is None) or in_rows:
             logits = Logits(self._logits(hidden, at, len(columns)), columns)
             found = self.proposer(logits.values, canvas, blocks.turn, inside)
             lookup = lookup_stored(logits, self.proposer.triton) if few else None

@@ -106,7 +106,7 @@ class Proposer:
 
         Banned ids become -inf in ``logits`` itself: it must be the caller's own copy.
         """
-        self.ban(logits)
+        self.hold_ends(self.ban(logits), columns < self.earliest_end(canvas)[:, None])
         token, kept = (None, logits) if self.sampling.plain else self.sample(logits, canvas, turn, columns)
         current = canvas.tokens.gather(1, columns) if "current" in self.wanted else None
         scored = kept if self.sampling.tempered else logits
@@ -147,6 +147,16 @@ class Proposer:
     def ban(self, logits: Tensor) -> Tensor:
         for banned in self._banned():
             logits.select(-1, banned).fill_(-torch.inf)
+        return logits
+
+    def earliest_end(self, canvas: Canvas) -> Tensor:
+        """The first column of each row [B] in which an end of text may be proposed."""
+        return canvas.start + self.sampling.min_tokens
+
+    def hold_ends(self, logits: Tensor, early: Tensor) -> Tensor:
+        """``logits`` [..., V], in which no text ends where it is too ``early`` [...]; they change in place."""
+        for end in self.ids.ends if self.sampling.min_tokens else ():
+            logits.select(-1, end).masked_fill_(early, -torch.inf)
         return logits
 
     def rank_eos_last(self, out: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -212,12 +222,13 @@ class LogitReproposer(Rowwise):
     def cold(self) -> LogitReproposer:
         """The same at temperature 0."""
         own = self.proposer.sampling
-        cold = Sampling(forbid_eos=own.forbid_eos, suppress_mask=own.suppress_mask)
+        cold = Sampling(forbid_eos=own.forbid_eos, min_tokens=own.min_tokens, suppress_mask=own.suppress_mask)
         return replace(self, proposer=replace(self.proposer, sampling=cold))
 
     def logits(self, row: Tensor, column: Tensor) -> Tensor:
         at = (self.columns[row] == column[:, None]).long().argmax(1)
-        return self.proposer.ban(self.find(self.source[row, at]))
+        logits = self.proposer.ban(self.find(self.source[row, at]))
+        return self.proposer.hold_ends(logits, column < self.proposer.earliest_end(self.canvas)[row])
 
     def log_probabilities(self, row: Tensor, column: Tensor) -> Tensor:
         return self.logits(row, column).double().log_softmax(-1)

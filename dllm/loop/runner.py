@@ -45,8 +45,8 @@ class Runner:
         chosen = runtime.resolved(parts, model.config, network.device)
         runs, take = build_runtime(chosen, network, parts)
         forward = Forward.of(network, model.ids, parts, runs)
-        banned = parts.sampling.forbid_eos
-        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, banned, model.name)
+        banned, least = parts.sampling.forbid_eos, parts.sampling.min_tokens
+        constraints = Constraints(model.tokenizer, model.config.vocab, model.ids, banned, model.name, least)
         return Runner(model, parts, chosen, forward, take, constraints)
 
     def with_sampler(self, sampler: Sampler) -> Runner:

@@ -37,6 +37,7 @@ class Answering:
     done: list[Completed] = field(default_factory=list)  # the choices that are finished
     # by choice: how its text is split into content and tool calls
     deltas: dict[int, ToolDeltas] = field(default_factory=dict)
+    written: dict[int, int] = field(default_factory=dict)  # by choice: its tokens so far, if each chunk tells them
 
     async def whole(self, request: HttpRequest) -> Response:
         """The reply in one piece, or none for a client that has left."""
@@ -70,23 +71,31 @@ class Answering:
         envelope, asked = self.envelope, self.envelope.parsed
         try:
             for choice in range(len(asked.jobs)) if asked.chat else ():
-                yield event_bytes(envelope.chunk(choice, role=True))
+                yield self._with_usage(envelope.chunk(choice, role=True))
             async for item in self._items():
                 if isinstance(item, TextDelta):
+                    self.written[item.choice] = item.written or 0
                     for chunk in self._chunks(item.choice, item.text, item.thought):
-                        yield event_bytes(chunk)
+                        yield self._with_usage(chunk)
                 elif isinstance(item, CanvasSnapshot):
                     yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
                 else:
+                    self.written[item.choice] = item.written
                     for chunk in self._chunks(item.choice, None):
-                        yield event_bytes(chunk)
-                    yield event_bytes(envelope.last_chunk(item))
+                        yield self._with_usage(chunk)
+                    yield self._with_usage(envelope.last_chunk(item))
         except Exception as error:
             yield event_bytes(self._failure(error))
             return
         if asked.include_usage:
             yield event_bytes(envelope.usage_chunk(self.done))
         yield event_bytes("[DONE]")
+
+    def _with_usage(self, chunk: dict[str, Any]) -> bytes:
+        """A chunk of text or a call on its way, with the usage so far if each is to tell it."""
+        if self.envelope.parsed.usage_so_far:
+            chunk["usage"] = self.envelope.usage_of(sum(self.written.values()))
+        return event_bytes(chunk)
 
     def _chunks(self, choice: int, text: str | None, thought: bool = False) -> list[dict[str, Any]]:
         """What to send for new text of a choice; None: its end."""

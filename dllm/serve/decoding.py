@@ -32,6 +32,7 @@ class TextDelta:
     choice: int  # its index
     text: str  # what is new
     thought: bool = False  # it belongs to what the model thinks before it answers
+    written: int | None = None  # the choice's tokens up to here; None: nobody asks
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ class Decoding:
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
         marked = asked.thinking is not None
-        text = prompts.marked_text if marked else prompts.text
+        text, least = prompts.marked_text if marked else prompts.text, asked.min_tokens
         self.texts = [
-            replace(AnswerText.of(job.request, text, self.ends, asked.stop), marked=marked) for job in asked.jobs
+            replace(AnswerText.of(job.request, text, self.ends, asked.stop, least), marked=marked) for job in asked.jobs
         ]
         self.splitters = [ThoughtSplitter(asked.thinking) for _ in asked.jobs] if asked.thinking is not None else []
         self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
@@ -146,11 +147,11 @@ class Decoding:
         # A stop string counts from the turn in which it stood there, not from the one in which we looked.
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
-            yield from self._deltas(row, new)
+            yield from self._deltas(row, new, self._so_far(row, now.tokens, final))
             if ending is not None and not (self.parsed.logprobs or job.trace):  # those come with the whole answer
                 self.scheduler.abort(self.numbers.pop(row))
-                yield from self._deltas(row, "", final=True)
                 written = written_of(job, text, ending)
+                yield from self._deltas(row, "", written, final=True)
                 yield self._completed(Completed(row, ending, written, [], self._cost_so_far(job, written, turn)))
                 return
 
@@ -162,15 +163,15 @@ class Decoding:
         if job.snapshots:
             yield CanvasSnapshot(row, self._last(job, done, before))
         new, ending = text.finish(done.result)
-        yield from self._deltas(row, new, final=True)
-        scored = self._scored(text, ending, done) if self.parsed.logprobs else []
         written = written_of(job, text, ending)
+        yield from self._deltas(row, new, written, final=True)
+        scored = self._scored(text, ending, done) if self.parsed.logprobs else []
         yield self._completed(Completed(row, ending, written, scored, self._cost(row, done, written)))
 
-    def _deltas(self, row: int, new: str, final: bool = False) -> Iterator[TextDelta]:
-        """New text of a row, its thought apart from its answer."""
+    def _deltas(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[TextDelta]:
+        """New text of a row, its thought apart from its answer. written: the row's tokens up to its end."""
         pieces = self.splitters[row].fed(new, final) if self.splitters else [(new, False)] * bool(new)
-        yield from (TextDelta(row, text, thought) for text, thought in pieces)
+        yield from (TextDelta(row, text, thought, written) for text, thought in pieces)
 
     def _completed(self, choice: Completed) -> Completed:
         """A finished choice, its thought apart from its answer."""
@@ -180,6 +181,12 @@ class Decoding:
         thought, answer = thinking.split(ending.text)
         tokens = min(thinking.tokens(ending.tokens, self.texts[choice.choice].text), choice.written)
         return replace(choice, ending=replace(ending, text=answer), thought=thought, thought_tokens=tokens)
+
+    def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
+        """The tokens of what has been told of a row's text, if each chunk tells its usage."""
+        if not self.parsed.usage_so_far:
+            return None
+        return written_of(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
 
     @staticmethod
     def _sentence(failed: Failed) -> str:

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dllm.common.coerce import coerce, is_list_of, is_text, is_whole
-from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
+from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
+from dllm.serve.unknown import pass_or_refuse, slip_of
 from dllm.words.meaning import meaning
 
 # Kinds of the plain fields.
 KINDS = {
     "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
     "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str", "parallel_tool_calls": "bool",
-    "top_logprobs": "int", "thinking_token_budget": "int",
+    "top_logprobs": "int", "thinking_token_budget": "int", "ignore_eos": "bool", "min_tokens": "int",
 }  # fmt: skip
-# Fields of OpenAI's, vLLM's and llama.cpp's without effect here, and the values that ask for none.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "presence_penalty": (0,), "frequency_penalty": (0,), "echo": (False,), "suffix": ("",),
-    "best_of": (1,), "store": (False,), "logit_bias": ({},), "service_tier": ("auto", "default"),
-    "modalities": (["text"],), "reasoning_effort": ("none",), "verbosity": ("medium",), "prediction": ({},),
-    "audio": ({},), "web_search_options": ({},), "functions": ([],), "function_call": ("none",),
-    "repetition_penalty": (1,), "min_tokens": (0,), "min_p": (0,), "ignore_eos": (False,),
-    "skip_special_tokens": (True,),
-}  # fmt: skip
-# Why another value is not served, where that is not plain.
-REASONS = {
-    "echo": "a masked diffusion model has no log-probabilities of a prompt from left to right. lm-eval measures "
-            "likelihoods with --model dllm",
-    "suffix": 'diffusion.canvas holds text behind an answer: "diffusion": {"canvas": [40, " and so on."]}',
-    "logit_bias": "no token is made likelier. response_format forces the form of an answer",
-    "modalities": "there is only text", "audio": "there is only text",
-    "reasoning_effort": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
-    "verbosity": "max_tokens says how long an answer may be",
-    "prediction": "diffusion.canvas gives parts of an answer", "web_search_options": "nothing is looked up",
-    "functions": "tools took its place", "function_call": "tool_choice took its place",
-    "ignore_eos": 'diffusion.eos "none" decodes the whole answer', "service_tier": "all requests are served alike",
-    "min_tokens": "an answer ends where the model ends it",
-}  # fmt: skip
-WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention")
 OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
 # vLLM's and llama.cpp's words for a form, which response_format says here.
 FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
@@ -53,21 +30,19 @@ ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt"
 MAX_LIKELIEST = 20  # tokens that log-probabilities tell of a position
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
+STRICT = ("diffusion", "response_format", "structured_outputs")  # where what is passed over changes the answer
+NO_REASONS: Mapping[str, str] = {}
 
 
 def validated_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    """The fields of a body that are set, without those that have no effect; what is null is not set. Raises ApiError
-    for an unknown field, a wrong kind, and what is not served."""
-    known = [*KINDS, *OTHERS, *NEUTRAL, *WITHOUT_EFFECT, *FORMS, *(("messages", *CHAT_ONLY) if chat else ("prompt",))]
-    given = {name: value for name, value in body.items() if value is not None}
-    for name in given:
-        if name not in known:
-            sentence = f"{name!r} is no field of this request{_instead(name, given[name], known)}"
-            raise ApiError(400, sentence, name, "unknown_field")
-    for name, neutral in NEUTRAL.items():
-        if name in given and not _is_neutral(value := given.pop(name), neutral):
-            usual = json.dumps(neutral[0]) if neutral[0] not in ("", [], {}) else "empty"
-            sentence = f"{name}={value!r} must be {usual}: {REASONS.get(name, 'nothing else is served')}. Drop it."
+    """The fields of a body that are set and known, without those that have no effect; what is null is not set. Raises
+    ApiError for a wrong kind, what is not served, and an unknown field that is not passed over."""
+    given = {name: value for name, value in body.items() if is_set(name, value)}
+    known = known_fields(chat)
+    for name in [name for name in given if name not in known]:
+        pass_or_refuse(name, name, f"{name!r} is no field of this request", _instead(name, given.pop(name), known))
+    for name in [name for name in given if name in NEUTRAL]:
+        if (sentence := not_served(name, given.pop(name), chat)) is not None:
             raise ApiError(400, sentence, name)
     for name, kind in KINDS.items():
         if name in given:
@@ -79,12 +54,14 @@ def validated_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     return given
 
 
-def _is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
+def known_fields(chat: bool) -> tuple[str, ...]:
+    """The fields of a request of chat, or of completions."""
+    route = ("messages", *CHAT_ONLY) if chat else ("prompt",)
+    return (*KINDS, *OTHERS, *NEUTRAL, *WITHOUT_EFFECT, *FORMS, *route)
 
 
-def _instead(name: str, value: Any, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown field: what says it here, or the nearest field."""
+def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
+    """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: nobody knows."""
     meant = meaning(name, value, lambda _: False)
     if name in ASKED or (meant is not None and meant.settings and meant.settings[0][0] == "prompt"):
         return f": write {next(text for field, text in ASKED.items() if field in known)}."
@@ -94,7 +71,8 @@ def _instead(name: str, value: Any, known: Sequence[str]) -> str:
         return ": it goes with /v1/chat/completions."
     if name in DIFFUSION and name not in known:
         return f": write {json.dumps({'diffusion': {name: value}}, default=str)[1:-1]}."
-    return f".{nearest(name, known)}"
+    slip = slip_of(name, known)
+    return f".{slip}" if slip else ""
 
 
 def _check_metadata(value: Any) -> None:
@@ -103,17 +81,24 @@ def _check_metadata(value: Any) -> None:
         raise ApiError(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
 
 
-def object_of(name: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of an object that are set, whose keys must be among ``known``; what is null is not set, whatever its
-    key. Raises ApiError."""
+def object_of(name: str, value: Any, known: tuple[str, ...], reasons: Mapping[str, str] = NO_REASONS) -> dict[str, Any]:
+    """The entries of an object that are set and ``known``; what is null is not set, whatever its key. Others are passed
+    over or refused (``dllm.serve.unknown``); in objects of ``STRICT`` they are refused. reasons: why a key that other
+    servers know is not served. Raises ApiError."""
     if not isinstance(value, Mapping):
         raise ApiError(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
     given = {key: entry for key, entry in value.items() if entry is not None}
-    for key in given:
-        if key not in known:
-            hint = _instead(key, value[key], known) if name == "diffusion" else f".{nearest(key, known)}"
-            sentence = f"{name} has no field {key!r}; it has {', '.join(known)}{hint}"
-            raise ApiError(400, sentence, f"{name}.{key}", "unknown_field")
+    for key in [key for key in given if key not in known]:
+        entry = given.pop(key)
+        if key in reasons:
+            raise ApiError(400, f"{name}.{key} is not served: {reasons[key]}.", f"{name}.{key}")
+        hint, ours = "", name.partition(".")[0] in STRICT
+        if name == "diffusion":
+            hint = _instead(key, entry, known)
+        elif slip := slip_of(key, known):
+            hint = f".{slip}"
+        sentence = f"{name} has no field {key!r}; it has {', '.join(known)}"
+        pass_or_refuse(key, f"{name}.{key}", sentence, hint or "." * ours)
     return given
 
 
@@ -121,6 +106,15 @@ def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
     """The field ``key``, false where it is not set. Raises ApiError for another kind."""
     with as_refusal(name):
         return bool(coerce(name, fields.get(key, False), "bool"))
+
+
+def stream_usage(name: str, fields: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a stream ends with its usage, and whether each of its chunks tells the usage so far (vLLM's). Without a
+    stream neither means anything. Raises ApiError."""
+    options = object_of(name, fields.get(name, {}), ("include_usage", "include_obfuscation", "continuous_usage_stats"))
+    flag(f"{name}.include_obfuscation", options, "include_obfuscation")  # nothing is padded in either case
+    each = flag(f"{name}.continuous_usage_stats", options, "continuous_usage_stats")
+    return flag(f"{name}.include_usage", options, "include_usage"), each
 
 
 def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> tuple[bool, int]:

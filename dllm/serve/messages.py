@@ -19,7 +19,23 @@ WRITTEN_OUT = (
     "The chat template of this model has no place for calls of tools and their results: they stand in the conversation "
     "as plain text."
 )
-MESSAGE_FIELDS = ("role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations", *REASONING)
+# What servers send of a message that no template reads: what it thought in other words, and marks for a cache.
+PASSED_OVER = ("reasoning_details", "cache_control")
+MESSAGE_FIELDS = (
+    "role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations", *REASONING, *PASSED_OVER,
+)  # fmt: skip
+ONLY_TEXT = "there are only texts. Drop it"
+NOT_IN_MESSAGES = {
+    "function_call": "tool_calls took its place", "audio": ONLY_TEXT, "images": ONLY_TEXT,
+    "refusal": "a refusal is a text. Write it into content",
+    "tools": "tools are those of the whole request. Write them beside messages",
+}  # fmt: skip
+# Fields of a part, and kinds of parts, that hold no text.
+NOT_IN_PARTS = dict.fromkeys(
+    ("image_url", "input_audio", "audio_url", "video_url", "file", "image", "audio", "video", "source"), ONLY_TEXT
+)
+NO_TEXT = ("image_url", "input_image", "image", "input_audio", "audio_url", "audio", "video_url", "input_video",
+           "video", "file", "input_file", "document", "file_url")  # fmt: skip
 
 
 def validated_messages(value: Any, tools: bool = False) -> list[Message]:
@@ -76,7 +92,7 @@ def _written_out(messages: Sequence[Message], called: Mapping[str, str]) -> list
 
 
 def _message(name: str, value: Any) -> Message:
-    message = object_of(name, value, MESSAGE_FIELDS)
+    message = object_of(name, value, MESSAGE_FIELDS, NOT_IN_MESSAGES)
     if message.get("type", "text") != "text":  # lm-eval up to 0.4.9 sends it
         raise ApiError(400, f"{name}.type={message['type']!r} must be text. Drop it.", f"{name}.type")
     if message.get("annotations", []) != []:
@@ -149,11 +165,20 @@ def _content(name: str, value: Any) -> str:
     texts = []
     for number, part in enumerate(value):
         place = f"{name}[{number}]"
-        fields = object_of(place, part, ("type", "text"))
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        refuse_no_text(place, kind)
+        fields = object_of(place, part, ("type", "text", "cache_control"), NOT_IN_PARTS)
         if fields.get("type") != "text" or not isinstance(fields.get("text"), str):
             raise ApiError(400, f"{place} of type {fields.get('type')!r} must be of type text, with a text.", place)
         texts.append(fields["text"])
     return "\n".join(texts)
+
+
+def refuse_no_text(name: str, kind: Any) -> None:
+    """Raise ApiError for a part of a kind that holds no text."""
+    if isinstance(kind, str) and kind in NO_TEXT:
+        raise ApiError(400, f"{name} of type {kind!r} is not served: there are only texts. Send its text, or drop it.",
+                      name)  # fmt: skip
 
 
 def validated_prompts(value: Any) -> list[tuple[str, str | list[int]]]:

@@ -93,10 +93,14 @@ class Envelope:
 
     def usage(self, choices: Sequence[Completed]) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
-        asked, written = self.parsed.prompt_tokens, sum(choice.written for choice in choices)
-        thought = {"reasoning_tokens": sum(choice.thought_tokens for choice in choices)}
-        details = {"completion_tokens_details": thought} if self.parsed.thinking is not None else {}
-        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written, **details}
+        written, thought = (sum(getattr(one, name) for one in choices) for name in ("written", "thought_tokens"))
+        details = {"completion_tokens_details": {"reasoning_tokens": thought}}
+        return {**self.usage_of(written), **(details if self.parsed.thinking is not None else {})}
+
+    def usage_of(self, written: int) -> dict[str, int]:
+        """The same of so many tokens of answers."""
+        asked = self.parsed.prompt_tokens
+        return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 
     def _head(self, kind: str) -> dict[str, Any]:
         prefix = "chatcmpl" if self.parsed.chat else "cmpl"
@@ -126,7 +130,7 @@ class Envelope:
 
     def _ending(self, choice: Completed) -> dict[str, Any]:
         scored = self._logprobs(choice.scored) if self.parsed.logprobs else None
-        more: dict[str, Any] = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
+        more: dict[str, Any] = dict(self.parsed.diffusion_notes)
         if self.parsed.logprobs:
             more["drawn_logprobs"] = [one.drawn for one in choice.scored]
         reason, use = choice.ending.reason, self.parsed.tools

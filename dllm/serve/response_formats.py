@@ -9,7 +9,6 @@ from typing import Any
 
 from dllm.common.coerce import coerce
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
-from dllm.decoder import refuse_stop
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import FORMS, object_of
@@ -19,6 +18,7 @@ from dllm.serve.tools import ToolUse
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
 MAX_NESTING = 32
+SWITCHES = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")  # vLLM's
 PLACE = "response_format.json_schema.schema"
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
@@ -62,7 +62,11 @@ def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str,
         return {**rest, **_of_llama(forms)}, {}
     key, value = name, forms[name]
     if name == "structured_outputs":
-        held = object_of(name, value, ("json", "regex", "choice", "grammar"))
+        held = object_of(name, value, ("json", "regex", "choice", "grammar", *SWITCHES))
+        held = {kind: entry for kind, entry in held.items() if kind not in SWITCHES or entry is not False}
+        if switched := [kind for kind in held if kind in SWITCHES]:
+            rule = "must be false: diffusion.constraint says how a form is meant. Drop it"
+            raise ApiError(400, f"{name}.{switched[0]}={held[switched[0]]!r} {rule}.", f"{name}.{switched[0]}")
         if len(held) != 1:
             raise ApiError(400, f"{name} must hold one of json, regex, choice, grammar, and holds {len(held)}.", name)
         ((kind, value),) = held.items()
@@ -108,14 +112,12 @@ def _of_vllm(key: str, value: Any, name: str) -> tuple[dict[str, Any], str]:
 
 
 def parse_constraint(
-    fields: Mapping[str, Any], diffusion: Mapping[str, Any], stop: tuple[str, ...], use: ToolUse | None = None
+    fields: Mapping[str, Any], diffusion: Mapping[str, Any], use: ToolUse | None = None
 ) -> Constraint | None:
     """What the answer must be; None: any text. fields: as ``with_form`` makes them. use: the tools, of which a call may
-    have to be made. Raises ApiError for a form that is not known, what is too long, options without a meaning, and stop
-    strings beside it. Whether its language can be compiled is not asked here."""
+    have to be made. Raises ApiError for a form that is not known, what is too long, and options without a meaning.
+    Whether its language can be compiled is not asked here."""
     if use is not None and use.forced:
-        with as_refusal("stop"):
-            refuse_stop(stop)
         return _call(use, _options("json_schema", diffusion.get("constraint", {})))
     form = fields.get("response_format", {"type": "text"})
     kind = _kind(form)
@@ -124,8 +126,6 @@ def parse_constraint(
     held = object_of("response_format", form, known).get(known[-1])
     if kind == "text":
         return None
-    with as_refusal("stop"):
-        refuse_stop(stop)
     with as_refusal():
         return _made(kind, held, options)
 

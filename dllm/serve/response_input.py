@@ -10,9 +10,10 @@ from dllm.common.coerce import coerce
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
+from dllm.serve.messages import NOT_IN_PARTS, PASSED_OVER, refuse_no_text
 from dllm.serve.tools import MODES
 
-ITEM = ("type", "role", "content", "id", "status", "phase")
+ITEM = ("type", "role", "content", "id", "status", "phase", *PASSED_OVER)
 INPUT_PARTS = ("input_text", "output_text", "text")
 ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning")
 REASONING_ITEM = ("type", "id", "status", "summary", "content", "encrypted_content")
@@ -72,6 +73,9 @@ def messages_of_input(fields: Mapping[str, Any]) -> InputMessages:
 
 def _add(found: InputMessages, name: str, value: Any) -> None:
     kind = value.get("type", "message") if isinstance(value, Mapping) else "message"
+    if kind == "item_reference":
+        rule = "no item is stored, so none can be referred to. Send the item itself (AI SDK: store=false)"
+        raise ApiError(400, f"{name}.type='item_reference' is not served: {rule}.", f"{name}.type")
     if kind not in ITEM_KINDS:
         hint = nearest(str(kind), ITEM_KINDS)
         raise ApiError(400, f"{name}.type={kind!r} must be one of {', '.join(ITEM_KINDS)}.{hint}", f"{name}.type")
@@ -124,7 +128,8 @@ def _joined(name: str, parts: list[Any]) -> str:
 
 
 def _part(name: str, value: Any) -> dict[str, Any]:
-    part = object_of(name, value, ("type", "text", "annotations", "logprobs"))
+    refuse_no_text(name, value.get("type") if isinstance(value, Mapping) else None)
+    part = object_of(name, value, ("type", "text", "annotations", "logprobs", "cache_control"), NOT_IN_PARTS)
     if part.get("type") not in INPUT_PARTS:
         raise ApiError(400, f"{name} of type {part.get('type')!r} must be of type input_text, with a text.", name)
     return {"type": "text", "text": part.get("text")}
@@ -147,6 +152,9 @@ def _tool(at: int, value: Any) -> dict[str, Any]:
     if kind != "function":
         sentence = f'tools[{at}] of type {kind!r} must be {{"type": "function", "name": ..., "parameters": {{...}}}}'
         raise ApiError(400, f"{sentence}: there are no other tools here.", f"tools[{at}]")
+    if "function" in value:
+        sentence = f"tools[{at}].function is chat's: name and parameters stand beside type here"
+        raise ApiError(400, f"{sentence}. Write them there.", f"tools[{at}].function")
     return {"type": "function", "function": {key: entry for key, entry in value.items() if key != "type"}}
 
 

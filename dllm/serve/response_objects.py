@@ -18,7 +18,6 @@ class ResponseEnvelope(Envelope):
     def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
         choice = choices[0]
         status = "incomplete" if choice.ending.reason == "length" else "completed"
-        notes = {"notes": list(self.parsed.notes)} if self.parsed.notes else {}
         used, thought = self.usage(choices), {"reasoning_tokens": choice.thought_tokens}
         usage = {
             "input_tokens": used["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0},
@@ -27,7 +26,12 @@ class ResponseEnvelope(Envelope):
         }  # fmt: skip
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         whole = self.response(status, self._output(choice, status))
-        return {**whole, "incomplete_details": details, "usage": usage, "diffusion": {**choice.cost, **notes}}
+        return {
+            **whole,
+            "incomplete_details": details,
+            "usage": usage,
+            "diffusion": {**choice.cost, **self.parsed.diffusion_notes},
+        }
 
     def _output(self, choice: Completed, status: str) -> list[dict[str, Any]]:
         text, calls = self._read(choice)

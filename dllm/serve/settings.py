@@ -15,6 +15,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
 ANY_HOST = "*"
 LOGS = ("text", "json")
+UNKNOWN = ("note", "refuse")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class ServeSettings:
     max_connections: int = 1024  # open at once
     compile_seconds: float = 5.0  # seconds of a thread in which a constraint must be compiled
     log: str = "text"  # ``text`` or ``json``, the form of its lines
+    unknown_fields: str = "note"  # of a request: ``note`` passes over them and says so, ``refuse`` refuses them
     limits: Limits = Limits()  # what may be decoded at once
 
     @staticmethod
@@ -64,6 +66,7 @@ class ServeSettings:
         in_range("task.grace", self.grace, 0)
         in_range("task.max_connections", self.max_connections, 1)
         in_choices("task.log", self.log, LOGS)
+        in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN)
         if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):
             raise UserError(f"task.names={list(self.names)} must be different names, none of them empty.")
         if "*" in self.cors:

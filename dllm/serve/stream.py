@@ -31,15 +31,18 @@ class AnswerText:
     stop: tuple[str, ...] = ()  # strings that end it
     # token ids before an infilling, which belong to its text; None: a plain answer, which ends at its first end of text
     head: Sequence[int] | None = None
+    least: int = 0  # tokens of the answer in whose text no stop string may begin
     sent: str = ""  # what has been returned
     marked: bool = False  # ``text`` writes more than results do: the marks around a thought
 
     @staticmethod
     def of(
-        request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...]
-    ) -> AnswerText:
+        request: Request, text: Callable[[Sequence[int]], str], ends: Collection[int], stop: tuple[str, ...],
+        least: int = 0,
+    ) -> AnswerText:  # fmt: skip
         """The text of a request's answer. An infilling has no stop strings: its text is given in part."""
-        return AnswerText(text, frozenset(ends), stop if request.infill_prefix is None else (), request.infill_prefix)
+        stop = stop if request.infill_prefix is None else ()
+        return AnswerText(text, frozenset(ends), stop, request.infill_prefix, least)
 
     def follow(self, tokens: Sequence[int], final: int) -> tuple[str, Ending | None]:
         """What is new, and the answer's end if a stop string has been found. tokens: the answer; its first ``final``
@@ -47,7 +50,7 @@ class AnswerText:
         kept, ended = self._kept(tokens[:final])
         text = self.text([*(self.head or ()), *kept])
         safe = text if ended else text.rstrip(UNFINISHED)
-        cut, held = first_stop(safe, self.stop), len(safe) if ended else open_tail(safe, self.stop)
+        cut, held = self._cut(safe, kept), len(safe) if ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
         if cut is not None and cut <= held:
             return self._new(safe[:cut]), Ending(safe[:cut], within(kept, cut, self.text), "stop")
@@ -57,13 +60,24 @@ class AnswerText:
         """The rest, and the answer's end."""
         tokens = list(result.tokens)
         text = self.text(tokens) if self.marked else result.text
-        cut = first_stop(text, self.stop)
+        cut = self._cut(text, tokens)
         if cut is not None:
             text, tokens = text[:cut], within(tokens, cut, self.text)
         # A constrained text ends where its language does, be it on the last of the masks.
         cut_off = cut is None and result.stop_reason == "length" and result.constraint is None
         reason = "length" if cut_off else "stop"
         return self._new(text), Ending(text, tokens, reason)
+
+    def written(self, tokens: Sequence[int], final: int) -> Ending:
+        """What has been returned of an answer whose first ``final`` tokens never change again, as if it ended there."""
+        kept, head = self._kept(tokens[:final])[0], self.head or ()
+        return Ending(self.sent, within(kept, len(self.sent), lambda tokens: self.text([*head, *tokens])), "length")
+
+    def _cut(self, text: str, tokens: Sequence[int]) -> int | None:
+        """Where the first stop string begins that counts; None: there is none. tokens: of the text."""
+        begin = len(self.text(tokens[: self.least])) if self.stop and self.least else 0
+        cut = first_stop(text[begin:], self.stop)
+        return None if cut is None else begin + cut
 
     def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
         """The tokens that have text, and whether the answer ends behind them."""

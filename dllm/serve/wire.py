@@ -10,6 +10,7 @@ from typing import Any
 
 from dllm.common.coerce import coerce, is_whole
 from dllm.compose.fitted import end_of_thought
+from dllm.constraints.kinds import FunctionCall, JsonSchema
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.mini import outside
@@ -23,6 +24,7 @@ from dllm.serve.fields import (
     flag,
     object_of,
     stop_strings,
+    stream_usage,
     validated_fields,
     wants_logprobs,
 )
@@ -32,9 +34,11 @@ from dllm.serve.request_parts import SHORT, Defaults
 from dllm.serve.response_formats import parse_constraint, unused_form, with_form
 from dllm.serve.thinking import Thinking
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
+from dllm.serve.unknown import note_of, passing
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
+STOP_UNUSED = "stop had no effect: a text that must be JSON ends where its form says."
 DRAWN = 2**31  # seeds that are drawn lie below
 MAX_TEMPERATURE = 100
 MAX_BUDGET = 2**31 - 1  # tokens of a thought
@@ -52,22 +56,37 @@ class ParsedRequest:
     chat: bool  # of /v1/chat/completions
     stream: bool  # the reply comes piece by piece
     include_usage: bool  # the stream ends with its usage
+    usage_so_far: bool  # each chunk of the stream tells the usage so far
     logprobs: bool  # log-probabilities are asked for; a job says of how many tokens
     snapshots: bool  # the canvas after each turn is asked for
     trace: bool  # a trace file is asked for
     stop: tuple[str, ...]  # strings that end an answer
+    min_tokens: int  # so many first tokens in which none of these counts
     prompt_tokens: int  # what was given, each prompt once
     names: Mapping[str, str]  # as the request calls fields that have several names
     tools: ToolUse | None = None  # that an answer must or may call
     thinking: Thinking | None = None  # how an answer may begin with a thought; None: all of it is the answer
     notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
     repeated: Mapping[str, Any] = field(default_factory=dict)  # fields that the reply repeats, as they were sent
+    unknown: tuple[str, ...] = ()  # fields that nobody here knows, and that were passed over
+
+    @property
+    def diffusion_notes(self) -> dict[str, list[str]]:
+        """``notes`` as a choice has them under ``diffusion``: nothing where there are none."""
+        notes = [*self.notes, *([note_of(self.unknown)] if self.unknown else [])]
+        return {"notes": notes} if notes else {}
 
 
 def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
     """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
     served."""
     check_values(body)
+    with passing(not defaults.refuses_unknown) as unknown:
+        found = _parsed_body(body, chat, defaults)
+    return replace(found, unknown=tuple(unknown.values()))
+
+
+def _parsed_body(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
     fields = validated_fields(body, chat)
     _check_model(fields.get("model", defaults.name), defaults)
     diffusion = object_of("diffusion", fields.get("diffusion", {}), DIFFUSION)
@@ -117,9 +136,11 @@ def _parsed(
     use: ToolUse | None,
 ) -> ParsedRequest:  # fmt: skip
     count, stream = _in_range("n", fields.get("n", 1), 1, defaults.max_choices), flag("stream", fields, "stream")
-    include_usage = _usage(fields, stream)
+    include_usage, usage_so_far = stream_usage("stream_options", fields)
     (logprobs, likeliest), stop = wants_logprobs(fields, chat), stop_strings(fields)
-    constraint = parse_constraint(fields, diffusion, stop, use)
+    constraint = parse_constraint(fields, diffusion, use)
+    whole = bool(stop) and isinstance(constraint, JsonSchema | FunctionCall)  # cut short, it would be no JSON
+    stop = () if whole else stop
     if constraint is not None and defaults.model.ids.mask is None:
         constraint = replace(constraint, joint=True)  # a model of noise decides whole blocks
     snapshots, trace = (flag(f"diffusion.{name}", diffusion, name) for name in ("snapshots", "trace"))
@@ -129,9 +150,11 @@ def _parsed(
     unbounded = replace(defaults.sampling, temperature=temperature, thinking_budget=None)
     sampling = _sampling(fields, diffusion, unbounded)
     length = _length(fields, diffusion, defaults)
+    sampling = replace(sampling, **_ends_held(fields, length))
     defaults.parts.chosen(diffusion, sampling, length)  # refuses, before any prompt is read
     most = max(1, defaults.max_answers // count)
-    free = defaults.fits and not any(name in fields for name in LENGTHS)  # nobody said how long the answer is
+    unsaid = defaults.fits and not any(name in fields for name in LENGTHS)  # nobody said how long the answer is
+    free = max(1, fields.get("min_tokens", 0)) if unsaid else 0
     made = _requests(fields, diffusion.get("canvas"), chat, length, defaults.prompts, most, free)
     thinking = _thinking(made[0], defaults) if chat and constraint is None else None
     thinks = thinking is not None if chat else constraint is None
@@ -153,9 +176,11 @@ def _parsed(
     return ParsedRequest(
         jobs=tuple(Job(one, parts_of(one), inf, follow, snapshots, trace, likeliest, logprobs) for one in requests),
         model=fields.get("model", defaults.name), chat=chat,
-        stream=stream, include_usage=include_usage, logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
+        stream=stream, include_usage=include_usage and stream, usage_so_far=usage_so_far and stream,
+        logprobs=logprobs, snapshots=snapshots, trace=trace, stop=stop,
         prompt_tokens=sum(list(request.masked).count(False) for request in made), names=names, thinking=thinking,
-        notes=(NO_THOUGHT,) if "thinking_token_budget" in fields and not thinks else (),
+        notes=(*[STOP_UNUSED] * whole, *[NO_THOUGHT] * ("thinking_token_budget" in fields and not thinks)),
+        min_tokens=fields.get("min_tokens", 0),
     )  # fmt: skip
 
 
@@ -169,14 +194,6 @@ def _in_range(name: str, value: Any, low: int, high: int, why: str = "") -> Any:
     if not low <= value <= high:
         raise ApiError(400, f"{name}={value} must lie in [{low}, {high}]{why}.", name)
     return value
-
-
-def _usage(fields: Mapping[str, Any], stream: bool) -> bool:
-    options = object_of("stream_options", fields.get("stream_options", {}), ("include_usage", "include_obfuscation"))
-    flag("stream_options.include_obfuscation", options, "include_obfuscation")  # nothing is padded in either case
-    if options and not stream:
-        raise ApiError(400, "stream_options goes with stream=true. Drop it, or stream.", "stream_options")
-    return flag("stream_options.include_usage", options, "include_usage")
 
 
 def _sampling(fields: Mapping[str, Any], diffusion: Mapping[str, Any], ours: Sampling) -> Sampling:
@@ -222,12 +239,26 @@ def _length(fields: Mapping[str, Any], diffusion: Mapping[str, Any], defaults: D
         if names:
             raise ApiError(400, f"{names[0]} and diffusion.canvas both say how long the answer is. Drop one.", names[0])
         return None
-    if not names:
-        return defaults.gen_length
     limit = defaults.model.config.max_length
     most = max(limit - FOR_THE_PROMPT, 1)
     why = f": the model's limit is {limit} tokens, of which {FOR_THE_PROMPT} are left to the prompt"
+    if not names:
+        return max(defaults.gen_length, _in_range("min_tokens", fields.get("min_tokens", 0), 0, most, why))
     return int(_in_range(names[0], fields[names[0]], 1, most, why))
+
+
+def _ends_held(fields: Mapping[str, Any], length: int | None) -> dict[str, Any]:
+    """What of the sampling keeps an answer from ending: nowhere (``ignore_eos``), or not in its first ``min_tokens``
+    tokens. Raises ApiError for more of them than the answer has."""
+    least = fields.get("min_tokens", 0)
+    if length is None and least:
+        raise ApiError(400, "min_tokens and diffusion.canvas both say how long the answer is. Drop one.", "min_tokens")
+    if length is not None and not 0 <= least <= length:
+        rule = f"must lie in [0, {length}], the tokens of the answer. Raise max_tokens, or lower it"
+        raise ApiError(400, f"min_tokens={least} {rule}.", "min_tokens")
+    if fields.get("ignore_eos") or (least and least == length):
+        return {"forbid_eos": True}
+    return {"min_tokens": least}
 
 
 def _seed(fields: Mapping[str, Any], temperature: float, count: int, ours: int) -> int:
@@ -238,10 +269,10 @@ def _seed(fields: Mapping[str, Any], temperature: float, count: int, ours: int) 
 
 
 def _requests(
-    fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts, most: int, free: bool
+    fields: Mapping[str, Any], canvas: Any, chat: bool, length: int | None, prompts: Prompts, most: int, free: int
 ) -> list[Request]:
     """A row for each prompt: the prompt, and masks or the given canvas behind it. most: how many prompts. free: an
-    answer may be shorter than ``length`` where its prompt leaves less."""
+    answer may have so few tokens where its prompt leaves less than ``length``; 0: it must have all."""
     name = "messages" if chat else "prompt"
     answer = Request.answer([], length or 0, prompts.ids.placeholder) if canvas is None else _canvas(canvas, prompts)
     given = fields.get(name)
@@ -283,13 +314,13 @@ def _chat(fields: Mapping[str, Any], prompts: Prompts) -> list[Message] | ChatPr
 
 
 def _behind(
-    name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: bool
+    name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: int
 ) -> Request:
     """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises ApiError."""
     with as_refusal(name):
         tokens = prompts.encode(prompt)
     left = prompts.config.max_length - len(tokens)
-    if free and not answer.infill and 0 < left < len(answer.tokens):
+    if free and not answer.infill and free <= left < len(answer.tokens):
         answer = Request.answer([], left, prompts.ids.placeholder)
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     masked = [False] * len(tokens) + [*answer.masked]

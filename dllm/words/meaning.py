@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.words.table import INSTEAD, OTHER_CHOICES, SETTINGS
+from dllm.words.table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 # A field of a server's request, by the setting of the command line that it is.
 _FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "stop", "prompt": "prompt",
-          "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k"}  # fmt: skip
+          "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
+          "sampling.min_tokens": "min_tokens", "sampling.forbid_eos": "ignore_eos"}  # fmt: skip
 _PARTS = ("sampler", "blocks", "cache", "eos")  # what a request may choose, and what Decoder takes
 # Settings of model= that are load's.
 _LOADING = ("path", "device", "dtype", "mask_id", "quantize", "quantize_head", "adapter")
@@ -28,6 +29,7 @@ class Meaning:
 
     settings: tuple[tuple[str, Any], ...] = ()  # names and values as the command line has them
     instead: str = ""  # a sentence where there is no such setting
+    in_requests: str = ""  # the same for a request, if that is another
 
     def command_line(self) -> str:
         """``write sampler=static sampler.steps=16``, or the sentence."""
@@ -45,7 +47,7 @@ class Meaning:
         if form := _form(dict(self.settings)):
             body["response_format"] = form
         if self.instead or not body:
-            return self.instead or "it is the server's own, which a request cannot change. Leave it out"
+            return self.in_requests or self.instead or SERVERS_OWN
         text = json.dumps(body, ensure_ascii=False, default=str)[1:-1]
         return f"write {text}" if len(text) <= _LONGEST else f"write {text[:_LONGEST]}..."
 
@@ -55,7 +57,7 @@ def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None
     whether the choices made have an option."""
     word = as_listed(word)
     if word in INSTEAD:
-        return Meaning(instead=INSTEAD[word])
+        return Meaning((), INSTEAD[word], INSTEAD_IN_REQUESTS.get(word, ""))
     entry = SETTINGS.get(word)
     if entry is None:
         return None

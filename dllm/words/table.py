@@ -39,7 +39,8 @@ SETTINGS: dict[str, Written] = {
     # Dream's diffusion_generate; alg, alg_temp and eps are options of sampler=dream
     "output_history": "trace=true", "return_history": "trace=true",
     # transformers: generate
-    "max_new_tokens": "gen_length={}", "max_length": "gen_length={}", "num_return_sequences": "samples={}",
+    "max_new_tokens": "gen_length={}", "min_new_tokens": "sampling.min_tokens={}",
+    "min_tokens": "sampling.min_tokens={}", "max_length": "gen_length={}", "num_return_sequences": "samples={}",
     "stop_strings": "stop={}", "temp": "sampling.temperature={}", "t": "sampling.temperature={}",
     "topp": "sampling.top_p={}", "topk": "sampling.top_k={}",
     # transformers: from_pretrained
@@ -51,7 +52,7 @@ SETTINGS: dict[str, Written] = {
     "n_predict": "gen_length={}", "num_predict": "gen_length={}", "n": "samples={}", "stop_sequences": "stop={}",
     "served_model_name": ("task.names=[{}]", "task=serve task.names=[{}]"),
     "max_num_seqs": ("task.max_rows={}", "batch_size={}"), "quantization": "model.quantize={}",
-    "enforce_eager": "runtime=eager", "cuda_graph": "runtime=cudagraph", "ignore_eos": "eos=none",
+    "enforce_eager": "runtime=eager", "cuda_graph": "runtime=cudagraph", "ignore_eos": "sampling.forbid_eos={}",
     "guided_json": "constraint=json_schema constraint.schema={}", "json_schema": "constraint=json_schema "
     "constraint.schema={}", "guided_regex": "constraint=regex constraint.pattern={}",
     "guided_choice": "constraint=choice constraint.options={}",
@@ -98,7 +99,6 @@ INSTEAD = {
     "do_sample": "a temperature above 0 draws tokens, and 0 takes the likeliest",
     "num_beams": "there is no beam search. Leave it out", "repetition_penalty": PENALTY,
     "length_penalty": PENALTY, "no_repeat_ngram_size": PENALTY,
-    "min_new_tokens": "sampling.forbid_eos=true keeps an answer from ending early",
     "eos_token_id": "the end of text is the checkpoint's own. stop=TEXT adds another end",
     "pad_token_id": "the checkpoint says which token pads. Leave it out",
     "trust_remote_code": "no code of a checkpoint is ever run. Leave it out",
@@ -107,8 +107,7 @@ INSTEAD = {
     "chat_template": "the template is the one in the model's folder, and chat=false leaves it out",
     # OpenAI, vLLM, SGLang, llama.cpp
     "presence_penalty": PENALTY, "frequency_penalty": PENALTY, "logit_bias": PENALTY,
-    "min_p": "top_p and top_k are what there is", "min_tokens": "sampling.forbid_eos=true keeps an "
-    "answer from ending early", "streaming": STREAM, "stream": STREAM,
+    "min_p": "top_p and top_k are what there is", "streaming": STREAM, "stream": STREAM,
     "max_model_len": OWN_LIMIT, "num_ctx": OWN_LIMIT, "ctx_size": OWN_LIMIT,
     "tensor_parallel_size": SPREAD, "tp": SPREAD, "num_gpus": SPREAD,
     "gpu_memory_utilization": "task.max_rows and task.max_tokens_in_flight bound a server's memory, batch_size a run's",
@@ -125,6 +124,22 @@ INSTEAD = {
     "sampling.guidance is LLaDA's cfg_scale, which is 1 less: write sampling.guidance=VALUE with that",
     # what scripts call it
     "verbose": TURNS, "debug": TURNS, "num_blocks": "blocks.block_length=N sets the tokens of a block",
+}  # fmt: skip
+
+# The same for a request to the server, which has other ways out than the command line.
+SERVERS_OWN = "it is the server's own, which a request cannot change. Leave it out"
+_LIMIT = "the model's own limit holds, and max_tokens=N sets the tokens of an answer"
+_TURNS = 'write "diffusion": {"trace": true}'
+_SYSTEM = 'it is a message: {"role": "system", "content": TEXT}'
+INSTEAD_IN_REQUESTS = {
+    "max_model_len": _LIMIT, "num_ctx": _LIMIT, "ctx_size": _LIMIT, "verbose": _TURNS, "debug": _TURNS, "log": _TURNS,
+    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN, "tp": SERVERS_OWN, "num_gpus": SERVERS_OWN,
+    "gpu_memory_utilization": SERVERS_OWN, "model_args": SERVERS_OWN, "log_samples": SERVERS_OWN,
+    "chat_template": "the template is the checkpoint's, and /v1/completions uses none",
+    "apply_chat_template": "/v1/chat/completions applies it, and /v1/completions does not",
+    "system_prompt": _SYSTEM, "gen_kwargs": "each of these is a field of its own, such as max_tokens and temperature",
+    "streaming": 'write "stream": true', "num_blocks": "diffusion.block_length=N sets the tokens of a block",
+    "guidance_scale": "diffusion.guidance is LLaDA's cfg_scale, which is 1 less: write that",
 }  # fmt: skip
 
 # Words in place of a choice of ours, by its group.

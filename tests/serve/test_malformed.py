@@ -37,9 +37,9 @@ def anything(rng: random.Random, depth: int = 0) -> Any:
 def broken(rng: random.Random) -> dict[str, Any]:
     """A body with a mistake for certain, and others perhaps."""
     mistakes: list[Callable[[dict[str, Any]], Any]] = [
-        lambda body: body.update({f"x{rng.randrange(99)}": anything(rng) or 1}),
+        lambda body: body.update({f"max_toke{rng.randrange(99)}": anything(rng) or 1}),
         lambda body: body.update(messages=rng.choice([5, "x", [5], [{}], {"a": 1}, [[]], [{"role": "user"}]])),
-        lambda body: body.update(max_tokens=rng.choice([-1, 0, 10**9, 0.5, "x", [], {}, True])),
+        lambda body: body.update(max_tokens=rng.choice([-3, 0, 10**9, 0.5, "x", [], {}, True])),
         lambda body: body.update(temperature=rng.choice([-0.1, 1e308, "x", [0.5], {}, True])),
         lambda body: body.update(stop=rng.choice([0, {}, [None], ["x", 5], [""], ["x"] * 40])),
         lambda body: body.update(seed=rng.choice([-5, 2**63 - 1, 0.5, "x", [1]])),

@@ -92,7 +92,7 @@ def test_calls_and_their_results_are_messages_of_chat(caller: Place) -> None:  #
 @pytest.mark.parametrize(("fields", "param", "words"), [
     ({"tools": 5}, "tools", "must be a list"), ({"tools": [5]}, "tools[0]", "there are no other tools here"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]", "tools[0] of type 'web_search' must be"),
-    ({"tools": TOOLS}, "tools[0].function", "has no field 'function'"),
+    ({"tools": TOOLS}, "tools[0].function", "name and parameters stand beside type here"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "tools[0].name='a b' must be 1 to 64"),
     ({"tools": [FLAT[0], FLAT[0]]}, "tools", "tools[1].name='sort' stands there twice"),
     ({"tools": [{"type": "function", "name": "a", "parameters": LOOKS}], "tool_choice": "required"},

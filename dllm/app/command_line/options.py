@@ -27,7 +27,7 @@ SETTING_KINDS = {
 }  # fmt: skip
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
-    "suppress_mask": "bool", "forbid_eos": "bool", "eos_last": "bool", "tempered": "bool",
+    "suppress_mask": "bool", "forbid_eos": "bool", "min_tokens": "int", "eos_last": "bool", "tempered": "bool",
     "thinking_budget": "int | None", "end_of_thought": "str | None",
 }  # fmt: skip
 

@@ -105,8 +105,8 @@ class RunPlan:
     def constraints(self) -> Constraints:
         """What constraints mean for the model."""
         prompts = self.prompts
-        size, forbid_eos = prompts.config.vocab, self.sampling.forbid_eos
-        return Constraints(prompts.tokenizer, size, prompts.ids, forbid_eos, prompts.name)
+        size, own = prompts.config.vocab, self.sampling
+        return Constraints(prompts.tokenizer, size, prompts.ids, own.forbid_eos, prompts.name, own.min_tokens)
 
     def check_request(self, request: Request) -> None:
         """Raise UserError where a request's constraint leaves it no text."""

@@ -60,6 +60,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         aliases=settings.names[1:],
         chat_template_kwargs=plan.prompts.chat_template_kwargs,
         calibration=plan.calibration,
+        refuses_unknown=settings.unknown_fields == "refuse",
     )
     defaults.check()
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
