@@ -100,9 +100,9 @@ def attend_first(query: Tensor, key: Tensor, value: Tensor, count: Tensor) -> Te
     (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
     step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
     keys, values = (one_row(one, (rows - 1) * step + width) for one in (key, value))
-    number = torch.arange(rows + 1, dtype=torch.int32, device=query.device)
+    firsts, places = (torch.arange(0, rows * one + 1, one, dtype=torch.int32, device=query.device) for one in (n, step))
     out = varlen_attn(
-        query.reshape(rows * n, heads, size), keys, values, number * n, number * step, n, width,
+        query.reshape(rows * n, heads, size), keys, values, firsts, places, n, width,
         enable_gqa=heads != kv_heads, seqused_k=count.int(),
     )  # fmt: skip
     assert isinstance(out, Tensor)

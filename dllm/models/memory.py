@@ -61,6 +61,12 @@ class Projected:
         query, key, value = self.query, self.key, self.value.transpose(1, 2)
         if self.angles is None:
             return query, key.transpose(1, 2), value
+        if self.triton and not torch.compiler.is_compiling():
+            # One launch; as operations of PyTorch's it took 5.2 of the 29.3 ms of a forward of 1,024 tokens (8B, H200).
+            keys, values = (torch.empty_like(value, memory_format=torch.contiguous_format) for _ in "kv")
+            return rope_scatter(
+                query, key, self.value, *self.angles, None, keys, values, self.wide, self.norms, True
+            ), keys, values  # fmt: skip
         if self.norms is not None:
             query = add_norm(query, None, self.norms.query, self.norms.eps, self.triton)[1]
             key = add_norm(key, None, self.norms.key, self.norms.eps, self.triton)[1]

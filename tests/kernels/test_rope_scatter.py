@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 import torch
 
+from dllm.kernels.jit import Kernel
 from dllm.kernels.rope_scatter import HeadNorms, reference, rope_scatter
+from dllm.models.memory import Projected
 
 CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer rows
     "plain": (2, 5, 6, 6, 16, 8, 9),
@@ -49,3 +54,25 @@ def test_equals_the_definition(
     assert torch.equal(ours[1], theirs[1])
     stored = (ours[1] != -7).any(-1).any(1).sum(1)
     assert stored.tolist() == [n - 1 if listed and row == 0 else n for row in range(rows)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_without_a_buffer_are_rotated_by_the_kernel_too(case: str) -> None:
+    """A forward without a cache rotates in one launch, and sees what PyTorch's operations give."""
+    rows, n, heads, kv_heads, size, half, _ = CASES[case]
+    noise = torch.Generator().manual_seed(5)
+    query, key, value = (torch.randn(rows, n, count, size, generator=noise) for count in (heads, kv_heads, kv_heads))
+    angles = torch.randn(rows, n, 1, half, generator=noise)
+    cos, sin = (torch.cat(halves, -1) for halves in ((angles.cos(), angles.cos()), (-angles.sin(), angles.sin())))
+    launches, launch = list[object](), Kernel._launch
+
+    def noted(kernel: Kernel, *args: Any, **options: Any) -> None:
+        launches.append(kernel)
+        launch(kernel, *args, **options)
+
+    with patch.object(Kernel, "_launch", noted):
+        found = Projected(query, key, value, (cos, sin), True, triton=True).rotated()
+    expected = Projected(query, key, value, (cos, sin), True, triton=False).rotated()
+    assert len(launches) == 1
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
