@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from dllm.common.signals import ENDING, is_ignored
 from dllm.common.terminal import complain, say
 from dllm.errors import UserError
 from dllm.serve.log import log
@@ -86,7 +87,8 @@ class DrainingServer(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sign: signal.signal(sign, self.handle_exit) for sign in (signal.SIGINT, signal.SIGTERM)}
+        signs = [sign for sign in (signal.SIGINT, *ENDING) if not is_ignored(sign)]
+        before = {sign: signal.signal(sign, self.handle_exit) for sign in signs}
         try:
             yield
         finally:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from dllm.analysis.measures import Measures, quantile, wilson
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.folder import RunFolder
 from dllm.blocks.fixed import Fixed
+from dllm.common.signals import ENDING
 from dllm.compose.parts import part
 from dllm.runtime.runtime import Runtime
 from tests.app.conftest import Run, rows_of, timeless
@@ -84,6 +88,40 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(run: Run, monkeypat
     assert outcome.code == 130 and "Go on with the same command and name=s" in outcome.err
     monkeypatch.setattr(RunFolder, "write", write)
     assert run("resume=runs/a", bare=True).code == 0 and len(rows_of(A)) == 3
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_slurm_and_a_closed_terminal_send_ends_as_ctrl_c_does(
+    run: Run, monkeypatch: pytest.MonkeyPatch, sign: signal.Signals, code: int
+) -> None:
+    write = RunFolder.write
+
+    def killed(self: RunFolder, *arguments: Any) -> None:
+        write(self, *arguments)
+        os.kill(os.getpid(), sign)
+
+    before = {one: signal.getsignal(one) for one in ENDING}
+    monkeypatch.setattr(RunFolder, "write", killed)
+    outcome = run("name=a", "+task.count=3")
+    for one, handler in before.items():
+        signal.signal(one, handler)
+    assert outcome.code == code and "Finished samples are kept. Go on with resume=runs/a" in outcome.err
+    assert len(rows_of(A)) == 1
+    monkeypatch.setattr(RunFolder, "write", write)
+    assert run("resume=runs/a", bare=True).code == 0 and len(rows_of(A)) == 3
+
+
+def test_a_folder_deleted_in_mid_run_is_no_success(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = RunFolder.write
+
+    def deleting(self: RunFolder, *arguments: Any) -> None:
+        write(self, *arguments)
+        if len(self.rows) == 3:  # the last one: nothing is written after it
+            shutil.rmtree(self.path)
+
+    monkeypatch.setattr(RunFolder, "write", deleting)
+    outcome = run("name=a", "+task.count=3")
+    assert outcome.code == 2 and "runs/a/results.jsonl was deleted" in outcome.err and "Run folder" not in outcome.out
 
 
 def test_gen_length_rules_over_the_items(run: Run) -> None:

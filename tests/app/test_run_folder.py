@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -215,3 +216,31 @@ def test_sessions_are_stamped_one_after_the_other(tmp_path: Path) -> None:
     known = json.loads((tmp_path / folder.ENVIRONMENT).read_text())
     assert known["device"] == "cpu" and known["resumed"] == [{"python": "3", "device": "cuda"}]
     assert known["identity"] == identity(CONFIG, CONTENT)
+
+
+def replace_file(folder: Path) -> None:
+    copy = folder / "copy"
+    shutil.copy(folder / "results.jsonl", copy).replace(folder / "results.jsonl")
+
+
+LOSSES = {
+    "deleted": shutil.rmtree,
+    "moved": lambda folder: folder.rename(folder.with_name("elsewhere")),
+    "replaced": replace_file,
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("last", [False, True], ids=["between", "last"])
+def test_a_folder_that_goes_in_mid_run_is_no_success(tmp_path: Path, loss: str, last: bool) -> None:
+    """The open file would take every further line, and no reader find one."""
+    folder = tmp_path / "run"
+    with (
+        pytest.raises(UserError, match=r"was deleted, moved or replaced"),
+        RunFolder.open(folder, CONFIG, CONTENT) as run,
+    ):
+        run.write(row("a"))
+        LOSSES[loss](folder)
+        if not last:
+            run.write(row("b"))
+            raise AssertionError("it was written")

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,6 +28,7 @@ from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.runs.destinations import resumed
+from dllm.common.signals import Terminated, obey_signals
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.naming import CHOICES, typed_choices
@@ -88,8 +89,9 @@ def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) ->
 
 def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
-    died, 130 stopped by Ctrl-C."""
+    died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
+    obey_signals()
     given = sys.argv[1:]
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -156,9 +158,10 @@ def user_errors(overrides: Sequence[str]) -> Iterator[None]:
         if not (isinstance(error, MemoryError) or "out of memory" in str(error) or "allocate memory" in str(error)):
             raise
         stop(f"there is not enough memory ({first_line(error)}). {memory_advice(overrides)}")
-    except KeyboardInterrupt:
-        complain("\nStopped.")
-        raise SystemExit(130) from None
+    except (KeyboardInterrupt, Terminated) as told:
+        with suppress(OSError):  # the terminal may be what has gone
+            complain("\nStopped.")
+        raise SystemExit(told.code if isinstance(told, Terminated) else 130) from None
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
+from dllm.common.signals import Terminated
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.naming import typed_name
 from dllm.contract import Turn
@@ -138,7 +139,7 @@ class PromptRun:
                     batch = todo[first : first + size]
                     content = trace_content(todo[number], result, [mate.key for mate in batch], self.plan.config)
                     run_folder.write(row_of(todo[number], result, batch), content)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, Terminated):
                 if view is not None:
                     view.live.stop()
                 kept.say(MAX_PRINTED)

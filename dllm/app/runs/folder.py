@@ -56,6 +56,7 @@ class RunFolder:
     path: Path  # the folder
     results: BinaryIO  # its file of results, open to append
     lock: BaseFileLock  # held while a process writes
+    name: str = RESULTS  # of that file
     rows: list[ResultRow] = field(default_factory=list)  # its finished samples, to which ``write`` adds
     fresh: bool = False  # it held no run before
 
@@ -91,7 +92,7 @@ class RunFolder:
             except BaseException:
                 lock.release()
                 raise
-        return RunFolder(folder, stream, lock, rows)
+        return RunFolder(folder, stream, lock, results, rows)
 
     @property
     def done(self) -> set[SampleKey]:
@@ -106,7 +107,9 @@ class RunFolder:
             write_whole(self.path / ENVIRONMENT, _json({**environment, **known}))
 
     def write(self, row: ResultRow, trace: Mapping[str, Any] | None = None) -> None:
-        """Add a finished sample: its trace first, so that a line always has one, then the line, at once."""
+        """Add a finished sample: its trace first, so that a line always has one, then the line, at once. Raises
+        UserError where the disk refuses, and where the file was deleted."""
+        self.refuse_deleted()
         with writing(self.path):
             if trace is not None:
                 file = self.path / TRACES / trace_name(key_of(row))
@@ -128,11 +131,26 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a fresh folder without samples, because its run could not begin."""
-        if self.fresh and not self.rows:
+        if self.fresh and not self.rows and self.in_place:
             self.close()
             for name in (CONFIG, ENVIRONMENT, RESULTS, lock_name(RESULTS)):
                 (self.path / name).unlink(missing_ok=True)
             remove_made(self.path)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the open file of results is still the one that a reader of the folder finds."""
+        try:
+            return os.path.samestat((self.path / self.name).stat(), os.fstat(self.results.fileno()))
+        except OSError:
+            return False
+
+    def refuse_deleted(self) -> None:
+        """Raise UserError when the file of results was deleted with its folder, moved or replaced: the open file takes
+        lines all the same, which nobody will find."""
+        if not self.in_place:
+            way_out = "Put it back, or give the same command again: it decodes what is missing."
+            raise UserError(f"{self.path / self.name} was deleted, moved or replaced in mid-run. {way_out}")
 
     def close(self) -> None:
         self.results.close()
@@ -143,9 +161,13 @@ class RunFolder:
 
     def __exit__(self, kind: object, error: BaseException | None, *place: object) -> None:
         """A run that is refused leaves nothing. One that is stopped, or finds its disk full, can be resumed."""
-        if isinstance(error, Exception) and not isinstance(error.__cause__, OSError):
-            self.discard()
-        self.close()
+        try:
+            if error is None:
+                self.refuse_deleted()
+            elif isinstance(error, Exception) and not isinstance(error.__cause__, OSError):
+                self.discard()
+        finally:
+            self.close()
 
 
 def trace_name(key: SampleKey) -> str:
