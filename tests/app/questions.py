@@ -7,23 +7,29 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from dllm.errors import TooLarge, UserError
 from dllm.tasks.base import AnswerScores, Item, Task
+
+FAULTS = {kind.__name__: kind for kind in (ValueError, UserError, TooLarge)}
 
 
 class Questions(Task):
     """``count`` questions in two sub-tasks with answers of 16 and 8 tokens. score: whether the text is of even length;
     the second metric is there for half of the questions. Scoring the item ``deadly`` kills its process, ``deaths``
-    times in all, counted by files that begin with ``tally``."""
+    times in all, counted by files that begin with ``tally``; with ``fault`` it raises that error instead."""
 
     name = "questions"
 
-    def __init__(self, count: int = 6, deadly: str = "", deaths: int = 0, tally: str = "") -> None:
+    def __init__(self, count: int = 6, deadly: str = "", deaths: int = 0, tally: str = "", fault: str = "") -> None:
         self.count, self.deadly, self.deaths, self.tally = count, deadly, deaths, Path(f"{tally}-{deaths}")
+        self.fault = fault
 
     def items(self) -> Sequence[Item]:
         return [Item(f"q{n}", ("even", "odd")[n % 2], f"w{n} w{n + 1}", {}, (16, 8)[n % 2]) for n in range(self.count)]
 
     def score(self, item: Item, text: str) -> AnswerScores:
+        if self.fault and item.id == self.deadly:
+            raise FAULTS[self.fault](f"{item.id} is at fault")
         died = len(list(self.tally.parent.glob(f"{self.tally.name}.*"))) if item.id == self.deadly else self.deaths
         if died < self.deaths:
             self.tally.with_suffix(f".{died}").touch()

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from dllm.app.engines.base import Engine, progress_bar
+from dllm.app.engines.ray_workers import Workers, cause_of, places, reason_of
 from dllm.app.engines.replica import Replica
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
-from dllm.errors import UserError, first_line, not_installed
+from dllm.common.signals import obey_signals
+from dllm.errors import TooLarge, UserError, in_range, not_installed
 from dllm.record.folders import SampleKey, key_of
+
+TICK = 1.0  # seconds after which it is looked again for workers that have no room
 
 
 def replica_environment() -> dict[str, Any]:
@@ -33,6 +37,7 @@ class OpenCell:
     done: set[SampleKey]  # its finished samples
     shards: int  # how many of its shards are not finished
     stamped: bool = False  # its checkpoint was noted in the folder
+    too_large: str = ""  # why the rest of it is not decoded
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,24 @@ class Shard:
 
 
 class Ray(Engine):
-    """replicas: null: one for each ``gpus`` GPUs of the cluster, or without GPUs for each ``cpus`` cores. shard:
-    samples handed out at a time. retries: how often a shard is tried again when its worker is lost. address: of a
-    running cluster; null: Ray is started here and stopped in the end.
+    """replicas: null: as many as the cluster has room for. gpus, cpus: of each replica. shard: samples handed out at a
+    time. retries: how often a shard is tried again when its worker is lost. wait: seconds without room for any replica
+    after which the run ends. address: of a running cluster; null: Ray is started here and stopped in the end.
     """
 
     together = True
 
     def __init__(
         self, replicas: int | None = None, gpus: float = 1.0, cpus: float = 1.0, shard: int = 16, retries: int = 2,
-        address: str | None = None,
+        wait: float = 300.0, address: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        for name, value in (("replicas", 1 if replicas is None else replicas), ("shard", shard)):
-            if value < 1:
-                raise UserError(f"engine.{name}={value} must be at least 1.")
+        least = {"replicas": 1, "gpus": 0, "cpus": 0.01, "shard": 1, "retries": 0, "wait": 1}
+        for (name, low), value in zip(least.items(), (replicas, gpus, cpus, shard, retries, wait), strict=True):
+            in_range(f"engine.{name}", value, low)
         self.replicas, self.gpus, self.cpus, self.shard, self.retries = replicas, gpus, cpus, shard, retries
-        self.address = address
+        self.wait, self.address = wait, address
+        self.open_cells: list[OpenCell] = []
 
     def check(self, config: Mapping[str, Any]) -> None:
         try:
@@ -71,29 +77,54 @@ class Ray(Engine):
         self.on_gpu = config["model"]["device"] != "cpu"
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
+        self.connect()
+        try:
+            with progress_bar(0, 0) as self.progress:
+                yield from self._work(self._shards(cells), self._workers())
+        except BaseException as error:
+            for open_cell in self.open_cells:
+                open_cell.run_folder.__exit__(type(error), error, None)
+            raise
+        finally:
+            import ray
+
+            ray.shutdown()
+
+    def connect(self) -> None:
+        """Join the cluster, or start one here."""
         import ray
 
         ray.init(address=self.address, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
-        try:
-            with progress_bar(0, 0) as self.progress:
-                yield from self._work(self._shards(cells), self._replicas())
-        finally:
-            ray.shutdown()
+        obey_signals()  # Ray sets a handler of its own, which ends in SIGABRT
 
-    def _replicas(self) -> list[Any]:
+    def _workers(self) -> Workers:
         import ray
 
-        gpus, room = self.room()
-        self.actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
-        return [self.actor.remote(str(Path.cwd())) for _ in range(self.replicas or room)]
+        gpus, count = self.room()
+        actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
+        return Workers(lambda: actor.remote(str(Path.cwd())), count, self.wait, self.takes(gpus))
+
+    def takes(self, gpus: float) -> str:
+        """What a replica asks of the cluster, in words."""
+        return f"engine.cpus={self.cpus:g}" + (f" and engine.gpus={gpus:g}" if gpus else "")
 
     def room(self) -> tuple[float, int]:
-        """GPUs of each replica, and how many replicas the cluster has room for. ``check`` was called."""
+        """GPUs of each replica, and how many replicas to start. ``check`` and ``connect`` were called. Raises UserError
+        for more replicas than the cluster has room for."""
         import ray
 
-        there = ray.cluster_resources()
-        gpus = self.gpus if self.on_gpu and there.get("GPU") else 0
-        return gpus, max(1, int(there["GPU"] / gpus if gpus else there["CPU"] / self.cpus))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = self.gpus if self.on_gpu and any(node.get("GPU") for node in nodes) else 0
+        room = sum(places(node, self.cpus, gpus) for node in nodes)
+        count = self.replicas or max(room, 1)
+        if count > room:
+            cores, cards = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+            raise UserError(
+                f"engine.replicas={self.replicas or 'null'}: there is room for {room}, since each takes "
+                f"{self.takes(gpus)}, and the cluster of {len(nodes)} has {cores:g} cores and {cards:g} GPUs. "
+                f"{f'Set engine.replicas={room}' if room else 'Lower them'}, or add machines."
+            )
+        return gpus, count
 
     def _shards(self, cells: Iterator[Cell]) -> Iterator[Shard | Cell]:
         """The shards of one cell after the other; the cell itself where nothing is left to do."""
@@ -106,41 +137,77 @@ class Ray(Engine):
                 continue
             step = max(1, self.shard // max(map(len, missing)))
             open_cell = OpenCell(cell, run_folder, run_folder.done, -(-len(missing) // step))
+            self.open_cells.append(open_cell)
             self.progress.total += sum(map(len, missing))
             yield from (Shard(open_cell, tuple(missing[at : at + step])) for at in range(0, len(missing), step))
 
-    def _work(self, shards: Iterator[Shard | Cell], idle: list[Any]) -> Iterator[Cell]:
-        """Hand shards to idle replicas, and write each sample as it comes. Yields the cells that are finished."""
+    def _work(self, shards: Iterator[Shard | Cell], workers: Workers) -> Iterator[Cell]:
+        """Hand shards to idle workers, and write each sample as it comes. Yields the cells that are finished."""
         import ray
 
         again: deque[Shard] = deque()
         busy: dict[Any, tuple[Any, Shard]] = {}
         while True:
-            while idle and (shard := again.popleft() if again else next(shards, None)) is not None:
+            workers.look(bool(busy))
+            if workers.idle or not busy:
+                shard = again.popleft() if again else next(shards, None)
+                if shard is None and not busy:
+                    return
                 if isinstance(shard, Cell):
                     yield shard
                     continue
-                replica = idle.pop()
-                samples = replica.rows.options(num_returns="streaming")
-                busy[samples.remote(shard.open_cell.cell.evaluation.config, shard.batches)] = (replica, shard)
-            if not busy:
-                return
-            (stream,), _ = ray.wait(list(busy), num_returns=1, fetch_local=False)
-            replica, shard = busy[stream]
-            try:
-                self._take(shard.open_cell, ray.get(next(stream)))
-                continue
-            except StopIteration:
-                idle.append(replica)
-            except ray.exceptions.RayError as error:
-                ray.kill(replica)  # it may be half alive
-                idle.append(self.actor.remote(str(Path.cwd())))
-                again.extend(self._retried(shard, error))
-            del busy[stream]
-            shard.open_cell.shards -= 1
-            if not shard.open_cell.shards:
-                shard.open_cell.run_folder.close()
-                yield shard.open_cell.cell
+                if shard is not None and shard.open_cell.too_large:
+                    yield from self._finished(shard)
+                    continue
+                if shard is not None and workers.idle:
+                    self._hand_out(shard, workers, busy)
+                    continue
+                if shard is not None:
+                    again.appendleft(shard)
+            told, _ = ray.wait([*busy, *workers.pending], num_returns=1, timeout=TICK, fetch_local=False)
+            for stream in set(told) & busy.keys():
+                worker, shard = busy[stream]
+                if self._taken(stream, worker, shard, workers, again):
+                    del busy[stream]
+                    yield from self._finished(shard)
+
+    def _hand_out(self, shard: Shard, workers: Workers, busy: dict[Any, tuple[Any, Shard]]) -> None:
+        worker = workers.idle.pop()
+        samples = worker.rows.options(num_returns="streaming")
+        busy[samples.remote(shard.open_cell.cell.evaluation.config, shard.batches)] = (worker, shard)
+
+    def _taken(self, stream: Any, worker: Any, shard: Shard, workers: Workers, again: deque[Shard]) -> bool:
+        """Write a shard's next sample. Returns whether there will be no more. Raises what a worker raised, but for what
+        is too large."""
+        import ray
+
+        try:
+            self._take(shard.open_cell, ray.get(next(stream)))
+            return False
+        except StopIteration:
+            workers.idle.append(worker)
+        except ray.exceptions.RayTaskError as error:  # the worker lives
+            workers.idle.append(worker)
+            cause = cause_of(error)
+            if not isinstance(cause, TooLarge):
+                raise cause from None
+            shard.open_cell.too_large = str(cause)
+        except ray.exceptions.RayError as error:
+            workers.replace(worker)
+            again.extend(self._retried(shard, error))
+        return True
+
+    def _finished(self, shard: Shard) -> Iterator[Cell]:
+        """Count a shard. Yields its cell after the last one."""
+        open_cell = shard.open_cell
+        open_cell.shards -= 1
+        if not open_cell.shards:
+            self.open_cells.remove(open_cell)
+            open_cell.run_folder.__exit__(None, None, None)
+            if open_cell.too_large:
+                left = [key for key in open_cell.cell.evaluation.keys if key not in open_cell.done]
+                self.failures.append((open_cell.cell, left, open_cell.too_large))
+            yield open_cell.cell
 
     def _take(self, open_cell: OpenCell, found: tuple[Any, Any, Any]) -> None:
         row, trace, environment = found
@@ -159,6 +226,6 @@ class Ray(Engine):
         if shard.lost < self.retries:
             shard.open_cell.shards += len(left)
             return [Shard(shard.open_cell, (keys,), shard.lost + 1) for keys in left]
-        reason = f"its worker was lost {shard.lost + 1} times ({first_line(error)})"
+        reason = f"its worker was lost {shard.lost + 1} times ({reason_of(error)})"
         self.failures.append((shard.open_cell.cell, [key for keys in left for key in keys if key not in done], reason))
         return []

@@ -20,6 +20,10 @@ class Replica:
         if Path(folder).is_dir():
             os.chdir(folder)
 
+    def ready(self) -> bool:
+        """Answers when the worker is there."""
+        return True
+
     def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
         """(row, trace, environment) of each sample of these batches."""
         evaluation = evaluation_of(json.dumps(config))
