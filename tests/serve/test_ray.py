@@ -37,7 +37,7 @@ def address(tiny: Path) -> Iterator[str]:
     engine.check(config)
     start_replicas(serve, engine, config, ServeSettings(port=port))
     yield f"http://127.0.0.1:{port}"
-    stop_replicas(serve)
+    stop_replicas(serve, 30)
 
 
 def test_replicas_reply_as_one_server_does(address: str, served: Model) -> None:

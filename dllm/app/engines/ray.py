@@ -91,10 +91,12 @@ class Ray(Engine):
             ray.shutdown()
 
     def connect(self) -> None:
-        """Join the cluster, or start one here."""
+        """Join the cluster that ``address`` or the variable RAY_ADDRESS names, or start one here."""
         import ray
 
-        ray.init(address=self.address, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
+        # of its own accord Ray would join whatever cluster runs on this machine
+        where = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        ray.init(address=where, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
         obey_signals()  # Ray sets a handler of its own, which ends in SIGABRT
 
     def _workers(self) -> Workers:

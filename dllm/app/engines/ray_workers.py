@@ -107,5 +107,5 @@ def cause_of(error: Any) -> BaseException:
     if not isinstance(cause, BaseException):
         cause = RuntimeError(reason_of(error))
     if not isinstance(cause, UserError):
-        cause.add_note(f"In a worker of Ray:\n{ESCAPES.sub('', error.traceback_str).strip()}")
+        cause.add_note(f"In a worker of Ray:\n{ESCAPES.sub('', str(error)).strip()}")
     return cause
