@@ -82,6 +82,20 @@ class Guard:
         return ApiError(401, sentence, code="invalid_api_key")
 
 
+def without_name(app: ASGIApp) -> ASGIApp:
+    """The application, whose replies do not say ``x-request-id``: for a proxy that named the request and says so."""
+
+    async def unnamed(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                del MutableHeaders(scope=message)["x-request-id"]
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return unnamed
+
+
 def client_of(scope: Scope) -> str:
     """The address that a request came from; behind a proxy, the proxy's."""
     client: Any = scope.get("client")

@@ -22,8 +22,6 @@ from dllm.compose.parts import build_part
 from dllm.errors import UserError, not_installed
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
     from dllm.serve.app import Service
     from dllm.serve.settings import ServeSettings
 
@@ -49,22 +47,11 @@ class ServedReplica:
             raise RuntimeError("the decode thread has died")
 
 
-def replica_app() -> ASGIApp:
-    """The ASGI application of this process's replica. Ray's proxy names each request and tells its client the name; the
-    guard takes it over, and would send it a second time."""
-    from starlette.datastructures import MutableHeaders
+def replica_app() -> Any:
+    """The ASGI application of this process's replica. Ray's proxy names each request, and tells its client the name."""
+    from dllm.serve.guard import without_name
 
-    app = SERVICES[0].app()
-
-    async def unnamed(scope: Scope, receive: Receive, send: Send) -> None:
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                del MutableHeaders(scope=message)["x-request-id"]
-            await send(message)
-
-        await app(scope, receive, sending)
-
-    return unnamed
+    return without_name(SERVICES[0].app())
 
 
 def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
