@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"
-CUT_SHORT, SLOW = "failed or left", "slow reader"
+DONE, LEFT, SLOW, FAILED = "done", "left", "slow reader", "failed"
 
 
 @dataclass
@@ -34,6 +34,7 @@ class Answering:
     decoding: Decoding  # its choices on their way
     envelope: Envelope  # what every object of the reply has in common
     line: AccessLine  # of the log
+    failed: ApiError | None = None  # why it ended before its time
     done: list[Completed] = field(default_factory=list)  # the choices that are finished
     # by choice: how its text is split into content and tool calls
     deltas: dict[int, ToolDeltas] = field(default_factory=dict)
@@ -47,7 +48,8 @@ class Answering:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return Response(status_code=GONE)
-            work.result()
+            with self._noted():
+                work.result()
             return JSONResponse(self.envelope.completion(self.done))
         finally:
             work.cancel()
@@ -111,20 +113,33 @@ class Answering:
         if not isinstance(error, ApiError):
             log_fault(self.envelope.ident, error)
             error = fault(self.envelope.ident, error)
+        self.failed = error
         return error.to_json()
 
-    def close(self, reason: str = CUT_SHORT) -> None:
-        """Take rows that are left out of the batch, and count the request."""
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """An ApiError is what the reply failed with."""
+        try:
+            yield
+        except ApiError as error:
+            self.failed = error
+            raise
+
+    def close(self, reason: str = LEFT) -> None:
+        """Take rows that are left out of the batch, and count the request. reason: why it ends, if nothing failed."""
         asked, metrics = self.envelope.parsed, self.metrics
         self.decoding.abort()
         complete = len(self.done) == len(asked.jobs)
         if complete:
             metrics.answered(asked, self.decoding.first_text)
         else:
-            metrics.cut.labels(reason).inc()
+            metrics.cut.labels(FAILED if self.failed else reason).inc()
         self.line.prompt_tokens = asked.prompt_tokens
         self.line.completion_tokens = sum(choice.written for choice in self.done)
-        self.line.end = "" if complete else reason
+        self.line.end = DONE if complete else reason
+        if self.failed is not None and not complete:
+            self.line.end = self.failed.code or FAILED
+            self.line.refuse(self.failed)
 
 
 class Streaming(EventSourceResponse):
@@ -135,7 +150,7 @@ class Streaming(EventSourceResponse):
         self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reason = CUT_SHORT
+        reason = LEFT
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
 from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
+from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
@@ -44,6 +46,7 @@ from dllm.serve.responses import parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
+from dllm.serve.unknown import note_of
 
 READERS = 2
 Found = TypeVar("Found")
@@ -193,6 +196,8 @@ class Service:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
         asked = await self._apart(lambda: read(parsed(body)))
         ident = request.state.ident
+        if asked.unknown:
+            tell("unknown_fields", logging.INFO, ident, note_of(asked.unknown), unknown=list(asked.unknown))
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
             await self._begin(decoding, request)
@@ -248,6 +253,7 @@ class Service:
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    request.state.line.refuse(error)
     return error_reply(error)
 
 
@@ -261,4 +267,5 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
+    request.state.line.refuse(refused)
     return error_reply(refused, error.headers)

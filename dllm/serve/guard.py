@@ -53,12 +53,14 @@ class Guard:
             if refusal is None:
                 await self.app(scope, receive, sending)
             else:
+                line.refuse(refusal)
                 headers = CHALLENGE if refusal.status == 401 and scope["path"] == "/" else None
                 await error_reply(refusal, headers)(scope, receive, sending)
         except ClientDisconnect:
             status = GONE
         except Exception as error:
             log_fault(ident, error)
+            line.refuse(fault(ident, error))
             if not status:
                 await error_reply(fault(ident, error))(scope, receive, sending)
         finally:

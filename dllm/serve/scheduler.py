@@ -28,6 +28,7 @@ from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
 from dllm.serve.lane import Entry, SettingBatch
+from dllm.serve.log import tell
 from dllm.serve.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
 
 LOG = logging.getLogger("dllm.serve")
@@ -353,7 +354,8 @@ class Scheduler:
 
     def _fail(self, entry: Entry | ReadEntry, kind: str, message: str, error: Exception | None = None) -> None:
         name = entry.job.ident or uuid.uuid4().hex[:12]
-        LOG.warning("request %s failed: %s %s (%s)", name, kind, message, type(error).__name__ if error else "-")
+        told = {"end": kind, "cause": message, "error": type(error).__name__ if error else None}
+        tell("failed", logging.WARNING, name, f"failed ({kind}): {message}", **told)
         with self.condition:
             self.told.ended[kind] += 1
         self._deliver(entry, Failed(kind, message, name))

@@ -74,7 +74,7 @@ def test_a_failed_answer_has_one_name(
         reply = place.ask()
     ident = reply.headers["x-request-id"]
     assert reply.status_code == 500 and ident in error_of(reply)["message"]
-    assert lines_of(caplog)[-1]["id"] == ident and lines_of(caplog)[-1]["end"] == "failed or left"
+    assert lines_of(caplog)[-1]["id"] == ident and lines_of(caplog)[-1]["end"] == "error"
 
 
 def test_lines_are_text_or_json() -> None:
@@ -88,6 +88,53 @@ def test_lines_are_text_or_json() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["time"])
     plain = logging.LogRecord("dllm.serve", logging.WARNING, "", 0, "two\nlines", None, None)
     assert json.loads(formatter("json").format(plain))["message"] == "two\nlines"
+
+
+CANARY = "kanarienvogel"
+TOLD: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"stop": [CANARY * 30]}, "stop", "stop has one of 390 characters"),
+    ({"stop": {"a": CANARY}}, "stop", "stop=… must be a text or a list of texts."),
+    ({"temperature": CANARY}, "temperature", "temperature=… must be a number"),
+    ({"temprature": CANARY}, "temprature", "… is no field of this request. Did you mean …?"),
+    ({"messages": [{"role": CANARY, "content": CANARY}]}, "messages[0].role", "messages[0].role=… must be one of"),
+    ({"messages": [{"role": "user", "content": [{"type": CANARY}]}]}, "messages[0].content[0]", "must be of type text"),
+    ({"diffusion": {"canvas": [CANARY]}}, "diffusion.canvas", "diffusion.canvas=… has nothing to fill in"),
+    ({"bad_words": [[CANARY]]}, "bad_words", "bad_words=… must be empty"),
+    ({"prediction": {"content": {"a": CANARY}}}, "prediction", "prediction=… must be empty"),
+    ({"n_predict": CANARY}, "n_predict", "… is no field of this request: write …"),
+    ({"response_format": {"type": "grammar", "grammar": f"start: {CANARY}("}}, "response_format", ""),
+    ({"response_format": {"type": "regex", "pattern": f"{CANARY}("}}, "response_format", ""),
+    ({"guided_json": f'"{CANARY}'}, "guided_json", "guided_json is no JSON"),
+    ({"max_tokens": 0}, "max_tokens", "max_tokens=0 must lie in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param", "cause"), TOLD, ids=range(len(TOLD)))
+def test_the_log_says_why_and_not_what(
+    place: Place, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], param: str | None, cause: str
+) -> None:
+    with caplog.at_level(logging.INFO):
+        reply = place.ask(**fields)
+    (record,) = [record for record in caplog.records if hasattr(record, "fields")]
+    told: dict[str, Any] = record.fields
+    assert reply.status_code == 400 and record.levelname == "WARNING" and told["end"] == "refused"
+    assert cause in told["cause"] and told["cause"] and told["param"] == param == error_of(reply)["param"]
+    assert told["code"] == error_of(reply)["code"] and told["cause"] in record.getMessage()
+    assert CANARY not in json.dumps({**told, "param": ""}) and CANARY not in record.getMessage()
+
+
+def test_the_log_names_fields_that_were_passed_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        reply = place.ask(provider={"order": [CANARY]})
+    unknown, own = lines_of(caplog)
+    assert (unknown["event"], unknown["unknown"]) == ("unknown_fields", ["provider"]) and own["end"] == "done"
+    assert unknown["id"] == own["id"] == reply.headers["x-request-id"] and CANARY not in caplog.text
+
+
+def test_a_line_without_an_answer_tells_no_tokens() -> None:
+    assert AccessLine("i", "GET", "/health", "::1", 200, 0.001).text() == "i GET /health 200 ::1 0.001 s"
+    line = AccessLine("i", "POST", "/v1/completions", "::1", 504, 1.0, 3, 0, "timeout", "it took more than 1 seconds.")
+    assert line.text().endswith("3+0 tokens 1.000 s (timeout: it took more than 1 seconds.)")
 
 
 def test_a_crowd_is_told_to_come_back_one_after_the_other() -> None:
