@@ -1,29 +1,35 @@
-"""Runs a generated program in a subprocess: limited time, memory, files and processes, and no network.
+"""Runs a generated program within walls: limited time, memory, files and processes, no network, and no view of us.
 
-This keeps a model's mistakes from harming the machine. It does not stop an attacker: for programs that you do not
-trust, run the whole evaluation in a container.
+The walls are Linux namespaces (``walls``). Where the system gives none, a warning says what is left: for programs that
+you do not trust, run the whole evaluation in a container or a virtual machine.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import secrets
 import signal
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile, mkdtemp
+from threading import Lock
 
+from dllm.common.terminal import complain
 from dllm.errors import UserError
 
-JAIL = Path(__file__).with_name("jail.py")
-REACHED = 77  # the exit code by which the jail says that the program reached its last line
+WALLS, JAIL = (Path(__file__).with_name(name) for name in ("walls.py", "jail.py"))
 TAIL = 4096  # bytes of a program's output that are read
 MIB = 1 << 20
+OPEN = {
+    "landlock": "this system gives no namespaces, so programs that the model writes can fill the disk and reach the "
+    "network. Files and other processes are kept from them by Landlock",
+    "none": "this system has neither namespaces nor Landlock, so only an audit hook keeps programs that the model "
+    "writes from your files, the network and other processes. It stops accidents",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Allowance:
     def by_name(self) -> dict[str, int]:
         return {
             "RLIMIT_CPU": self.seconds, "RLIMIT_AS": self.memory, "RLIMIT_FSIZE": self.file,
-            "RLIMIT_NPROC": self.processes, "RLIMIT_CORE": 0,
+            "RLIMIT_NPROC": self.processes, "RLIMIT_CORE": 0, "RLIMIT_NOFILE": 256,
         }  # fmt: skip
 
 
@@ -54,51 +60,109 @@ def run_program(program: str, limits: Allowance | None = None) -> Outcome:
     """Run ``program`` to its end or its limits. Raises UserError where the system has no such limits (Windows)."""
     if os.name != "posix":
         raise UserError("allow_code=true needs a POSIX system, whose processes can be limited. Use Linux or macOS.")
-    limits = limits or Allowance()
-    request = json.dumps({"program": program, "limits": limits.by_name(), "reached": REACHED})
-    # Its output goes to a file, which the limits bound.
-    with TemporaryDirectory(prefix="dllm-") as home, TemporaryFile() as said:
-        # None of our variables: no tokens, proxies or PYTHONPATH. One thread, since numpy's count as processes.
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment = {"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}
-        process = subprocess.Popen(
-            [*unshared(), sys.executable, "-I", "-B", str(JAIL)], cwd=home, env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        try:
-            process.communicate(request.encode(), timeout=2 * limits.seconds)
-        except subprocess.TimeoutExpired:
-            return Outcome(False, f"stopped after {2 * limits.seconds} s")
-        finally:
-            kill(process)
-        said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
-        return Outcome(process.returncode == REACHED, reason(process.returncode, said.read().decode(errors="replace")))
+    return run_within(walls(), program, limits or Allowance())
+
+
+def run_within(kind: str, program: str, limits: Allowance) -> Outcome:
+    """As ``run_program``, within walls of one kind."""
+    word = secrets.token_hex(32)  # of this run alone: all that tells that the last line was reached
+    heard, pipe = os.pipe()
+    home = mkdtemp(prefix="dllm-")
+    try:
+        asked = {"program": program, "limits": limits.by_name(), "word": word, "pipe": pipe}
+        with TemporaryFile() as said:  # a file, whose size is limited
+            process = started(kind, home, pipe, said.fileno())
+            late = not answered(process, json.dumps(asked).encode(), 2 * limits.seconds)
+            os.set_blocking(heard, False)
+            passed = not late and word_in(heard) == word
+            said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
+            output = said.read().decode(errors="replace")
+        why = f"stopped after {2 * limits.seconds} s" if late else reason(process.returncode, output)
+        return Outcome(passed, "" if passed else why)
+    finally:
+        os.close(heard)
+        os.close(pipe)
+        removed(home)
+
+
+def word_in(pipe: int) -> str:
+    with suppress(BlockingIOError):
+        return os.read(pipe, 4096).decode(errors="replace")
+    return ""
+
+
+def started(kind: str, home: str, pipe: int, said: int) -> subprocess.Popen[bytes]:
+    """The walls' own process. Its environment has none of our variables: no tokens, proxies or PYTHONPATH."""
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count as processes
+    folders = dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", str(WALLS), kind, str(JAIL), sys.executable, *folders],
+        cwd=home, env={"PATH": os.defpath, "HOME": home, "TMPDIR": home, **threads}, pass_fds=(pipe,),
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True,
+    )  # fmt: skip
+
+
+def answered(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:
+    """Whether the program ended in time; afterwards it has ended, and all it started."""
+    try:
+        process.communicate(request, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        kill(process)
+    return True
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """The program and all it started; with a process namespace of its own nothing survives."""
-    with suppress(ProcessLookupError):
+    """Ask the walls to end all that is within; without an answer, end them."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def reason(code: int, said: str) -> str:
-    if code == REACHED:
-        return ""
+    number = -code if code < 0 else code - 128
+    if number > 0:
+        known = {one.value: one.name for one in signal.Signals}
+        return known.get(number, f"signal {number}")
     last = said.strip().splitlines()[-1:] or [f"ended with code {code} before its last line"]
-    return signal.Signals(-code).name if code < 0 else last[0][:500]
+    return last[0][:500]
 
 
-@cache
-def unshared() -> tuple[str, ...]:
-    """The command that gives a process no network and a process table of its own, where the system allows it.
+def removed(folder: str) -> None:
+    """Remove ``folder`` with all in it, however deep and without rights: what is within a folder is first moved up."""
+    top = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # what a process left that could not be ended
+        number = 0
+        while names := os.listdir(top):  # noqa: PTH208
+            for name in names:
+                try:
+                    os.unlink(name, dir_fd=top)
+                except (IsADirectoryError, PermissionError):
+                    os.chmod(name, 0o700, dir_fd=top)
+                    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+                    for each in os.listdir(inner):  # noqa: PTH208
+                        number += 1
+                        os.rename(each, f"{number}.", src_dir_fd=inner, dst_dir_fd=top)
+                    os.close(inner)
+                    os.rmdir(name, dir_fd=top)
+        Path(folder).rmdir()
+    os.close(top)
 
-    Without it (macOS, some containers) the audit hook of ``jail`` alone refuses sockets and processes.
-    """
-    if shutil.which("unshare") is None:
-        return ()
-    isolation = ("--net", "--pid", "--fork", "--kill-child", "--ipc")
-    for command in (("unshare", "--map-root-user", *isolation), ("unshare", *isolation)):
-        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
-            return command
-    return ()
+
+_lock = Lock()
+_found: list[str] = []  # the kind of walls, once they were tried
+
+
+def walls() -> str:
+    """The best walls that this system has, tried by a program. What is open is said once."""
+    with _lock:
+        if not _found:
+            kinds = ("namespaces", "landlock")
+            _found.append(next((kind for kind in kinds if run_within(kind, "", Allowance()).passed), "none"))
+            if _found[0] in OPEN:
+                complain(f"Warning: {OPEN[_found[0]]}. For code that you do not trust, run dllm in a virtual machine.")
+        return _found[0]
