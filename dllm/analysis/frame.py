@@ -43,7 +43,7 @@ def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: boo
     in_choices("by", by, rows_of)
     if not folders:
         raise UserError("results_frame needs a folder, such as results_frame('runs/grid').")
-    found = [cell for folder in folders for cell in stored_cells(Path(folder))]
+    found = [cell for folder in folders for cell in stored_cells(Path(folder).expanduser())]
     cells = list({cell.folder.resolve(): cell for cell in found}.values())  # each once, though folders may overlap
     if not mixed:
         refuse_versions(cells, WAY_OUT)

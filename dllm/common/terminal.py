@@ -11,15 +11,39 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shutil
 import sys
 import textwrap
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from rich.style import Style
     from rich.text import Text
+
+
+def open_streams() -> None:
+    """Open /dev/null in place of standard streams that are closed (daemons, cron with ``>&-``, pythonw).
+
+    Python has None for these, and the system gives their numbers to the next files, where other code then prints.
+    """
+    streams = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+    for number in range(len(streams)):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        new = os.open(os.devnull, os.O_RDWR)
+        if new != number:
+            os.dup2(new, number)
+            os.close(new)
+    for number, (name, mode) in enumerate(streams):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+open_streams()  # every command imports this module first
 
 PICTURES = 0x2400  # of U+0000 to U+001F, in their order
 WITHOUT_PICTURE = [

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from math import isfinite
@@ -118,10 +120,9 @@ def trace_page(panes: Sequence[Pane]) -> str:
         "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
         "MARKS": marks_legend(panes),
     }  # fmt: skip
-    html = page_asset("trace.html")
-    for name, text in parts.items():
-        html = html.replace(f"{{{{{name}}}}}", text)
-    return html
+    # The only script that runs; ``data`` is no script. One pass: a prompt may spell {{MARKS}}.
+    parts["HASH"] = b64encode(sha256(f"\n{parts['SCRIPT']}\n".encode()).digest()).decode()
+    return re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page_asset("trace.html"))
 
 
 def headings(panes: Sequence[Pane]) -> list[str]:

@@ -99,7 +99,8 @@ function new_pane(record) {
   pane.tokens.forEach((span, at) => {
     span.at = at;
     const words = finalWords(pane, at);
-    span.style.width = `${Math.max(...words.map(width))}em`;
+    const seen = record.given[at] ? [] : [...pane.guesses[at], ...pane.showing[at]];
+    span.style.width = `${Math.max(...words.map(width), ...seen.map((one) => width(word(record, one.token))))}em`;
     breakLine(span, lineEnds(words[0]));
   });
   pane.totals = totals(pane);

@@ -96,7 +96,7 @@ class Trace:
     @staticmethod
     def load(path: str | Path) -> Trace:
         """The trace in a file of ``save``, of a run's traces folder, or of a reply. Raises UserError for another."""
-        return read_trace(Path(path))[1]
+        return read_trace(Path(path).expanduser())[1]
 
     def content(self) -> dict[str, Any]:
         """The content of its file, as JSON can hold it."""
@@ -106,13 +106,13 @@ class Trace:
     def save(self, path: str | Path) -> Path:
         """Write the file that ``load``, ``python -m dllm.view`` and ``task=replay`` read, whole or not at all. Returns
         where it is. Raises UserError where it cannot be written; no folder is made."""
-        return write_or_refuse(Path(path), json.dumps(self.content(), allow_nan=False))
+        return write_or_refuse(Path(path).expanduser(), json.dumps(self.content(), allow_nan=False))
 
     def to_html(self, path: str | Path, other: Trace | None = None) -> Path:
         """Write a page that plays it, beside an ``other`` trace if there is one. Returns where it is. Raises UserError
         where it cannot be written."""
         panes = [Pane.of("", one.content(), one) for one in (self, other) if one is not None]
-        return write_or_refuse(Path(path), trace_page(panes))
+        return write_or_refuse(Path(path).expanduser(), trace_page(panes))
 
     def to_frame(self) -> DataFrame:
         """One row per committed token, and per token that replaced another (``edited``). Raises UserError where pandas

@@ -44,7 +44,10 @@ class Learn2PD(Scheduled):
             raise UserError(f"sampler.filter={filter!r} must be a file, or the tensors {', '.join(WEIGHTS)} by name.")
         self.threshold = threshold
         self.shipped = filter is None  # ``resolved`` finds it, when the model is known
-        self.weights, self.trained = read_filter(Path(filter)) if isinstance(filter, str) else (filter or {}, {})
+        if isinstance(filter, str):
+            self.weights, self.trained = read_filter(Path(filter).expanduser())
+        else:
+            self.weights, self.trained = filter or {}, {}
 
     @property
     def width(self) -> int:

@@ -37,7 +37,7 @@ class Oracle(Sampler):
                 "folder of a run over the same prompts. Make one with: "
                 "python run.py sampler=static prompts=FILE name=NAME"
             )
-        self.by_prompt = answers_of(Path(reference)) if isinstance(reference, str) else {}
+        self.by_prompt = answers_of(Path(reference).expanduser()) if isinstance(reference, str) else {}
         self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)
 
     def check(self, setting: Setting) -> None:

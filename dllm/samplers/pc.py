@@ -46,7 +46,7 @@ class PC(Scheduled):
         in_range("sampler.absent", absent, 0.0, 1.0, "It is a relative frequency.")
         super().__init__(steps)
         self.decay, self.cap = decay, cap
-        self.frequencies = None if frequencies is None else Frequencies.read(Path(frequencies), absent)
+        self.frequencies = None if frequencies is None else Frequencies.read(Path(frequencies).expanduser(), absent)
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

@@ -183,6 +183,7 @@ function newTrack() {
 }
 
 async function run() {
+  if (byId("run").disabled) return;
   stop();
   play(false);
   tell("");
@@ -396,11 +397,11 @@ function shownAt(frame, at) { // the word of a position: committed, just remaske
 
 const width = (text) => (measured ??= measure(panes[0].text))(text); // in em
 
-function widthsOf(track) { // of the whole answer: every picture then has its tokens in the same places
+function widthsOf(track) { // of all that a place ever showed: every picture then has its tokens in the same places
   const last = track.frames.at(-1);
   if (!last) return [];
   track.breaks = last.words.map((_, at) => lineEnds(shownAt(last, at)));
-  return last.words.map((_, at) => width(shownAt(last, at)));
+  return last.words.map((_, at) => Math.max(track.widths[at] ?? 0, width(shownAt(last, at))));
 }
 
 const visible = (word) => word.replaceAll("\n", "↵\n").replaceAll("\t", "→\t") || "∅";
@@ -603,4 +604,7 @@ reach("v1/parts").then(async (reply) => {
   }
 }).catch((error) => {
   element(byId("panes"), "p", "refused", `What may be chosen is not known. ${error.message}`);
-}).finally(readAddress);
+}).finally(() => {
+  readAddress();
+  byId("run").disabled = false;
+});

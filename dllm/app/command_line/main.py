@@ -23,7 +23,7 @@ from dllm.app.command_line.commands import COMMANDS, run_report, with_command
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.options import checked_settings
-from dllm.app.command_line.overrides import flags_of, hydra_quoted, setting_names
+from dllm.app.command_line.overrides import at_home, flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
@@ -103,7 +103,7 @@ def main() -> None:
     store_inner_choices()
     try:
         with user_errors(given), warnings_as_sentences():
-            code = run_report(given[1:]) if given[:1] == ["report"] else 0
+            code = run_report(at_home(given[1:])) if given[:1] == ["report"] else 0
             if given[:1] != ["report"]:
                 words = hydra_quoted(with_command(given))
                 with user_errors(words):

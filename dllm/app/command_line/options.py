@@ -25,6 +25,7 @@ SETTING_KINDS = {
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
     "model.calibration": "str | None", "model.quantize_head": "str | None",
 }  # fmt: skip
+TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
     "suppress_mask": "bool", "forbid_eos": "bool", "min_tokens": "int", "eos_last": "bool", "tempered": "bool",
@@ -109,11 +110,19 @@ def checked_sampling(config: Mapping[str, Any]) -> Sampling:
     return Sampling(**{key: coerce(f"sampling.{key}", value, SAMPLING_KINDS[key]) for key, value in config.items()})
 
 
+def _at_home(value: Any) -> Any:
+    """A configuration in which every path that begins with ``~`` does so in the home folder."""
+    if isinstance(value, Mapping):
+        return {key: _at_home(one) for key, one in value.items()}
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value  # noqa: PTH111
+
+
 def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """``config`` with text where a number stands for text (a folder named 2026), and what a constraint's files hold.
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
+    config = {key: value if key in TEXTS else _at_home(value) for key, value in config.items()}
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING_KINDS)
         given = "null" if config["sampling"] is None else config["sampling"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -70,7 +71,22 @@ def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:
 
 def hydra_quoted(arguments: Sequence[str]) -> list[str]:
     """Arguments as Hydra's grammar wants them: ``prompt=Sort: [b, a]`` needs no second pair of quotes."""
-    return [_quoted(argument) for argument in arguments]
+    return [_quoted(argument) for argument in at_home(arguments)]
+
+
+def at_home(arguments: Sequence[str]) -> list[str]:
+    """A value that begins with ``~`` lies in the home folder, which bash writes out only where a word begins."""
+    return [_at_home(argument) for argument in arguments]
+
+
+def _at_home(argument: str) -> str:
+    key, equals, value = argument.partition("=")
+    if not equals or key.lstrip("+") in TEXT_SETTINGS or not re.match("['\"]?~", value):
+        return argument
+    if value[0] == "~":
+        whole = f"{key}={','.join(os.path.expanduser(one) for one in value.split(','))}"  # noqa: PTH111
+        return whole if key.startswith("-") or parsed_override(whole) else f"{key}={hydra_quote(whole[len(key) + 1 :])}"
+    return f"{key}={hydra_quote(os.path.expanduser(value[1:-1]))}" if value[-1] == value[0] else argument  # noqa: PTH111
 
 
 def _quoted(argument: str) -> str:

@@ -73,7 +73,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         self.likelihood = Likelihood(self.bundle, estimator)
         self.decoders: dict[RequestGroup, Decoder] = {}
         self.records: dict[RequestKey, dict[str, Any]] = {}
-        self.file = None if records is None else Path(records)
+        self.file = None if records is None else Path(records).expanduser()
         self.found: list[Estimate] = []
 
     def _plan(self, group: RequestGroup) -> RunPlan:

@@ -13,8 +13,6 @@ Where root runs it, the program runs as ``NOBODY``: limits on processes do not b
 program's, or 128 and the number of the signal that ended it.
 """
 
-# ruff: noqa: PTH  (system calls by their names; every import costs each program time)
-
 import ctypes
 import os
 import signal

@@ -81,3 +81,19 @@ def test_the_python_example_of_the_readme_runs() -> None:
     assert len(example.strip().splitlines()) < 10
     if (ROOT / "dllm" / "models" / "checkpoints" / "mini-llada").is_dir():
         exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("output=~/out", "output={home}/out"), ("task.questions=~/q.json", "task.questions={home}/q.json"),
+        ("model.adapter='~/a b'", "model.adapter='{home}/a b'"), ("+own.file=~", "+own.file={home}"),
+        ("model.path=~/a,~/b", "model.path={home}/a,{home}/b"), ("--config-dir=~/conf", "--config-dir={home}/conf"),
+        ("prompt=~/is a letter", "prompt='~/is a letter'"), ("output=a~b", "output='a~b'"), ("~task.x=1", "~task.x=1"),
+    ],
+)  # fmt: skip
+def test_a_value_that_begins_with_a_tilde_is_in_the_home_folder(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert hydra_quoted([typed]) == [meant.format(home=tmp_path)]
