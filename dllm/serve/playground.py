@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -112,8 +113,7 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
         "UNDECIDED": OF_NOISE if shown.noise else OF_MASKS,
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
-    for name, text in parts.items():
-        page = page.replace(f"{{{{{name}}}}}", text)
+    page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
     policy = POLICY.format(script=source_hash(between(page, "script")), style=source_hash(between(page, "style")))
     return page, {
         "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
