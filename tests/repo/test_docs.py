@@ -211,7 +211,8 @@ def runnable(page: Path) -> list[list[str]]:
 
 
 def settled(words: list[str], tiny: Path) -> list[str]:
-    """A command for a small checkpoint where it names a folder of the reader's."""
+    """A command for a small checkpoint where it names a folder of the reader's, and from the root of the clone."""
+    words = [word.replace("=tests/data/", f"={ROOT / 'tests' / 'data'}/") for word in words]
     if any(word.endswith("=FOLDER2") for word in words):  # written from a model whose widths int4 takes, and then read
         return [word.replace("model.path=FOLDER", "model.path=mini-llada") if word.endswith("FOLDER") else word
                 for word in words]  # fmt: skip
