@@ -28,3 +28,19 @@ def _token(word: str, turn: int, last: int) -> str:
         return f"<span>{text}</span>"
     ground, letters = hexes(turn, last)
     return f'<span title="forward {turn} of {last}" style="background:{ground};color:{letters}">{text}</span>'
+
+
+def film(rows: Sequence[Sequence[tuple[str | None, int]]]) -> str:
+    """HTML of a decode forward by forward: a line for the canvas before each and one for the last, each position with
+    its word (None: undecided) and the forward that fixed it (0: given)."""
+    last = max((turn for row in rows for _, turn in row), default=0)
+    lines = []
+    for number, row in enumerate(rows):
+        cells = "".join(f"<td>{_mask() if word is None else _token(word, turn, last)}</td>" for word, turn in row)
+        head = f"forward {number}" if number else "start"
+        lines.append(f'<tr><th style="{FADED};font-weight:normal;text-align:left">{head}</th>{cells}</tr>')
+    return f'<div style="{FRAME};overflow-x:auto"><table>{"".join(lines)}</table></div>'
+
+
+def _mask() -> str:
+    return f'<span style="{FADED}" title="undecided">\N{LIGHT SHADE}</span>'

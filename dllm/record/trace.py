@@ -12,6 +12,7 @@ from dllm.common.atomic_write import write_or_refuse
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
+from dllm.record.notebook import film
 from dllm.record.page import Pane, trace_page
 from dllm.record.tabular import data_frame
 from dllm.record.trace_data import NoTrace, checked, json_of, jsonable, turn_of
@@ -71,6 +72,31 @@ class Trace:
             for position, token in zip(shown.positions, shown.tokens, strict=True):
                 canvas[self.start + position] = token
         return canvas
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the answer forward by forward, each token in the colour of the forward that fixed it."""
+        fixed, rows = [0] * (self.length - self.start), list[list[tuple[str | None, int]]]()
+        canvases = [canvas[self.start :] for canvas in self.canvases()]
+        open_ = [not given for given in self.given[self.start :]]
+        for number, canvas in enumerate(canvases):
+            if number:
+                record, kept = self.path()[number - 1]
+                self._mark(record, kept, number, fixed, open_)
+            rows.append([
+                (None if undecided else self.words.get(token, f"<{token}>"), turn)
+                for token, turn, undecided in zip(canvas, fixed, open_, strict=True)
+            ])  # fmt: skip
+        return film(rows)
+
+    def _mark(self, record: TurnRecord, kept: int, number: int, fixed: list[int], open_: list[bool]) -> None:
+        """Bring up to date which positions of the answer a turn has fixed, and which are undecided after it."""
+        decided = [at for commits in record.written(kept) for at in commits.positions] + record.filled[kept]
+        for at in record.remasked[kept]:
+            fixed[at], open_[at] = 0, True
+        for at in decided:
+            fixed[at], open_[at] = number, False
+        for at in record.rolled[kept]:
+            fixed[at], open_[at] = 0, True
 
     @property
     def _mask(self) -> int:

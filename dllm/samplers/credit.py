@@ -38,17 +38,11 @@ class Credit(Wrapper):
         in_range("sampler.beta", beta, 0.0, 1.0)
         in_range("sampler.gamma", gamma, 0.0)
         in_range("sampler.alpha", alpha, 0.0)
-        takes_back = inner.traits.revocable or inner.traits.edits
-        if (
-            inner.traits.tempered
-            or takes_back
-            or inner.traits.branches
-            or any(need.statistics for need in inner.needs())
-        ):
+        if why := reads_more(inner):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
-                f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "
-                "confidence, localleap, factor, static or bacd. To combine it with prophet, put credit inside: "
+                f"sampler/inner={name_of(inner)} cannot use them: {why}. Use an inner sampler that ranks by "
+                "confidence: confidence, localleap, factor, static or bacd. To combine it with prophet, put credit inside: "
                 "sampler=prophet sampler/inner=credit."
             )
         in_range("sampler.slots", slots, 1)
@@ -85,6 +79,18 @@ class Credit(Wrapper):
         scores, changed = credited(view, state)
         step = super().propose(replace(view, scores=scores), state)
         return view.restated(step, state=changed | step.state)
+
+
+def reads_more(inner: Sampler) -> str:
+    """What a rule does besides ranking one canvas by token and confidence, in words; empty: nothing."""
+    traits, asked = inner.traits, sorted(set().union(*(need.statistics for need in inner.needs())))
+    if asked:
+        return f"it also reads {', '.join(asked)}, as its needs() say"
+    if traits.revocable or traits.edits:
+        return f"it takes tokens {'back' if traits.revocable else 'away for others'}"
+    if traits.branches:
+        return "it tries several canvases"
+    return "its confidences are of the tempered distribution" if traits.tempered else ""
 
 
 def credited(view: View, state: State) -> tuple[Scores, State]:

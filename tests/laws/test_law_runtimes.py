@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 
+import pytest
 import torch
-from harness import MODELS, Combination, Shown, allowed, build, drawn, model, parts_of, requests, results
+from harness import MODELS, Combination, Shown, allowed, build, drawn, full, model, parts_of, requests, results
 from law import law
 from recording import FakeGraph
 
@@ -110,6 +111,21 @@ def test_recorded_turns_are_eager_ones(case: Case) -> None:
 @law(partial(cases, "compile"), daily=0, least=3000)  # 5 s each; tests/runtime/test_runtimes.py compiles every day
 def test_compiled_turns_are_eager_ones(case: Case) -> None:
     assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_every_cache_that_bounds_its_shapes_bounds_them(name: str) -> None:
+    """Each with the options of ``harness``, which widen what a forward computes, in every daily run: a bound that is
+    too small drops rows of a forward."""
+    tried = [Case("static", Combination(sampler, "fixed", name, "none", model), lag, 0.0)
+             for model in MODELS[:2] for lag in (0, 2) for sampler in ("confidence", "order")]  # fmt: skip
+    accepted = [case for case in tried if case.accepted()]
+    assert accepted, "no case says anything of the cache"
+    for case in accepted if full() else accepted[:1]:
+        assert outcome(case, eager=False) == outcome(case, eager=True)
 
 
 @law(drafting, daily=2, least=2)

@@ -63,6 +63,20 @@ def test_a_notebook_shows_the_text_in_the_colours_of_its_turns(model: Model) -> 
     assert html.escape(PROMPT) in shown and f"{result.nfe} forwards" in shown
 
 
+@pytest.mark.parametrize("sampler", ["static", "wino"])
+def test_a_notebook_shows_a_trace_forward_by_forward(model: Model, sampler: str) -> None:
+    result = traced(decoder_of(model, sampler))
+    trace = result.traced()
+    rows = re.findall(r"<tr>(.*?)</tr>", trace._repr_html_(), re.DOTALL)
+    canvases = list(trace.canvases())
+    assert len(rows) == len(canvases) == result.nfe + 1
+    for row, canvas in zip(rows, canvases, strict=True):
+        undecided = ['title="undecided"' in cell for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)]
+        assert undecided == [token == trace.mask_id for token in canvas[trace.start :]]
+    turns = [int(turn) for turn in re.findall(r'title="forward (\d+) of', rows[-1])]
+    assert turns == result.turns
+
+
 def test_a_notebook_shows_given_text_without_colour(model: Model) -> None:
     decoder = decoder_of(model)
     result = decoder(decoder.infill(['["Kai", ', 2, ', "<b>"]']))[0]
