@@ -66,8 +66,11 @@ class SamplingOptions(TypedDict, total=False):
     guidance: float
     suppress_mask: bool
     forbid_eos: bool
+    min_tokens: int
     eos_last: bool
     tempered: bool
+    thinking_budget: int | None
+    end_of_thought: str | None
 
 
 @dataclass(frozen=True)

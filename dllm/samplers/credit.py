@@ -42,8 +42,8 @@ class Credit(Wrapper):
             raise UserError(
                 f"sampler={name_of(self)} changes token and confidence only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them: {why}. Use an inner sampler that ranks by "
-                "confidence: confidence, localleap, factor, static or bacd. To combine it with prophet, put credit inside: "
-                "sampler=prophet sampler/inner=credit."
+                "confidence: confidence, localleap, factor, static or bacd. To combine it with prophet, put credit "
+                "inside: sampler=prophet sampler/inner=credit."
             )
         in_range("sampler.slots", slots, 1)
         super().__init__(inner)
