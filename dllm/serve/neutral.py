@@ -15,6 +15,10 @@ ALIKE = "all requests are served alike"
 FORM = 'response_format says it: {"type": "grammar", "grammar": TEXT} takes a grammar in Lark\'s syntax'
 UNPACK = "its entries are fields of the request itself. Write them there"
 PENALTY = "no token is made less likely"
+THOUGHT = (
+    "efforts are not told apart. chat_template_kwargs switches a thought where the chat template can, and "
+    "thinking_token_budget bounds it"
+)
 
 # The values that ask for nothing; () where every value asks for something. Two fields of one name in two programs have
 # the neutral values of both.
@@ -60,9 +64,9 @@ REASONS = {
     "modalities": "there is only text", "audio": "there is only text", "images": "there is only text",
     "image_data": "there is only text", "images_config": "there is only text", "media_io_kwargs": "there is only text",
     "mm_processor_kwargs": "there is only text",
-    "reasoning_effort": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
-    "think": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
-    "thinking": "the model does not think before its answer. chat_template_kwargs sets what its template reads",
+    "reasoning_effort": THOUGHT,
+    "think": THOUGHT,
+    "thinking": THOUGHT,
     "verbosity": "max_tokens says how long an answer may be",
     "prediction": "diffusion.canvas gives parts of an answer", "web_search_options": "nothing is looked up",
     "documents": "the chat template reads messages. Write them there", "functions": "tools took its place",

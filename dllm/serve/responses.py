@@ -12,7 +12,7 @@ from typing import Any
 
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import FORMS, object_of, stream_usage
-from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of, is_set
+from dllm.serve.neutral import NEUTRAL, THOUGHT, WITHOUT_EFFECT, is_one_of, is_set
 from dllm.serve.request_parts import Defaults
 from dllm.serve.response_input import messages_of_input, tools_of
 from dllm.serve.unknown import pass_or_refuse, passing, slip_of
@@ -111,8 +111,7 @@ def _check_reasoning(value: Any) -> None:
     """A summary of no thoughts is none; an effort is refused."""
     held = object_of("reasoning", value, ("effort", "summary", "generate_summary"))
     if held.get("effort", "none") != "none":
-        sentence = f"reasoning={value!r} is not served: the model does not think before its answer. Drop it."
-        raise ApiError(400, sentence, "reasoning")
+        raise ApiError(400, f"reasoning={value!r} is not served: {THOUGHT}. Drop it.", "reasoning")
 
 
 def _as_chat(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -13,7 +13,7 @@ CHAT: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"model": "gpt-5"}, 404, "model", "model='gpt-5' is not served here; 'mini' is."),
     ({"temprature": 1}, 400, "temprature", "'temprature' is no field of this request. Did you mean 'temperature'?"),
     ({"prompt": "a"}, 400, "prompt", "'prompt' is no field of this request: write \"messages\": [{"),
-    ({"reasoning_effort": "high"}, 400, "reasoning_effort", "the model does not think before its answer"),
+    ({"reasoning_effort": "high"}, 400, "reasoning_effort", "efforts are not told apart"),
     ({"logit_bias": {"5": 1}}, 400, "logit_bias", "must be empty: no token is made likelier"),
     ({"service_tier": "flex"}, 400, "service_tier", 'must be "auto": all requests are served alike'),
     ({"modalities": ["text", "audio"]}, 400, "modalities", 'must be ["text"]: there is only text'),

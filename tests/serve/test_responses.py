@@ -91,7 +91,7 @@ def test_an_answer_without_room_is_incomplete(mini_place: Place) -> None:
     ({"input": SORT, "min_tokens": 9, "max_output_tokens": 8}, "min_tokens", "Raise max_output_tokens"),
     ({"input": SORT, "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens=0 must lie in [1, 704]"),
     ({"input": SORT, "previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored. Send the turns"),
-    ({"input": SORT, "reasoning": {"effort": "high"}}, "reasoning", "does not think"),
+    ({"input": SORT, "reasoning": {"effort": "high"}}, "reasoning", "efforts are not told apart"),
     ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
     ({"input": [{"type": "reasonin"}]}, "input[0].type", "Did you mean 'reasoning'?"),
     ({"input": [{"role": "usr", "content": "a"}], "instructions": "b"}, "input[0].role", "input[0].role='usr'"),
