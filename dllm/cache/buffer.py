@@ -83,7 +83,7 @@ class Buffered(Cache):
         raise NotImplementedError
 
     def after_scores(self, state: State, scores: Scores) -> State:
-        """The entries of the state that change when a forward has said its ``scores`` (see ``Session.after_scores``)."""
+        """The entries of the state that change with a forward's ``scores`` (see ``Session.after_scores``)."""
         return {}
 
 
