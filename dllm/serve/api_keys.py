@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hmac
+import os
 import time
 from pathlib import Path
 
+from dllm.common.terminal import complain
 from dllm.errors import UserError
 from dllm.serve.log import log
 
@@ -35,6 +37,13 @@ def keys_in_file(file: str) -> tuple[str, ...]:
     return keys
 
 
+def warn_of_others(file: Path) -> None:
+    """Say that other users of the machine may read or change ``file``, where they may."""
+    mode = file.stat().st_mode & 0o777
+    if os.name == "posix" and mode & 0o077:
+        complain(f"Warning: task.api_key_file='{file}' is open to other users ({mode:04o}). Run chmod 600 on it.")
+
+
 class Keys:
     """What opens the server. given: the one key, or None. file: holds the keys, or None; with neither, all is open.
 
@@ -46,6 +55,8 @@ class Keys:
         self.file, self.told = file, ""
         self.keys = keys_in_file(file) if file is not None else () if given is None else (given,)
         self.seen, self.looked = self._stamp(), time.monotonic()
+        if file is not None:
+            warn_of_others(Path(file).expanduser())
 
     def opens(self, key: str) -> bool:
         """Whether ``key`` is one of them. It is compared with every one, each in the same time."""

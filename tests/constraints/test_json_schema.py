@@ -165,6 +165,7 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"pattern": "a(?=b)"}, "at #: the pattern 'a(?=b)' looks ahead or behind"),
     ({"$ref": "http://example.com/x"}, "$ref 'http://example.com/x' leads outside"),
     ({"$ref": "#/$defs/nam", "$defs": {"name": {}}}, "points to nothing. Did you mean '#/$defs/name'?"),
+    ({"$ref": "#/$defs/a/enum", "$defs": {"a": {"enum": [1]}}}, "$ref '#/$defs/a/enum' points to no schema."),
     ({"$defs": {"x": {"$id": "http://x/y", "$defs": {"y": {}}}}, "$ref": "#/$defs/x/$defs/y"}, "$id"),
     ({"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "begins with itself"),
     ({"allOf": [{"prefixItems": [True, {"const": 1}]}, {"items": {"type": "null"}}]}, "items does not see place 0"),

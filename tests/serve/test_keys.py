@@ -58,3 +58,14 @@ def test_a_file_without_sound_keys_is_refused_at_the_start(tmp_path: Path, text:
     file.write_text(text)
     with pytest.raises(UserError, match=r"task\.api_key_file='.*keys' must hold a key of at least 8"):
         keys_in_file(str(file))
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o400, False), (0o644, True), (0o620, True)])
+def test_a_key_file_that_others_may_read_gets_a_warning(
+    mode: int, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("a-key-of-many-letters\n")
+    file.chmod(mode)
+    Keys(file=str(file))
+    assert ("chmod 600" in capsys.readouterr().err) == warns
