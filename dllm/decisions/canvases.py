@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from dllm.decisions.estimators import Cells, Plan, Slot, TokenIds, by_length, planned
+from dllm.decisions.estimators import (
+    Cells,
+    Plan,
+    Slot,
+    TokenIds,
+    by_length,
+    canvases,
+    planned,
+    slots_by_length,
+)
 from dllm.decisions.questions import Question
 from dllm.decisions.unanswerable import of_question
 from dllm.errors import UserError
@@ -161,8 +170,38 @@ def default_pieces(questions: Mapping[str, Question]) -> list[str]:
     return out
 
 
-def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Plan:
-    """What to read of a laid question. mode: ``open``: alternatives of different lengths compete through the token that
+@dataclass(frozen=True)
+class Layout:
+    """The slots of a laid question, before any canvas is made."""
+
+    estimator: str  # that reads them
+    opened: Slot  # nothing stands behind it
+    closed: Slot | None  # the text behind it is given; None: the question is read of the open one
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Those that are read."""
+        return [self.opened] if self.closed is None else slots_by_length(self.closed, self.opened, self.estimator)
+
+    @property
+    def columns(self) -> int:
+        """Of the longest canvas."""
+        return max(slot.columns for slot in self.slots)
+
+    @property
+    def canvases(self) -> int:
+        """How many there are."""
+        return sum(canvases(slot, self.estimator) for slot in self.slots)
+
+    def plan(self) -> Plan:
+        """What to read."""
+        if self.closed is None:
+            return planned(self.opened, self.estimator)
+        return by_length(self.closed, self.opened, self.estimator)
+
+
+def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Layout:
+    """The slots of a laid question. mode: ``open``: alternatives of different lengths compete through the token that
     ends them, and nothing stands behind; ``closed``: the text behind is given, every length has its own canvas; auto:
     open where lengths differ, and where the model does not see all text behind a mask (``sees_behind``). end: the token
     that ends a text which nothing follows. free: masks behind the template."""
@@ -174,6 +213,11 @@ def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, fre
     masks: Cells = (None,) * free
     opened = Slot(laid.head, ended, masks, laid.start, mask, max(map(len, ended)))
     if is_open:
-        return planned(opened, estimator)
+        return Layout(estimator, opened, None)
     closed = replace(opened, alternatives=laid.alternatives, tail=(*laid.tail, *masks), width=laid.width)
-    return by_length(closed, opened, estimator)
+    return Layout(estimator, opened, closed)
+
+
+def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Plan:
+    """What to read of a laid question, as ``layout_of`` lays it."""
+    return layout_of(laid, mask, end, estimator, mode, free, sees_behind).plan()

@@ -35,6 +35,11 @@ class Slot:
     mask: int  # the mask's id
     width: int  # columns of the slot
 
+    @property
+    def columns(self) -> int:
+        """Of each of its canvases."""
+        return len(self.head) + self.width + len(self.tail)
+
     def canvas(self, given: Cells) -> ReadCanvas:
         """The canvas with the slot's first columns as ``given``, the rest of it masked."""
         cells = (*self.head, *given, *[None] * (self.width - len(given)), *self.tail)
@@ -64,13 +69,46 @@ class Plan:
     finish: Callable[[Sequence[Reading]], SlotScores]  # makes the scores of the readings, one for each query
 
 
-def trie(alternatives: Sequence[TokenIds]) -> dict[TokenIds, TokenIds]:
-    """The tokens that go on behind each beginning."""
-    found = dict[TokenIds, dict[int, None]]()
-    for one in alternatives:
-        for at, token in enumerate(one):
-            found.setdefault(one[:at], {})[token] = None
-    return {begin: tuple(tokens) for begin, tokens in found.items()}
+@dataclass(frozen=True)
+class Trie:
+    """Beginnings of alternatives as nodes, the empty one first. A node holds no beginning: of n tokens those have
+    n * n / 2 in all, 1 GB of two alternatives of 9 kB."""
+
+    onward: list[dict[int, int]]  # of each node: tokens that go on, and the node that each leads to (-1: no more goes on)
+    paths: list[list[int]]  # of each alternative: the node before each of its tokens
+    places: list[tuple[int, int]]  # of each node: an alternative that passes it, and how many tokens come before
+
+    @staticmethod
+    def of(alternatives: Sequence[TokenIds]) -> Trie:
+        """Of distinct alternatives."""
+        found = Trie([], [], [])
+        for number, one in enumerate(alternatives):
+            path, before = list[int](), (-1, -1)  # the node before, and the token that leads on from it
+            for at, token in enumerate(one):
+                node = found.onward[before[0]][before[1]] if at else min(len(found.onward) - 1, 0)
+                if node < 0:
+                    node = len(found.onward)
+                    found.onward.append({})
+                    found.places.append((number, at))
+                    if at:
+                        found.onward[before[0]][before[1]] = node
+                found.onward[node].setdefault(token, -1)
+                path.append(node)
+                before = node, token
+            found.paths.append(path)
+        return found
+
+
+def canvases(slot: Slot, estimator: str) -> int:
+    """How many canvases ``planned`` makes, without making them."""
+    if estimator == "marginal":
+        return 1
+    paths = Trie.of(slot.alternatives).paths
+    if estimator != "pseudo":
+        return len({node for path in paths for node in path})
+    backwards = Trie.of([(len(one), *one[::-1]) for one in slot.alternatives]).paths  # lengths apart: others are masked
+    return len({pair for ahead, behind in zip(paths, backwards, strict=True)
+                for pair in zip(ahead, behind[:0:-1], strict=True)})  # fmt: skip
 
 
 def log_sum(values: Sequence[float]) -> float:
@@ -97,17 +135,18 @@ def planned(slot: Slot, estimator: str) -> Plan:
 
 def _in_order(slot: Slot, local: bool) -> Plan:
     """A row for each inner node of the trie."""
-    nodes = trie(slot.alternatives)
-    queries = [slot.query(begin, {len(begin): ids}) for begin, ids in nodes.items()]
+    trie = Trie.of(slot.alternatives)
+    ids = [tuple(tokens) for tokens in trie.onward]
+    queries = [slot.query(slot.alternatives[one][:at], {at: ids[node]}) for node, (one, at) in enumerate(trie.places)]
 
     def finish(found: Sequence[Reading]) -> SlotScores:
-        read = {
-            begin: (dict(zip(ids, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
-            for (begin, ids), one in zip(nodes.items(), found, strict=True)
-        }
+        read = [
+            (dict(zip(tokens, one.log_p[0], strict=True)), log_sum(one.log_p[0]), one.top[0])
+            for tokens, one in zip(ids, found, strict=True)
+        ]
         scores, chains, masses, likeliest = [], [], [], []
-        for one in slot.alternatives:
-            steps = [(*read[one[:at]], token) for at, token in enumerate(one)]
+        for one, path in zip(slot.alternatives, trie.paths, strict=True):
+            steps = [(*read[node], token) for node, token in zip(path, one, strict=True)]
             chains.append(fsum(values[token] for values, _, _, token in steps))
             # A step that all share costs nothing: 0, not what is left of rounding.
             scores.append(fsum(values[token] - total for values, total, _, token in steps if len(values) > 1))
@@ -153,17 +192,20 @@ def _pseudo(slot: Slot) -> Plan:
     return Plan(queries, finish)
 
 
+def slots_by_length(slot: Slot, opened: Slot, estimator: str) -> list[Slot]:
+    """A slot for each length, and where ``local`` weighs several, the open one."""
+    lengths = sorted({len(one) for one in slot.alternatives})
+    parts = [replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n) for n in lengths]
+    return [*parts, opened] if estimator == "local" and len(lengths) > 1 else parts
+
+
 def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
     """A closed slot: text behind it is given, so that every length has a canvas of its own. Sums are compared as they
     are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
     likely each length is."""
+    slots = slots_by_length(slot, opened, estimator)
     lengths = sorted({len(one) for one in slot.alternatives})
-    parts = [
-        planned(replace(slot, alternatives=tuple(a for a in slot.alternatives if len(a) == n), width=n), estimator)
-        for n in lengths
-    ]
-    weighed = estimator == "local" and len(lengths) > 1
-    plans = [*parts, planned(opened, estimator)] if weighed else parts
+    weighed, plans = len(slots) > len(lengths), [planned(one, estimator) for one in slots]
 
     def finish(found: Sequence[Reading]) -> SlotScores:
         each = iter(found)

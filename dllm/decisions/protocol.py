@@ -14,13 +14,13 @@ from dllm.decisions.canvases import (
     default_pieces,
     laid_alone,
     laid_joint,
-    plan_of_slot,
+    layout_of,
 )
 from dllm.decisions.estimators import ESTIMATORS, Plan, SlotScores
 from dllm.decisions.known_canvases import refuse_unknown_canvases, sees_behind
 from dllm.decisions.questions import QUESTION_TYPES, Question
 from dllm.decisions.results import Decisions, SlotDecision
-from dllm.decisions.unanswerable import TooLong, of_question
+from dllm.decisions.unanswerable import TooLong, TooManyCanvases, of_question
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.ids import Ids as SpecialIds
 from dllm.prompts import Prompts
@@ -66,13 +66,15 @@ class DecisionOptions:
 
 
 def deciding(
-    prompts: Prompts, ids: SpecialIds, state: DecisionState, questions: Mapping[str, Question], options: DecisionOptions
+    prompts: Prompts, ids: SpecialIds, state: DecisionState, questions: Mapping[str, Question],
+    options: DecisionOptions, most: int | None = None,
 ) -> Deciding:  # fmt: skip
-    """Yields the queries to read, takes their readings, and returns the decisions. Raises UserError, before anything is
-    read, for questions that cannot be laid on a canvas of this model."""
+    """Yields the queries to read, takes their readings, and returns the decisions. most: canvases that may be read at
+    once (None: any number). Raises UserError, before anything is read, for questions that cannot be laid on a canvas of
+    this model, and TooManyCanvases before these are made."""
     if not questions:
         raise UserError("there is no question. Ask at least one.")
-    work = _Work(prompts, ids, options)
+    work = _Work(prompts, ids, options, most)
     for one in work.states(state):
         prompts.encode(one)  # refuses what is no prompt before questions are put behind it
     if not options.joint:
@@ -90,6 +92,7 @@ def deciding(
     answers, decided = dict[str, SlotDecision](), dict[str, tuple[int, ...]]()
     while len(answers) < len(questions):
         left = [name for name in questions if name not in answers]
+        work.canvases = 0
         laid_out = [laid_joint(prompts, one, questions, pieces, decided) for one in work.states(state)]
         plans = {}
         for name in left:
@@ -112,8 +115,9 @@ def deciding(
 class _Work:
     """What one request adds up while it is read."""
 
-    def __init__(self, prompts: Prompts, ids: SpecialIds, options: DecisionOptions) -> None:
-        self.prompts, self.ids, self.options = prompts, ids, options
+    def __init__(self, prompts: Prompts, ids: SpecialIds, options: DecisionOptions, most: int | None) -> None:
+        self.prompts, self.ids, self.options, self.most = prompts, ids, options, most
+        self.canvases = 0  # that were laid for the coming read, at least
         self.forwards = self.rows = self.query_tokens = self.cached_tokens = 0
         self.lengths: dict[str, int] = {}  # columns of every canvas
 
@@ -136,22 +140,19 @@ class _Work:
         return laid, Plan([*plan.queries, *other.queries], finish)
 
     def _read(self, canvas: str, laid: Laid) -> Plan:
-        options, config = self.options, self.prompts.config
-        plan = plan_of_slot(
-            laid,
-            self.ids.placeholder,
-            self.ids.eos,
-            options.estimator,
-            options.slot,
-            options.free,
-            sees_behind(config),
-        )
-        length = max(len(query.canvas.tokens) for query in plan.queries)
-        if length > config.max_length:
+        options, config, ids = self.options, self.prompts.config, self.ids
+        sees = sees_behind(config)
+        layout = layout_of(laid, ids.placeholder, ids.eos, options.estimator, options.slot, options.free, sees)
+        if (length := layout.columns) > config.max_length:
             raise TooLong(
                 f"the prompt and the template take {length} tokens, more than the model's limit of {config.max_length}."
                 " Shorten the prompt."
             )
+        if self.most is not None:
+            self.canvases += layout.canvases - 1  # a canvas without an answer may be another question's, too
+            if self.canvases >= self.most:
+                raise TooManyCanvases(self.most)
+        plan = layout.plan()
         refuse_unknown_canvases(config, plan.queries)
         self.lengths[canvas] = max(length, self.lengths.get(canvas, 0))
         return plan

@@ -12,6 +12,13 @@ class TooLong(UserError):
     """A prompt and a template that the model's length does not hold."""
 
 
+class TooManyCanvases(UserError):
+    """Questions that take more canvases than may be read at once. most: how many those are."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the questions take more than {most} canvases. Ask fewer, or with estimator=marginal.")
+
+
 class Unanswerable(UserError):
     """A question that cannot be laid on a canvas. name: its own; sentence: why."""
 
@@ -25,7 +32,7 @@ def of_question(name: str) -> Iterator[None]:
     """What is refused is refused of this question."""
     try:
         yield
-    except (TooLong, Unanswerable):
+    except (TooLong, TooManyCanvases, Unanswerable):
         raise
     except UserError as error:
         raise Unanswerable(name, str(error)) from None

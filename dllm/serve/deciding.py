@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
 from dllm.decisions.protocol import Deciding, deciding
-from dllm.decisions.unanswerable import TooLong, Unanswerable
+from dllm.decisions.unanswerable import TooLong, TooManyCanvases, Unanswerable
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.decision_fields import ParsedDecisions
 from dllm.serve.decoding import STATUS, too_late
@@ -37,11 +37,13 @@ async def decisions_of(
     """The answers. Raises ApiError for questions that cannot be laid on a canvas, and where they cannot be read; Full
     and Closing as the scheduler does."""
     began, waited = time.monotonic(), 0.0
-    work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options)
+    most = scheduler.limits.max_rows * CANVASES_PER_ROW
+    check_count(asked, most)
+    work = deciding(asked.prompts, scheduler.model.ids, asked.state, asked.questions, asked.options, most)
     names = list(asked.questions)
     step: list[list[ReadQuery]] | Decisions = await apart(partial(advanced, work, None, names))
     while not isinstance(step, Decisions):
-        check_rows(step, scheduler.limits.max_rows * CANVASES_PER_ROW)
+        check_rows(step, most)
         done = await _read(ReadJob(step, began + timeout, ident), scheduler, timeout)
         waited += done.waited
         step = await apart(partial(advanced, work, done.readings, names))
@@ -61,17 +63,28 @@ def advanced(
             return answer
         except TooLong as error:
             raise ApiError(400, str(error), "input", "context_length_exceeded") from None
+        except TooManyCanvases as error:
+            raise too_many(error) from None
         except Unanswerable as error:
             place = f"questions[{names.index(error.name)}]"
             raise ApiError(400, f"{place}: {error.sentence}", place) from None
 
 
+def check_count(asked: ParsedDecisions, most: int) -> None:
+    """Raise ApiError for questions that take too many canvases, however their texts are written."""
+    least = 1 if asked.options.joint else len(asked.questions)  # each has a canvas of its own
+    if least > most:
+        raise too_many(TooManyCanvases(most))
+
+
 def check_rows(groups: Sequence[Sequence[ReadQuery]], most: int) -> None:
     """Raise ApiError for more canvases than a request may have."""
-    rows = sum(len({query.canvas for query in group}) for group in groups)
-    if rows > most:
-        sentence = f"the questions take {rows} canvases, more than {most}. Ask fewer, or with estimator=marginal."
-        raise ApiError(413, sentence, "questions", "too_many_rows")
+    if sum(len({query.canvas for query in group}) for group in groups) > most:
+        raise too_many(TooManyCanvases(most))
+
+
+def too_many(error: TooManyCanvases) -> ApiError:
+    return ApiError(413, str(error), "questions", "too_many_rows")
 
 
 async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
