@@ -9,6 +9,7 @@ from functools import cache
 from math import inf
 from typing import Any
 
+LONGEST_NAME = 200  # characters of what may be a misspelt name
 MISSPELT = 0.75  # names less alike are other words: tests/words/test_words.py has the words that this rests on
 
 
@@ -18,6 +19,10 @@ class UserError(ValueError):
 
 class TooLarge(UserError):
     """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
+
+
+class TooLong(UserError):
+    """A prompt that the model's length does not hold."""
 
 
 class IncompatibleParts(UserError):
@@ -44,6 +49,8 @@ class UnknownChoice(UserError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
+    if len(name) > LONGEST_NAME:  # nobody misspells so; comparing a megabyte would take 36 MB for each known name
+        return ""
     best = max(known, key=lambda one: similarity(name, one), default=None)
     return "" if best is None or similarity(name, best) < MISSPELT else f" Did you mean {best!r}?"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dllm.contract.canvas import Request
-from dllm.errors import UserError, nearest
+from dllm.errors import TooLong, UserError, nearest
 from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.models.ids import Ids
 from dllm.models.token_tables import SPECIAL_TOKEN_KEYS
@@ -89,7 +89,8 @@ class Prompts:
         return request
 
     def encode(self, prompt: AskedPrompt) -> list[int]:
-        """Token ids of a prompt, which must hold at least one."""
+        """Token ids of a prompt, which must hold at least one. Raises TooLong, before it is tokenized, for a text whose
+        bytes alone say that it is longer than the model's limit."""
         if isinstance(prompt, str) and not prompt.strip():
             raise UserError("the prompt is empty: give it some text.")
         tokens = self._encode(prompt)
@@ -103,7 +104,9 @@ class Prompts:
     def _encode(self, prompt: AskedPrompt) -> list[int]:
         """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
         if isinstance(prompt, ChatPrompt):
-            return self._tokenizer().encode_chat(prompt.messages, "", {**self.chat_template_kwargs, **prompt.beside})
+            return self._tokenizer().encode_chat(
+                prompt.messages, "", {**self.chat_template_kwargs, **prompt.beside}, self.config.max_length
+            )
         begin = prompt.begin if isinstance(prompt, PrefilledPrompt) else ""
         asked = prompt.prompt if isinstance(prompt, PrefilledPrompt) else prompt
         if isinstance(asked, list):
@@ -111,7 +114,7 @@ class Prompts:
         tokenizer = self._tokenizer()
         if tokenizer.has_chat_template if self.chat is None else self.chat:
             return self._chat([{"role": "user", "content": asked}], begin)
-        return tokenizer.encode(asked + begin)
+        return tokenizer.encode(asked + begin, most=self.config.max_length)
 
     def _ids(self, tokens: list[int]) -> list[int]:
         if self.ids.mask in tokens:
@@ -122,7 +125,7 @@ class Prompts:
         return tokens
 
     def _chat(self, messages: list[Message], begin: str) -> list[int]:
-        return self._tokenizer().encode_chat(messages, begin, self.chat_template_kwargs)
+        return self._tokenizer().encode_chat(messages, begin, self.chat_template_kwargs, self.config.max_length)
 
     def _tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
@@ -139,12 +142,19 @@ class Prompts:
         Raises UserError for other parts, for none or too many masks, and as ``encode`` does.
         """
         refuse_other_parts(parts)
-        if (holes := sum(piece for piece in parts if isinstance(piece, int))) > self.config.max_length:
-            raise UserError(f"infill has {holes} masks, and the model's limit is {self.config.max_length} tokens.")
+        limit = self.config.max_length
+        if (holes := sum(piece for piece in parts if isinstance(piece, int))) > limit:
+            raise UserError(f"infill has {holes} masks, and the model's limit is {limit} tokens.")
         tokens: list[int] = []
         masked: list[bool] = []
         for piece in parts:
-            ids = [self.ids.placeholder] * piece if isinstance(piece, int) else self._tokenizer().encode(piece)
+            ids = (
+                [self.ids.placeholder] * piece
+                if isinstance(piece, int)
+                else self._tokenizer().encode(piece, most=limit)
+            )
+            if len(tokens) + len(ids) > limit:
+                raise TooLong(f"infill takes more tokens than the model's limit of {limit}. Shorten its texts.")
             tokens += ids
             masked += [isinstance(piece, int)] * len(ids)
         if not any(masked):

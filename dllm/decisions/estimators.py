@@ -74,7 +74,9 @@ class Trie:
     """Beginnings of alternatives as nodes, the empty one first. A node holds no beginning: of n tokens those have
     n * n / 2 in all, 1 GB of two alternatives of 9 kB."""
 
-    onward: list[dict[int, int]]  # of each node: tokens that go on, and the node that each leads to (-1: no more goes on)
+    onward: list[
+        dict[int, int]
+    ]  # of each node: tokens that go on, and the node that each leads to (-1: no more goes on)
     paths: list[list[int]]  # of each alternative: the node before each of its tokens
     places: list[tuple[int, int]]  # of each node: an alternative that passes it, and how many tokens come before
 

@@ -20,8 +20,8 @@ from dllm.decisions.estimators import ESTIMATORS, Plan, SlotScores
 from dllm.decisions.known_canvases import refuse_unknown_canvases, sees_behind
 from dllm.decisions.questions import QUESTION_TYPES, Question
 from dllm.decisions.results import Decisions, SlotDecision
-from dllm.decisions.unanswerable import TooLong, TooManyCanvases, of_question
-from dllm.errors import UserError, in_choices, in_range
+from dllm.decisions.unanswerable import TooManyCanvases, of_question
+from dllm.errors import TooLong, UserError, in_choices, in_range
 from dllm.models.ids import Ids as SpecialIds
 from dllm.prompts import Prompts
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from string import ascii_uppercase
 from typing import ClassVar
 
 from dllm.common.coerce import coerce
 from dllm.errors import UserError, in_choices
 
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SLOT_MARK = "{slot}"
 QUESTION_TYPES = ("predicate", "choice", "score")
 LABEL_KINDS = ("values", "letters")
@@ -107,11 +110,10 @@ class ScoreQuestion(Question):
 
     @property
     def numbers(self) -> list[float] | None:
-        """The levels as numbers; None: they are none."""
-        try:
-            return [float(text_of(value)) for value in self.values]
-        except ValueError:
-            return None
+        """The levels as finite numbers, as people write them (``1_0`` is none); None: one of them is no such number."""
+        texts = [text_of(value).strip() for value in self.values]
+        found = [float(text) if NUMBER.fullmatch(text) else inf for text in texts]
+        return found if all(map(isfinite, found)) else None
 
 
 @dataclass(frozen=True, init=False)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dllm.errors import UserError
-
-
-class TooLong(UserError):
-    """A prompt and a template that the model's length does not hold."""
+from dllm.errors import TooLong, UserError
 
 
 class TooManyCanvases(UserError):

@@ -18,6 +18,7 @@ from dllm.models.files import broken
 from dllm.models.keys import shown
 
 Span = tuple[int, int]  # begin and end in a text
+LONG = 16384  # characters; they take 10 ms
 HIEROGLYPH = "\U00013000"  # a hieroglyph, which makes the unknown token of a vocabulary that has one
 
 
@@ -83,6 +84,8 @@ def _unknown(backend: Tokenizer) -> list[int]:
 def _encoding(backend: Tokenizer, text: str) -> Encoding:
     refuse_unwritable("the text", text)
     try:
+        if len(text) > LONG:  # a batch is encoded without Python's lock: 900 kB would hold it for a second
+            return backend.encode_batch([text], add_special_tokens=False)[0]
         return backend.encode(text, add_special_tokens=False)
     except Exception as error:  # tokenizers raises plain Exception
         raise broken(f"the tokenizer cannot encode {shown(text)} ({error})") from error

@@ -13,12 +13,13 @@ from jinja2 import Template, TemplateError
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.errors import UserError, first_line
+from dllm.errors import TooLong, UserError, first_line
 from dllm.models import token_tables
 from dllm.models.chat_template import compile_template, names_read, parse_template, render_messages
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
+from dllm.models.least_tokens import LeastTokens
 from dllm.models.pieces import alone, pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
 from dllm.models.thoughts import ThoughtMarks, thought_marks
@@ -124,27 +125,41 @@ class Tokenizer:
         """The string of an id. None: the tokenizer has no such id."""
         return self.backend.id_to_token(number) if number >= 0 else None
 
-    def encode(self, text: str, special: bool = False) -> list[int]:
+    def encode(self, text: str, special: bool = False, most: int | None = None) -> list[int]:
         """Ids of a text, none added. What spells a special token in it stays text.
 
         special: special tokens written in the text are recognised, all but the mask, for which only a position to
-        decide stands. Raises UserError where a special token is a single character, which no other tokens can write.
+        decide stands. most: tokens that may come of it (None: any number), as far as its bytes tell. Raises TooLong
+        where it cannot have so few, before it is tokenized, and UserError where a special token is a single character,
+        which no other tokens can write.
         """
+        self._refuse_long(text, most)
         plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
         return [token for _, ids in plain_pieces(self.backend, text, plain) for token in ids]
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None
-    ) -> list[int]:
+        self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None,
+        most: int | None = None,
+    ) -> list[int]:  # fmt: skip
         """Ids of a conversation in the chat template, and of ``begin`` behind it. beside: what else the template may
         read, such as ``tools``. Only the template's own text makes
-        special tokens, whatever it does with a message: what spells one there stays text. Raises UserError as
-        ``render`` and ``encode``."""
-        self.render(messages, beside)  # refuses what cannot be rendered
+        special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.
+        Raises UserError as ``render`` and ``encode``."""
+        self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
         *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
         found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
         return [token for some in found for _, ids in some for token in ids]
+
+    def _refuse_long(self, text: str, most: int | None) -> None:
+        """Raise TooLong for a text of which ``most`` tokens cannot write all bytes."""
+        if most is not None and len(text) > most and (least := self.least_tokens(text)) > most:
+            raise TooLong(f"the prompt takes {least} tokens or more, and the model's limit is {most}. Shorten it.")
+
+    @cached_property
+    def least_tokens(self) -> LeastTokens:
+        """How many tokens a text takes at least."""
+        return LeastTokens.of(self.backend)
 
     @cached_property
     def _spelt(self) -> frozenset[int]:

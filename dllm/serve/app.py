@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +28,8 @@ from dllm.serve.answering import Answering, Streaming, left
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import parsed
 from dllm.serve.body_reader import body_of
-from dllm.serve.compiling import Compiling
-from dllm.serve.deciding import decisions_of
+from dllm.serve.compiling import Compiling, OneThread
+from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
 from dllm.serve.guard import GONE, Guard
@@ -49,6 +50,7 @@ from dllm.serve.settings import ServeSettings
 from dllm.serve.unknown import note_of
 
 READERS = 2
+LARGE, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
 Found = TypeVar("Found")
 
 
@@ -73,6 +75,11 @@ class Service:
         return ThreadPoolExecutor(READERS, thread_name_prefix="read")
 
     @cached_property
+    def large(self) -> OneThread:
+        """Reads large bodies, so that small ones wait for none."""
+        return OneThread("read-large", MAX_LARGE)
+
+    @cached_property
     def compiling(self) -> Compiling:
         limits = self.settings.limits
         return Compiling(self.scheduler.runner_of, self.settings.compile_seconds, limits.max_waiting)
@@ -92,6 +99,7 @@ class Service:
 
     def app(self) -> Starlette:
         """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a prompt takes one thread, without Python's lock
         AppStatus.disable_automatic_graceful_drain()  # streams end when the scheduler has drained, not at a signal
         cors = [Middleware(CORSMiddleware, allow_origins=list(self.settings.cors), allow_headers=["*"])]
         routes = [
@@ -118,6 +126,7 @@ class Service:
         if self.scheduler.state == "ready":  # else the process has told it, with a grace
             self.scheduler.close(0.0)
         self.readers.shutdown(wait=False)
+        self.large.threads.shutdown(wait=False, cancel_futures=True)
         self.compiling.close()
 
     async def chat(self, request: HttpRequest) -> Response:
@@ -135,8 +144,9 @@ class Service:
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)
-        asked = await self._apart(lambda: parse_decisions(parsed(body), self.defaults))
-        answer = decisions_of(asked, self.scheduler, self._apart, self.settings.timeout, request.state.ident)
+        apart = self._reader(body)
+        asked = await apart(lambda: parse_decisions(parsed(body), self.defaults))
+        answer = decisions_of(asked, self.scheduler, apart, self.settings.timeout, request.state.ident)
         work = asyncio.create_task(answer)
         gone = asyncio.create_task(left(request))
         try:
@@ -181,6 +191,16 @@ class Service:
         page, headers = self.page
         return HTMLResponse(page, headers=headers)
 
+    def _reader(self, body: bytes) -> Apart:
+        """What reads a body of this size. It raises ApiError where too many large ones wait."""
+        return self._apart if len(body) <= LARGE else self._apart_large
+
+    async def _apart_large(self, act: Callable[[], Found]) -> Found:
+        try:
+            return await self.large.run(act)
+        except Full as full:
+            raise self.full_queue(full.waiting) from None
+
     async def _apart(self, act: Callable[[], Found]) -> Found:
         """What ``act`` returns, away from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
@@ -194,7 +214,7 @@ class Service:
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
-        asked = await self._apart(lambda: read(parsed(body)))
+        asked = await self._reader(body)(lambda: read(parsed(body)))
         ident = request.state.ident
         if asked.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(asked.unknown), unknown=list(asked.unknown))

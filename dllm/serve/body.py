@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -12,6 +13,8 @@ from dllm.serve.api_errors import ApiError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64  # lists and objects within each other; a schema takes two for each object in an object
+MAX_CONTAINERS = 1 << 15  # lists and objects; each takes up to 300 bytes and 3 µs
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 MAX_WHOLE = 2**63 - 1
 
 
@@ -24,6 +27,8 @@ def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[st
         raise ApiError(
             413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large"
         )
+    if (count := containers_in(raw)) > MAX_CONTAINERS:
+        raise _unsound(f"it holds {count} lists and objects, more than {MAX_CONTAINERS}")
     try:
         body = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
@@ -36,22 +41,36 @@ def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[st
     return dict(body)
 
 
+def containers_in(raw: bytes) -> int:
+    """Lists and objects of a JSON text, at most: brackets in its texts count only where there are few."""
+    count = raw.count(b"[") + raw.count(b"{")
+    if count <= MAX_CONTAINERS:
+        return count
+    bare = _TEXT.sub(b"", raw)
+    return bare.count(b"[") + bare.count(b"{")
+
+
 def check_values(body: Any) -> None:
     """Raise ApiError unless ``body`` is an object of what JSON can write: texts of whole characters, finite numbers of
     64 bits, true, false, null, and lists and objects of them that are not nested too deeply."""
     if not isinstance(body, Mapping):
         raise _unsound('it is no object. Send {"messages": [...]} or {"prompt": "..."}')
-    todo: list[tuple[Any, int]] = [(body, 1)]
-    while todo:
-        value, depth = todo.pop()
-        if depth > MAX_DEPTH:
-            raise _unsound(f"it is nested deeper than {MAX_DEPTH}")
-        if isinstance(value, Mapping):
-            todo += [(entry, depth + 1) for pair in value.items() for entry in pair]
-        elif isinstance(value, list | tuple):
-            todo += [(entry, depth + 1) for entry in value]
-        else:
-            _check_plain(value)
+    level: list[Any] = [body]  # lists and objects of one depth; a pair for each value would take 30 MB
+    for _ in range(MAX_DEPTH):
+        level = [one for held in level for one in _containers(held)]
+        if not level:
+            return
+    raise _unsound(f"it is nested deeper than {MAX_DEPTH}")
+
+
+def _containers(held: Any) -> Iterator[Any]:
+    """The lists and objects in a list or an object, whose other values are checked."""
+    for entries in (held, held.values()) if isinstance(held, Mapping) else (held,):
+        for value in entries:
+            if isinstance(value, list | tuple | Mapping):
+                yield value
+            elif type(value) is not int or not -MAX_WHOLE <= value <= MAX_WHOLE:
+                _check_plain(value)
 
 
 def _check_plain(value: Any) -> None:

@@ -31,7 +31,7 @@ class Compiling:
 
     def __init__(self, runner_of: Callable[[RequestParts], Runner], seconds: float, most: int) -> None:
         self.runner_of, self.seconds = runner_of, seconds
-        self.brief, self.long = _Queue("compile", most), _Queue("compile-long", MAX_LONG)
+        self.brief, self.long = OneThread("compile", most), OneThread("compile-long", MAX_LONG)
 
     async def compiled(self, job: Job) -> object:
         """The language of a job's constraint, at hand as long as the caller holds it. Raises UserError for one that
@@ -65,7 +65,7 @@ class Compiling:
             queue.threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _Queue:
+class OneThread:
     """One thread, and at most so many that wait for it."""
 
     def __init__(self, name: str, most: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
 from dllm.decisions.protocol import Deciding, deciding
-from dllm.decisions.unanswerable import TooLong, TooManyCanvases, Unanswerable
+from dllm.decisions.unanswerable import TooManyCanvases, Unanswerable
+from dllm.errors import TooLong
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.decision_fields import ParsedDecisions
 from dllm.serve.decoding import STATUS, too_late
@@ -108,6 +109,8 @@ async def _read(job: ReadJob, scheduler: Scheduler, timeout: float) -> ReadDone:
     finally:
         if not future.done() or future.cancelled():
             scheduler.abort(number)
+    if isinstance(found, Failed) and found.kind == "timeout":
+        raise too_late(timeout)
     if isinstance(found, Failed):
         message = f"{found.message} The log has it as {found.id}."
         raise ApiError(STATUS.get(found.kind, 500), message, code=found.kind)

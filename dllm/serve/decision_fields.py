@@ -16,10 +16,12 @@ from dllm.prompts import Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.body import check_values
 from dllm.serve.fields import DIFFUSION, flag, object_of
-from dllm.serve.messages import validated_messages
+from dllm.serve.messages import refuse_many, validated_messages
 from dllm.serve.request_parts import Defaults
 
 MAX_QUESTIONS = 400
+MAX_ALTERNATIVES = 4096  # of all questions of a request
+MAX_VALUE = 256  # characters of an alternative, as of a stop string
 DECISION_FIELDS = (
     "model",
     "input",
@@ -118,6 +120,7 @@ def _input(value: Any) -> str | list[Message]:
         return value
     if not isinstance(value, list):
         raise ApiError(400, "input must be a text, or a list of messages.", "input")
+    refuse_many("input", value)
     try:
         return validated_messages([_plain(f"input[{number}]", entry) for number, entry in enumerate(value)])
     except ApiError as refused:
@@ -156,6 +159,7 @@ def _questions(value: Any, labels: Any, template: Any) -> tuple[dict[str, Questi
     """Questions by name, and which of these names are ours. Raises ApiError."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_QUESTIONS:
         raise ApiError(400, f"questions must be a list of 1 to {MAX_QUESTIONS} questions.", "questions")
+    _refuse_many(value)
     found, ours = dict[str, Question](), set[str]()
     given = {entry.get("name") for entry in value if isinstance(entry, Mapping) and is_text(entry.get("name"))}
     for number, entry in enumerate(value):
@@ -171,6 +175,14 @@ def _questions(value: Any, labels: Any, template: Any) -> tuple[dict[str, Questi
     if isinstance(template, Mapping) and (lost := [name for name in template if name not in found]):
         raise ApiError(400, f"diffusion.template names {lost[0]!r}, which is no question.", "diffusion.template")
     return found, frozenset(ours)
+
+
+def _refuse_many(questions: list[Any]) -> None:
+    """Raise ApiError for more alternatives, of all questions together, than are laid on canvases for one request."""
+    lists = [entry.get(key) for entry in questions if isinstance(entry, Mapping) for key, _ in LIST_FIELDS.values()]
+    if (count := sum(len(one) for one in lists if isinstance(one, list))) > MAX_ALTERNATIVES:
+        sentence = f"questions hold {count} alternatives, more than {MAX_ALTERNATIVES}. Ask in several requests."
+        raise ApiError(400, sentence, "questions")
 
 
 def free_name(name: str, taken: Collection[object]) -> str:
@@ -217,6 +229,9 @@ def _alternatives(place: str, value: Any, key: str) -> tuple[list[str | bool], l
         if not isinstance(one, str) and not (isinstance(one, bool) and key == "value"):
             rule = "a text" + (", true or false" if key == "value" else "")
             raise ApiError(400, f"{place}[{number}].{key}={one!r} must be {rule}.", f"{place}[{number}].{key}")
+        if isinstance(one, str) and len(one) > MAX_VALUE:
+            sentence = f"{place}[{number}].{key} has {len(one)} characters, more than {MAX_VALUE}. Shorten it."
+            raise ApiError(400, sentence, f"{place}[{number}].{key}")
         if not isinstance(described, str):
             raise ApiError(400, f"{place}[{number}].description must be a text.", f"{place}[{number}].description")
         values.append(one)

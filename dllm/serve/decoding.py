@@ -132,6 +132,8 @@ class Decoding:
         if row not in self.numbers:  # a stop string has ended it
             return
         if isinstance(mail.end, Failed):
+            if mail.end.kind == "timeout":
+                raise too_late(self.timeout)
             raise ApiError(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
         if mail.end is not None:
             del self.numbers[row]

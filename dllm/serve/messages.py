@@ -15,6 +15,7 @@ from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
 WRITTEN_OUT = (
     "The chat template of this model has no place for calls of tools and their results: they stand in the conversation "
     "as plain text."
@@ -43,6 +44,7 @@ def validated_messages(value: Any, tools: bool = False) -> list[Message]:
     gave; else they are written into the text. Raises ApiError."""
     if not isinstance(value, list) or not value:
         raise ApiError(400, 'messages must be a list of {"role": ..., "content": ...}, and not empty.', "messages")
+    refuse_many("messages", value)
     found, called = list[Message](), dict[str, str]()
     for number, entry in enumerate(value):
         name = f"messages[{number}]"
@@ -89,6 +91,17 @@ def _written_out(messages: Sequence[Message], called: Mapping[str, str]) -> list
             found.append({**kept, "role": "user" if was_result else message["role"], "content": text})
         results = was_result
     return found
+
+
+def refuse_many(name: str, entries: list[Any]) -> None:
+    """Raise ApiError for more than ``MAX_ENTRIES`` messages, or parts of their contents, calls counted."""
+    count = len(entries)
+    for entry in entries[:MAX_ENTRIES]:
+        for key in ("content", "tool_calls", "output") if isinstance(entry, Mapping) else ():
+            count += len(entry[key]) if isinstance(entry.get(key), list) else 0
+    if count > MAX_ENTRIES:
+        sentence = f"{name} holds {count} messages, parts and calls, more than {MAX_ENTRIES}. Join some, or send fewer."
+        raise ApiError(400, sentence, name)
 
 
 def _message(name: str, value: Any) -> Message:

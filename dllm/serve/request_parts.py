@@ -77,6 +77,8 @@ class Defaults:
         """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
         wanted: asked before each of some 80 pieces; False: the rest is left. Raises UserError as ``check``."""
         self.check()
+        if self.model.tokenizer is not None:
+            self.model.tokenizer.least_tokens("")
         for group in OFFERED_GROUPS:
             for name in choices(group):
                 if not wanted():

@@ -10,7 +10,7 @@ from dllm.common.coerce import coerce
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
-from dllm.serve.messages import NOT_IN_PARTS, PASSED_OVER, refuse_no_text
+from dllm.serve.messages import NOT_IN_PARTS, PASSED_OVER, refuse_many, refuse_no_text
 from dllm.serve.tools import MODES
 
 ITEM = ("type", "role", "content", "id", "status", "phase", *PASSED_OVER)
@@ -66,6 +66,7 @@ def messages_of_input(fields: Mapping[str, Any]) -> InputMessages:
     elif not isinstance(value, list) or not value:
         raise ApiError(400, 'input must be a text, or a list of {"role": ..., "content": ...}.', "input")
     else:
+        refuse_many("input", value)
         for number, entry in enumerate(value):
             _add(found, f"input[{number}]", entry)
     return found

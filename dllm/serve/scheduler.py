@@ -50,7 +50,7 @@ class Scheduler:
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.reads = ReadQueue(model, limits)
         self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
-        self.status, self.told = "ready", Stats()
+        self.status, self.told, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
 
     def start(self) -> None:
@@ -121,14 +121,16 @@ class Scheduler:
             self.dropped.add(number)
             self.condition.notify()
 
-    def close(self, grace: float) -> None:
-        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest. Called again, it may
-        only take less time."""
+    def close(self, grace: float, waiting: bool = True) -> None:
+        """Take no more jobs, finish what is under way for ``grace`` seconds, then fail the rest. waiting: what has not
+        begun counts as under way; else it fails at once, so that its client may ask another server. Called again, it
+        may only take less time."""
         ends = time.monotonic() + grace
         with self.condition:
             if self.status == "ready":
                 self.status, self.stops_at = "closing", ends
             self.stops_at = min(self.stops_at, ends)
+            self.turned_away = self.turned_away or not waiting
             self.condition.notify()
 
     def runner_of(self, chosen: RequestParts) -> Runner:
@@ -212,10 +214,10 @@ class Scheduler:
         there: list[Entry | ReadEntry] = [*self.queue, *self.reads.entries]
         there += [entry for lane in self.lanes.values() for entry in lane.everyone()]
         for entry in there:
-            if closing:
+            if closing or (self.turned_away and entry.started is None):
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
-                out.append((entry, "timeout", f"the answer took longer than {now - entry.submitted:.0f} s."))
+                out.append((entry, "timeout", "the answer took too long."))
             elif isinstance(entry, Entry) and entry.stuck:
                 out.append((entry, "forwards", entry.stuck))
         numbers = {entry.number for entry, _, _ in out}

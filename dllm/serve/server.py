@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from dllm.common.signals import ENDING, is_ignored
 from dllm.common.terminal import complain, say
 from dllm.errors import UserError
+from dllm.serve.connections import allow_files, patient_protocol
 from dllm.serve.log import log
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
@@ -65,9 +66,11 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         figures = self.scheduler.figures()
-        log.info("the server stops: %d answers are decoded, %d wait, for at most %g s", figures.rows, figures.waiting,
-                 self.grace)  # fmt: skip
-        self.scheduler.close(self.grace)  # returns at once
+        log.info(
+            "the server stops: %d requests are under way, %d answers are decoded, for at most %g s; %d that wait are "
+            "told to try again", len(self.server_state.tasks), figures.rows, self.grace, figures.waiting,
+        )  # fmt: skip
+        self.scheduler.close(self.grace, waiting=False)  # returns at once
         hurrying = asyncio.create_task(self._hurry())
         await super().shutdown(sockets)
         while self.scheduler.state == "closing" and not self.force_exit:
@@ -102,9 +105,10 @@ class DrainingServer(uvicorn.Server):
 
 def server_of(app: ASGIApp, scheduler: Scheduler, settings: ServeSettings, greeting: str = "") -> DrainingServer:
     """uvicorn around the application, which logs only what goes wrong."""
+    allow_files(settings.max_connections)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, lifespan="on", ws="none", server_header=False, proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE, limit_concurrency=settings.max_connections,
+        http=patient_protocol(settings.read_timeout, settings.max_connections), timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=int(settings.drain_seconds) + SPARE,
     )  # fmt: skip
     return DrainingServer(config, scheduler, settings.drain_seconds, greeting)

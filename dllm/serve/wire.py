@@ -13,6 +13,7 @@ from dllm.compose.fitted import end_of_thought
 from dllm.constraints.kinds import FunctionCall, JsonSchema
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.errors import TooLong
 from dllm.mini import outside
 from dllm.models.bundle import shipped_models
 from dllm.models.chat_template import TEMPLATES_OWN
@@ -317,8 +318,11 @@ def _behind(
     name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: int
 ) -> Request:
     """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises ApiError."""
-    with as_refusal(name):
-        tokens = prompts.encode(prompt)
+    try:
+        with as_refusal(name):
+            tokens = prompts.encode(prompt)
+    except TooLong as error:
+        raise ApiError(400, f"{str(error)}", name, "context_length_exceeded") from None
     left = prompts.config.max_length - len(tokens)
     if free and not answer.infill and free <= left < len(answer.tokens):
         answer = Request.answer([], left, prompts.ids.placeholder)

@@ -116,6 +116,7 @@ class Wiring:
             case Alt(cases):
                 return [(case, source, target) for case in cases]
             case Rep(part, low, high):
+                self.graph.budget.repetitions(max(low, high or 0))
                 return self._repeated(part, low, high, source, target)
             case OneOrMore(parts, between, again):
                 return self._some(parts, between, again, source, target)

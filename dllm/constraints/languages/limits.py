@@ -50,6 +50,11 @@ class Budget:
             raise self.too_large()
         self.time(count)
 
+    def repetitions(self, count: int) -> None:
+        """Refuse more repetitions than states, before they are written out: each takes at least one."""
+        if count > self.limits.states:
+            raise self.too_large()
+
     def unmerged(self, count: int) -> None:
         """The same for states of which many may turn out equal: four times as many."""
         self.states(-(-count // UNMERGED))
