@@ -32,7 +32,7 @@ class ServeSettings:
     cors: tuple[str, ...] = ()  # origins of pages that may call it
     timeout: float = 120.0  # seconds that an answer may take
     grace: float | None = None  # seconds that requests under way may take after SIGTERM; None: as timeout
-    read_timeout: float = 30.0  # seconds in which a request's body must have come
+    read_timeout: float = 30.0  # seconds in which a request's header must have come, and its body
     send_timeout: float = 30.0  # seconds after which a reader that takes nothing is let go
     max_connections: int = 1024  # open at once
     compile_seconds: float = 5.0  # seconds of a thread in which a constraint must be compiled
