@@ -22,6 +22,12 @@ class SlotDecision:
     calibrated: bool = False  # whether the temperature was fitted on labelled items
     given: tuple[str, ...] = ()  # questions whose answers stood on the canvas
 
+    def __str__(self) -> str:
+        """What people ask for: the choice, the probabilities, and the mass below which they mean little."""
+        shares = ", ".join(f"{value} {share:.3g}" for value, share in self.probabilities.items())
+        mass = "" if self.mass is None else f"; mass {self.mass:.2g}"
+        return f"{self.choice} ({shares}{mass})"
+
     @property
     def probabilities(self) -> dict[Value, float]:
         """By value, in the order of the question."""

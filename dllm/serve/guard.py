@@ -117,8 +117,8 @@ def without_port(host: str) -> str:
     """The name or address of a Host header: ``[::1]:80`` is ``::1``."""
     name = host.strip().lower()
     if name.startswith("["):
-        address, _, rest = name[1:].partition("]")
-        return address if not rest or (rest[0] == ":" and rest[1:].isdigit()) else name
+        address, closes, rest = name[1:].partition("]")
+        return address if closes and (not rest or (rest[0] == ":" and rest[1:].isdigit())) else name
     return name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and ":" in name else name
 
 
