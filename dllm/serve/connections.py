@@ -41,6 +41,10 @@ def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
             """Whether no request of it is under way."""
             return self.cycle is None or bool(self.cycle.response_complete)
 
+        @property
+        def is_closing(self) -> bool:
+            return bool(self.transport.is_closing())
+
         def _begin(self) -> None:
             self.since = self.loop.time()
             self.watch = self.loop.call_later(seconds, self._close)
@@ -52,15 +56,14 @@ def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
 
         def _close(self) -> None:
             self.watch = None
-            if self.silent and not self.transport.is_closing():
+            if self.silent and not self.is_closing:
                 self.transport.close()
 
         def _make_room(self) -> None:
-            others = [one for one in self.connections if one is not self and isinstance(one, PatientProtocol)]
-            if len(others) >= 2 * most:  # a flood that comes faster than its connections close
-                self.transport.abort()
+            alive = [one for one in self.connections if isinstance(one, PatientProtocol) and not one.is_closing]
+            silent = [one for one in alive if one.silent and one is not self]
+            if len(alive) <= most:
                 return
-            silent = [one for one in others if one.silent and not one.transport.is_closing()]
             if silent:
                 min(silent, key=lambda one: one.since).transport.abort()
             else:
@@ -74,5 +77,5 @@ def allow_files(connections: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft not in (resource.RLIM_INFINITY,) and soft < wanted:
+    if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -44,7 +44,6 @@ def choice(*values: str) -> dict[str, Any]:
 
 HOSTILE: dict[str, tuple[str, Callable[[], Any]]] = {
     "words in chat": (CHAT, lambda: said("hello world " * (SIZE // 12))),
-    "blanks in chat": (CHAT, lambda: said("a" + " " * SIZE)),
     "accents in chat": (CHAT, lambda: said("e\u0301" * (SIZE // 7))),
     "letters in messages": (CHAT, lambda: {"messages": [{"role": "user", "content": "a"}] * 20_000}),
     "parts of a message": (CHAT, lambda: {"messages": [
@@ -52,7 +51,6 @@ HOSTILE: dict[str, tuple[str, Callable[[], Any]]] = {
     "stops": (CHAT, lambda: {**said("x"), "stop": ["a"] * 100_000}),
     "a long stop": (CHAT, lambda: {**said("x"), "stop": "a" * SIZE}),
     "tools": (CHAT, lambda: {**said("x"), "tools": [{"type": "function", "function": {"name": "a"}}] * 15_000}),
-    "a long name": (CHAT, lambda: {**said("x"), "a" * SIZE: 1}),
     "a long role": (CHAT, lambda: {"messages": [{"role": "a" * SIZE, "content": "x"}]}),
     "names": (CHAT, lambda: {**said("x"), **{f"a{number}": 1 for number in range(60_000)}}),
     "lists": (CHAT, lambda: {**said("x"), "stop": [[]] * (SIZE // 4)}),
