@@ -154,7 +154,9 @@ class Tokenizer:
     def _refuse_long(self, text: str, most: int | None) -> None:
         """Raise TooLong for a text of which ``most`` tokens cannot write all bytes."""
         if most is not None and len(text) > most and (least := self.least_tokens(text)) > most:
-            raise TooLong(f"the prompt takes {least} tokens or more, and the model's limit is {most}. Shorten it.")
+            raise TooLong(
+                f"the prompt takes at least {least} tokens, more than the model's limit of {most}. Shorten it."
+            )
 
     @cached_property
     def least_tokens(self) -> LeastTokens:
