@@ -171,7 +171,7 @@ def log_probabilities(turn: Turn, candidate: int, row: int) -> tuple[Tensor, Ten
     return own, drawn
 
 
-def known(values: Tensor) -> list[float | None]:
+def none_for_nan(values: Tensor) -> list[float | None]:
     """The numbers [n]; None for nan."""
     return [None if isnan(value) else value for value in values.tolist()]
 
@@ -185,10 +185,10 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
     said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn, candidate, row)
-    own, drawn = [known(values[columns]) for values in said] or ([], [])
+    own, drawn = [none_for_nan(values[columns]) for values in said] or ([], [])
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
-        confidence=known(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
+        confidence=none_for_nan(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
         forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
