@@ -95,7 +95,7 @@ class Service:
 
     @cached_property
     def metrics(self) -> Metrics:
-        return Metrics(self.scheduler.figures, lambda: self.scheduler.state)
+        return Metrics(self.scheduler.figures, lambda: self.scheduler.state, self.defaults.name)
 
     def app(self) -> Starlette:
         """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""

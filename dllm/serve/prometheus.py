@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector as Exporter
 
+from dllm.common.versions import version_of
 from dllm.serve.jobs import Stats
 from dllm.serve.wire import ParsedRequest
 
@@ -31,17 +32,21 @@ SO_FAR = {
     "reads": "Finished reads of decisions.", "read_forwards": "Forwards of such reads.",
     "read_seconds": "Seconds that these forwards took.",
 }  # fmt: skip
+CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed"}  # where a figure's name says too little
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
+BUILD = ("version", "model")
 STATES = ("ready", "closing", "failed", "closed")
 
 
 class Metrics:
     """One registry for each server, so that several can live in a process."""
 
-    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str]) -> None:
+    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "") -> None:
         self.registry = CollectorRegistry()
         self.registry.register(SchedulerFigures(figures, state))
         made: dict[str, Any] = {"registry": self.registry}
+        built = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **made)
+        built.labels(version_of("dllm") or "checkout", model).set(1)
         labels = ("route", "status")
         self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **made)
         self.seconds = Histogram(
@@ -83,7 +88,7 @@ class SchedulerFigures(Exporter):
         for name, words in NOW.items():
             yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
         for name, words in SO_FAR.items():
-            yield CounterMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
+            yield CounterMetricFamily(f"dllm_{CALLED.get(name, name)}", words, value=getattr(found, name))
         ended = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
         for end in ENDS:
             ended.add_metric([end], found.ended[end])
