@@ -47,10 +47,15 @@ def test_settings_of_the_server_exist_and_times_outlast_an_answer() -> None:
         assert name in task, name
     longest = task.timeout if task.grace is None else task.grace
     (compose,) = read("docker-compose.yml")
-    deployment, service = read("kubernetes.yaml")
+    deployment, service, budget, monitor = read("kubernetes.yaml")
     pod = deployment["spec"]["template"]["spec"]
     assert int(compose["services"]["dllm"]["stop_grace_period"].removesuffix("s")) > longest
-    assert pod["terminationGracePeriodSeconds"] > longest
+    (container,) = pod["containers"]
+    sleep = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] > longest + sleep
+    assert container["resources"]["limits"]["nvidia.com/gpu"] and "memory" in container["resources"]["requests"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels == budget["spec"]["selector"]["matchLabels"] == monitor["spec"]["selector"]["matchLabels"]
     assert int(re.search(r"TimeoutStopSec=(\d+)", texts["dllm.service"])[1]) > longest  # type: ignore[index]
     assert {
         pod["containers"][0][f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")

@@ -13,7 +13,7 @@ from dllm.errors import UserError, not_installed
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
 READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",
-                  "runtime", "lag", "kernels"})  # fmt: skip
+                  "runtime", "lag", "kernels", "experiment"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
