@@ -8,11 +8,10 @@ from typing import Any
 
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import RunFolder
+from dllm.app.runs.folder import PART_RESULTS, RunFolder
+from dllm.common.terminal import complain
 from dllm.errors import UserError
-from dllm.record.folders import RESULTS, key_of
-
-PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process, gathered by the first
+from dllm.record.folders import key_of
 
 
 class Accelerate(Engine):
@@ -25,6 +24,8 @@ class Accelerate(Engine):
         # A process may wait for another one's last batch far longer than the usual ten minutes.
         self.state = PartialState(cpu=config["model"]["device"] == "cpu", timeout=timedelta(days=7))
         self.leads = self.state.is_main_process
+        if self.state.num_processes == 1:
+            complain("engine=accelerate: one process decodes. For more: torchrun --nproc_per_node N.")
         if self.state.num_processes > 1 and config["name"] is None and config["resume"] is None:
             raise UserError("engine=accelerate with several processes needs name=NAME: they must agree on a folder.")
 
@@ -34,9 +35,8 @@ class Accelerate(Engine):
                 cell.evaluation.device = str(self.state.device)
             if self.leads:
                 with cell.open() as run_folder:
-                    gather_results(run_folder)
                     self._turn(cell)
-                    gather_results(run_folder)
+                    run_folder.gather()
             else:
                 self._turn(cell)
             self.state.wait_for_everyone()
@@ -57,14 +57,3 @@ class Accelerate(Engine):
                             part.write(row, trace)
                             progress.update()
         self.state.wait_for_everyone()
-
-
-def gather_results(run_folder: RunFolder) -> None:
-    """Move finished lines into the results, each once, even if a killed run left them in both places."""
-    for file in sorted(run_folder.path.glob(PART_RESULTS.format("*"))):
-        with RunFolder.attach(run_folder.path, file.name) as part:
-            done = run_folder.done
-            for row in part.rows:
-                if key_of(row) not in done:  # a file holds no sample twice
-                    run_folder.write(row)
-        file.unlink()

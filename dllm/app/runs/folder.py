@@ -43,6 +43,8 @@ from dllm.record.page import Pane, trace_page
 from dllm.record.results import ResultRow
 from dllm.record.trace import trace_in
 
+PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process of several, by its number
+
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
     """Hash of everything that can change the outcome: settings, and the content of prompts and checkpoint."""
@@ -74,7 +76,24 @@ class RunFolder:
                 made_of = {"content": dict(content), "settings": relevant(config)}
                 write_whole(folder / ENVIRONMENT, _json({"identity": identity(config, content), **made_of}))
                 write_whole(folder / CONFIG, _yaml(config))
-        return replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
+        opened = replace(RunFolder.attach(folder, RESULTS), fresh=fresh)
+        try:
+            opened.gather()
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def gather(self) -> None:
+        """Move what single processes of ``engine=accelerate`` left into the results, each sample once, even if a killed
+        run left it in both places."""
+        for file in sorted(self.path.glob(PART_RESULTS.format("*"))):
+            with RunFolder.attach(self.path, file.name) as part:
+                done = self.done
+                for row in part.rows:
+                    if key_of(row) not in done:  # a file holds no sample twice
+                        self.write(row)
+            file.unlink()
 
     def beside(self, results: str) -> RunFolder:
         """Another file of results in the same folder."""
