@@ -119,7 +119,7 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
     ({"block_length": 8}, 'write blocks=part("blocks", "fixed", block_length=8)'),
     ({"use_cache": True}, 'write cache="prefix"'), ({"random_seed": 3}, "write decoder(PROMPT, seed=3)"),
     ({"samplr": "eb"}, "Did you mean 'sampler'"), ({"do_sample": True}, "a temperature above 0"),
-    ({"output_path": "x"}, "python run.py output=x"), ({"bananas": 1}, "eos_last, tempered.$"),
+    ({"output_path": "x"}, "python run.py output=x"), ({"bananas": 1}, "tempered, thinking_budget, end_of_thought.$"),
 ])  # fmt: skip
 def test_decoder_says_where_an_argument_goes(given: dict[str, Any], written: str, tiny: Any) -> None:
     pattern = written if written.endswith("$") else re.escape(written)
