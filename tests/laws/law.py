@@ -8,18 +8,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cache
-from heapq import heapify, heappop, heapreplace
 from inspect import signature
-from itertools import combinations as pairs
 from itertools import islice
 from typing import Any
 
 import pytest
 from harness import full
 
+from dllm.laws.cover import parts_shown, widest_first
+
 Case = Any  # a frozen dataclass, of parts by name, that prints what it is
+__all__ = ["Law", "law", "parts_shown", "widest_first"]
 Check = Callable[[Any], None]
 
 
@@ -40,7 +41,7 @@ class Law:
 
     def sample(self) -> list[Case]:
         """``daily`` cases that together show every part, and as many pairs of parts as they can."""
-        return self._enough(widest_first(self.cases, self.daily), min(self.least, self.daily))
+        return self._enough(widest_first(first(self.cases), self.daily), min(self.least, self.daily))
 
     def _enough(self, cases: list[Case], least: int) -> list[Case]:
         assert len(cases) >= least, f"{self.name} has {len(cases)} cases, and should have {least} at least"
@@ -72,41 +73,3 @@ def every(cases: Callable[[], Iterable[Case]]) -> list[Case]:
 @cache
 def first(cases: Callable[[], Iterable[Case]], most: int = 2500) -> list[Case]:
     return list(islice(cases(), most))
-
-
-def widest_first(cases: Callable[[], Iterable[Case]], count: int) -> list[Case]:
-    """So many of the first cases, that each shows as many parts, then pairs of parts, as possible which those before it
-    do not.
-
-    What a case adds can only shrink, so the first one of the heap whose number still holds is the best of all.
-    """
-    listed = first(cases) if count else []
-    shown = [{*pairs(parts := parts_shown(case), 1), *pairs(parts, 2)} for case in listed]
-    heap = [(-worth(new), at) for at, new in enumerate(shown)]
-    seen: set[Any] = set()
-    order: list[Case] = []
-    heapify(heap)
-    while heap and len(order) < count:
-        promised, at = heap[0]
-        adds = -worth(shown[at] - seen)
-        if adds > promised:
-            heapreplace(heap, (adds, at))
-            continue
-        heappop(heap)
-        order.append(listed[at])
-        seen |= shown[at]
-    return order
-
-
-def worth(new: set[tuple[Any, ...]]) -> int:
-    """How much a case shows: a part that few combinations allow counts as twenty pairs, or none of them might come."""
-    return sum(20 if len(shown) == 1 else 1 for shown in new)
-
-
-def parts_shown(case: Case) -> list[tuple[str, Any]]:
-    """The case's fields, and those of the cases inside it."""
-    out: list[tuple[str, Any]] = []
-    for entry in fields(case):
-        value = getattr(case, entry.name)
-        out += parts_shown(value) if is_dataclass(value) else [(entry.name, value)]
-    return out

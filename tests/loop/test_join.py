@@ -8,43 +8,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import Combination, combinations, forward_of, model, parts_of, with_mask
+from harness import Combination, combinations, model, parts_of
 from law import law
 
-from dllm.constrained.batch import ConstrainedBatch
-from dllm.contract.canvas import Canvas, Request
+from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.contract.shapes import Shapes
 from dllm.errors import UserError
-from dllm.loop.denoise import take_turn
-from dllm.loop.rows import Rows
-
-Answer = tuple[list[int], int]  # tokens, forwards
+from dllm.laws.decodes import Answer, joined
 
 
 def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, Answer]:
     """Every request's answer by its seed, when so many turns have passed before it arrives."""
-    network, parts = model(combination.model, torch.float64), parts_of(combination, sampling)
-    forward, config = forward_of(network, parts, sampling), network.config
-    rows: Rows | None = None
-    out: dict[int, Answer] = {}
-    arrivals, turn = dict(arrivals), 0
-    while arrivals or rows:
-        if turn in arrivals:
-            canvas = Canvas.of([with_mask(one, config.mask_id or 0) for one in arrivals.pop(turn)], config.pad_id or 0)
-            free = ConstrainedBatch.none(len(canvas.row_id))
-            fresh = Rows.start(canvas, forward.start(canvas), parts, Shapes(), free)
-            rows = rows.join(fresh) if rows else fresh
-        turn += 1
-        if not rows:
-            continue
-        rows, seen = take_turn(rows, forward, parts)
-        for row in seen.finished:
-            canvas = rows.owner.per_row(seen.candidates)
-            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
-            out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
-        rows = rows.without(seen.finished)
-    return out
+    return joined(model(combination.model, torch.float64), parts_of(combination, sampling), arrivals, sampling)
 
 
 def joining() -> Iterator[Combination]:

@@ -1,0 +1,177 @@
+"""``python -m dllm.laws MODULE.CLASS [NAME=VALUE ...]``: every law over combinations of a part of your own.
+
+Exit code 0: all laws hold. 1: one is broken. 2: the part cannot be built, or goes with nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import yaml
+from tqdm import tqdm
+
+from dllm.common import debug
+from dllm.common.terminal import VisibleParser, complain, say
+from dllm.compose.parts import BASE_CLASSES, arguments_of, build_part, class_of, part, part_config, takes_part
+from dllm.contract.canvas import Request
+from dllm.errors import SettingWarning, UserError, first_line, in_range
+from dllm.laws import checks
+from dllm.laws.checks import Trial, may_stand_still
+from dllm.laws.trials import PART_GROUPS, PLAIN, Case, Trials, gaps
+
+LAWS: dict[str, Callable[[Trial], None]] = {
+    "it decodes, and all is decided": checks.all_is_decided,
+    "every turn commits": lambda trial: checks.every_turn_commits(trial, may_stand_still(trial.parts.sampler)),
+    "commits stay": checks.commits_stay,
+    "a block gains": checks.a_block_gains,
+    "a row decodes the same alone and in any batch": checks.a_row_is_alone,
+    "a row may join a running batch": checks.a_row_may_join,
+    "the same batch decodes the same again": checks.the_same_again,
+    "a trace redraws every canvas": checks.a_trace_redraws,
+    "infilling keeps what is given": lambda trial: checks.infilling_keeps_what_is_given(trial, *gaps()),
+    "a host that reads late changes nothing": checks.a_late_host_changes_nothing,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = VisibleParser("python -m dllm.laws", description="Try a part in combinations with all others.")
+    parser.add_argument("part", metavar="MODULE.CLASS", help="the part's class; or GROUP=NAME, such as sampler=eb")
+    parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help="its options; inner=NAME for a wrapper")
+    parser.add_argument("--cases", type=int, default=60, help="how many combinations (default: 60; 0: all)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
+    given = parser.parse_args(arguments)
+    try:
+        in_range("--cases", given.cases, 0)
+        group, mine = built(given.part, given.options)
+        return tried(Trials(group, mine), given.cases, given.seed)
+    except UserError as error:
+        complain("error:", error)
+        return 2
+
+
+def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
+    """The group of a part, and the part. Raises UserError for what is none."""
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"{word!r} is no option of the part: write NAME=VALUE, such as low=0.7.")
+    options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+    group, is_choice, choice = name.partition("=")
+    if is_choice:
+        if group not in PART_GROUPS:
+            raise UserError(f"{name}: laws try parts of {', '.join(PART_GROUPS)}. Write sampler=NAME or MODULE.CLASS.")
+        return group, part(group, choice, **options)
+    group = group_of(name)
+    known = arguments_of(class_of(group, name))
+    inner = {key: part_config(f"{group}.{key}", value, {}) for key, value in options.items()
+             if key in known and takes_part(known[key]) and isinstance(value, str)}  # fmt: skip
+    return group, build_part(group, {"_target_": name, **options, **inner}, per_request=False)
+
+
+def group_of(name: str) -> str:
+    """The group whose kind a class is of. Raises UserError, as for any part, where it cannot be imported."""
+    for group in PART_GROUPS:
+        try:
+            class_of(group, name)
+        except UserError as error:
+            if f"is no {BASE_CLASSES[group].rpartition('.')[2]}:" not in str(error):
+                raise
+        else:
+            return group
+    bases = ", ".join(BASE_CLASSES[group] for group in PART_GROUPS)
+    raise UserError(f"{name} is no part: derive it from one of {bases}.")
+
+
+def tried(trials: Trials, count: int, seed: int) -> int:
+    """Every law over the cases. Says what ran and what broke, with the smallest example of each law."""
+    torch.set_num_threads(1)
+    debug.ON = True
+    warnings.simplefilter("ignore", SettingWarning)
+    every = trials.every(seed)
+    if not every:
+        name = f"{trials.group}={trials.name}"
+        raise UserError(f"{name} goes with no other parts at all: its needs, check or traits refuse them.")
+    cases = trials.chosen(count, seed) if count else every
+    say(f"{trials.group}={trials.name}: {len(cases)} of {len(every)} combinations, in each 3 rows of different lengths "
+        f"together, alone and joining, {len(LAWS)} laws:", shown(cases), flush=True)  # fmt: skip
+    broken: dict[str, list[tuple[Case, str]]] = {name: [] for name in LAWS}
+    for case in tqdm(cases, disable=None, leave=False):
+        trial = trials.trial(case)
+        for name, words in failing(trial):
+            broken[name].append((case, words))
+    for name, found in broken.items():
+        say(f"{'BROKEN' if found else 'holds ':6} in {len(found) or len(cases):4} of {len(cases)}: {name}")
+        if found:
+            say("\n".join(smallest(trials, name, found)))
+    return int(any(broken.values()))
+
+
+def shown(cases: Sequence[Case]) -> str:
+    """How many choices of each group the cases show."""
+    words = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies",
+             "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
+    numbers = {key: len({getattr(case, key) for case in cases}) for key in words}
+    return ", ".join(f"{number} {words[key]}" for key, number in numbers.items() if number > 1)
+
+
+def failing(trial: Trial) -> Iterator[tuple[str, str]]:
+    """The laws that a trial breaks, with what they say. A decode that fails breaks the first alone."""
+    for name, law in LAWS.items():
+        if words := said(trial, law):
+            yield name, words
+            if "together" not in vars(trial):
+                return
+
+
+def said(trial: Trial, law: Callable[[Trial], None]) -> str:
+    """What a law says against a trial; empty: it holds. A crash breaks it too."""
+    try:
+        law(trial)
+    except AssertionError as error:
+        return first_line(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {first_line(error)}"
+    return ""
+
+
+def smallest(trials: Trials, name: str, found: Sequence[tuple[Case, str]]) -> list[str]:
+    """The plainest failing combination, made plainer, and its requests shortened, as long as the law is broken."""
+    case, words = min(found, key=lambda one: (one[0].unusual, str(one[0])))
+    case, words = plainer(trials, name, case, words)
+    batch = trials.trial(case).requests
+    for fewer in shortened(batch):
+        if again := said(trials.trial(case, fewer), LAWS[name]):
+            batch, words = fewer, again
+            break
+    sizes = ", ".join(f"{one.answer_start}+{len(one.tokens) - one.answer_start}" for one in batch)
+    return [f"    {words}", f"    smallest: {case}; rows of prompt+answer {sizes}"]
+
+
+def plainer(trials: Trials, name: str, case: Case, words: str) -> tuple[Case, str]:
+    for entry, usual in PLAIN.items():
+        other = replace(case, **{entry: usual})
+        if entry == trials.group or other == case or trials.parts_of(other) is None:
+            continue
+        if again := said(trials.trial(other), LAWS[name]):
+            case, words = other, again
+    return case, words
+
+
+def shortened(batch: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
+    """Fewer rows with shorter answers, the smallest first."""
+    for rows in (1, 2, 3):
+        for length in (2, 4, 8):
+            yield tuple(
+                replace(
+                    one, tokens=one.tokens[: one.answer_start + length], masked=one.masked[: one.answer_start + length]
+                )
+                for one in batch[:rows]
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The laws, each a function of a trial that raises ``Broken`` where it does not hold. B rows, L columns.
+
+Law 5, that every row which is attended to has been written, is checked by the caches (``dllm.common.debug``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from dllm.compose.fitted import Parts
+from dllm.contract import State, Step, View
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.contract.traits import SamplerTraits
+from dllm.errors import UserError, name_of
+from dllm.laws.decodes import Answer, Broken, Decoded, ids_of, joined, recorded, results
+from dllm.models.transformer import Transformer
+from dllm.runtime.runtime import Runtime
+from dllm.samplers.base import Sampler
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a law looks at: parts that take each other, a model, and requests of several lengths."""
+
+    network: Transformer  # of few weights, in float64
+    parts: Parts  # validated for it
+    requests: tuple[Request, ...]  # a batch; each is decoded alone, too
+    sampling: Sampling  # its temperature above all
+
+    def decode(self, numbers: Sequence[int], lag: int | None = None) -> list[Decoded]:
+        """The requests so numbered, as one batch."""
+        return recorded(self.network, self.parts, [self.requests[one] for one in numbers], self.sampling, lag)
+
+    @cached_property
+    def together(self) -> list[Decoded]:
+        """All requests as one batch."""
+        return self.decode(range(len(self.requests)))
+
+    @cached_property
+    def mask(self) -> int:
+        """The id that undecided positions show."""
+        return ids_of(self.network.config).placeholder
+
+    @property
+    def fills_up(self) -> bool:
+        """Whether the end-of-text policy leaves no mask."""
+        return not self.parts.eos.traits.shrinks and not self.parts.eos.traits.at_once
+
+
+def holds(condition: bool, sentence: str) -> None:
+    """Raise Broken with the sentence where the condition is not met."""
+    if not condition:
+        raise Broken(sentence)
+
+
+def may_stand_still(sampler: Sampler) -> bool:
+    """Whether a rule says that it may leave a row as it is for a turn: it takes back what it commits, verifies drafts,
+    follows a plan of turns, or has another patience than usual."""
+    kind, traits = type(sampler), sampler.traits
+    plans = kind.turns is not Sampler.turns or kind.may_wait is not Sampler.may_wait
+    return bool(traits.revocable or traits.verifies or plans or traits.patience != SamplerTraits.patience)
+
+
+def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
+    """A turn with something open commits. A rule of noise commits in the last of its forwards of a block. exempt: the
+    rule may leave a row as it is."""
+    sampler = trial.parts.sampler
+    for row, one in enumerate(trial.together):
+        trace = one.known.trace
+        assert trace is not None
+        for number, (record, undecided) in enumerate(zip(trace.turns, one.undecided, strict=True), 1):
+            _, begin, end = record.block
+            if sampler.traits.renoises:
+                used = sum(other.block == record.block for other in trace.turns)
+                holds(used <= int(sampler.steps), f"row {row}: {used} forwards of one block, of {sampler.steps}")  # type: ignore[attr-defined]
+            elif not exempt and any(undecided[trace.start + begin : trace.start + end]):
+                commits = all(commits.positions for commits in record.candidates)
+                holds(commits, f"row {row}, turn {number}: nothing is committed, and positions {begin} to {end - 1} "
+                               "of the answer are not all decided")  # fmt: skip
+
+
+def commits_stay(trial: Trial) -> None:
+    """Revocable samplers may undo, inside the open block; a schedule may roll the block back. Editing samplers may
+    replace tokens of the open block, and the trace keeps both."""
+    traits = trial.parts.sampler.traits
+    for row, one in enumerate(trial.together):
+        trace = one.known.trace
+        assert trace is not None
+        for before, after, record in zip(one.canvases, one.canvases[1:], trace.turns, strict=False):
+            start, turn = trace.start, f"row {row}, block {record.block}"
+            pairs = enumerate(zip(before, after, strict=True))
+            undone = {at - start for at, (old, new) in pairs if old not in (-1, new)}
+            remasked = {at for candidate in record.remasked for at in candidate}
+            edited = {at: token for commits in record.edited for at, token, *_ in commits.rows()}
+            holds(edited.keys() <= undone and (not edited or traits.edits), f"{turn}: edits {edited} are not declared")
+            holds(all(after[start + at] == token for at, token in edited.items()), f"{turn}: edits are not shown")
+            told = remasked | edited.keys() | {at for candidate in record.rolled for at in candidate}
+            holds(undone <= told, f"{turn}: positions {sorted(undone - told)} lost their tokens without a word")
+            holds(not remasked or traits.revocable, f"{turn}: takes back {sorted(remasked)}, and is not revocable")
+            outside = [at for at in undone if not record.block[1] <= at < record.block[2]]
+            holds(not outside, f"{turn}: positions {outside} of another block lost their tokens")
+
+
+def a_block_gains(trial: Trial) -> None:
+    """A block commits more than it takes back. Not every turn does: wino, rcr and remdm may mask more in a turn than
+    they commit in it."""
+    for row, one in enumerate(trial.together):
+        trace = one.known.trace
+        assert trace is not None
+        gained = Counter[int]()
+        for record in trace.turns:
+            commits = max(len(commits.positions) for commits in record.candidates)
+            gained[record.block[0]] += commits - max(len(remasked) for remasked in record.remasked)
+        *closed, _ = gained  # an end of text may cut the last one short
+        holds(all(gained[number] > 0 for number in closed), f"row {row}: gained by block {dict(gained)}")
+
+
+def all_is_decided(trial: Trial) -> None:
+    """Nothing stays masked, the prompt is as it was, and forwards are bounded."""
+    for row, (one, request) in enumerate(zip(trial.together, trial.requests, strict=True)):
+        result, start, length = one.known, request.answer_start, len(request.tokens) - request.answer_start
+        holds(result.prompt_tokens == list(request.tokens[:start]), f"row {row}: another prompt")
+        holds(len(result.canvas) == length, f"row {row}: the answer has {len(result.canvas)} positions of {length}")
+        assert result.trace is not None
+        if trial.fills_up:
+            holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
+        holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
+        most = 2 * len(result.canvas) + held_turns(trial, one)
+        holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
+
+
+def held_turns(trial: Trial, one: Decoded) -> int:
+    """Turns of an editing sampler on full blocks: at most ``post_edit_steps`` of each."""
+    sampler, trace = trial.parts.sampler, one.known.trace
+    if not sampler.traits.edits:
+        return 0
+    assert trace is not None
+    held = Counter[tuple[int, int, int]]()
+    for record, undecided in zip(trace.turns, one.undecided, strict=True):
+        _, begin, end = record.block
+        held[record.block] += not any(undecided[trace.start + begin : trace.start + end])
+    most = getattr(sampler, "post_edit_steps", sampler.traits.patience)
+    holds(max(held.values()) <= most, f"a full block is held for {max(held.values())} turns, {most} at most")
+    return sum(held.values())
+
+
+def batches(count: int) -> list[list[int]]:
+    """Every row alone, and a crowd: all of them three times, in another order."""
+    return [*([row] for row in range(count)), 3 * [count - 1, *range(count - 1)]]
+
+
+def a_row_is_alone(trial: Trial, tried: Sequence[Sequence[int]] | None = None) -> None:
+    """A row decodes the same alone and in any batch. tried: the batches to compare with all rows together."""
+    for numbers in batches(len(trial.requests)) if tried is None else tried:
+        beside = "alone" if len(numbers) == 1 else f"in the order {list(numbers)}"
+        for one, number in zip(trial.decode(numbers), numbers, strict=True):
+            same_row(one, trial.together[number], f"row {number} {beside}, and among {len(trial.requests)} rows")
+
+
+def the_same_again(trial: Trial) -> None:
+    """The same batch decodes the same once more: nothing is kept between decodes, or drawn from elsewhere."""
+    for number, one in enumerate(trial.decode(range(len(trial.requests)))):
+        same_row(one, trial.together[number], f"row {number} of the second decode, and of the first")
+
+
+def same_row(one: Decoded, other: Decoded, which: str) -> None:
+    """Whether two decodes of a request agree, turn by turn."""
+    for turn, (mine, theirs) in enumerate(zip(one.canvases, other.canvases, strict=False), 1):
+        apart = [at for at, (left, right) in enumerate(zip(mine, theirs, strict=True)) if left != right]
+        holds(not apart, f"{which}: before forward {turn} they differ in columns {apart}")
+    counts = f"{len(one.canvases)} and {len(other.canvases)} forwards"
+    holds(len(one.canvases) == len(other.canvases), f"{which}: {counts}")
+    holds(one.known.canvas == other.known.canvas, f"{which}: the answers are {one.known.canvas}, {other.known.canvas}")
+    holds(one.known.turns == other.known.turns, f"{which}: committed in turns {one.known.turns}, {other.known.turns}")
+
+
+def a_trace_redraws(trial: Trial) -> None:
+    """Every canvas that a forward saw is found again in the trace."""
+    for row, one in enumerate(trial.together):
+        trace = one.known.trace
+        assert trace is not None
+        *seen, final = trace.canvases()
+        noise, mask = trace.mask_id is None, trace.mask_id
+        redrawn = [
+            [-1 if shown == -1 and (noise or token == mask) else token
+             for token, shown in zip(canvas, real, strict=True)]
+            for canvas, real in zip(seen, one.canvases, strict=True)
+        ]  # fmt: skip
+        holds(redrawn == one.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
+        holds(final[trace.start :] == one.known.canvas, f"row {row}: the trace ends in another canvas")
+
+
+def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request) -> None:
+    """Infilling decides the masked positions only. gaps: given text on both sides of masks; open_end: masks alone
+    after a prompt; both are one batch."""
+    config = trial.network.config
+    for one in recorded(trial.network, trial.parts, [gaps, open_end], trial.sampling)[:1]:
+        result = one.known
+        whole = result.prompt_tokens + result.canvas
+        kept = zip(whole, gaps.tokens, gaps.masked, strict=True)
+        changed = [at for at, (new, old, hole) in enumerate(kept) if not hole and new != old]
+        holds(not changed, f"infilling changed given columns {changed}")
+        if trial.fills_up:
+            left = [at for at, token in enumerate(whole) if token == config.mask_id and gaps.masked[at]]
+            holds(config.mask_id is None or not left, f"infilling left masks in columns {left}")
+
+
+def a_row_may_join(trial: Trial) -> None:
+    """A row that joins a running batch decodes as it does alone, and so do the rows that it joins."""
+    first, *others = trial.requests
+    if not others:
+        return
+    arrivals: dict[int, list[Request]] = {0: [first]}
+    for turn, one in enumerate(others, 1):
+        arrivals.setdefault(2 * turn - 1, []).append(one)
+    together = answers(trial, arrivals)
+    for row, one in enumerate(trial.requests):
+        (alone,) = answers(trial, {0: [one]}).values()
+        tokens, forwards = together[one.seed]
+        holds(tokens == alone[0], f"row {row}: its answer is {alone[0]} alone, and {tokens} where rows join")
+        holds(forwards == alone[1], f"row {row}: {alone[1]} forwards alone, and {forwards} where rows join")
+
+
+def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, Answer]:
+    return joined(trial.network, trial.parts, arrivals, trial.sampling)
+
+
+def a_late_host_changes_nothing(trial: Trial) -> None:
+    """Fixed shapes, of which the host learns a turn late what they hold, give the same tokens. Parts that do not take
+    ``runtime=static`` are left out."""
+    with suppress(UserError):
+        Runtime("static", 1).check(trial.parts, trial.network.config, torch.device("cpu"))
+        late = results(trial.network, trial.parts, trial.requests, trial.sampling, 1)
+        for row, (one, other) in enumerate(zip(late, trial.together, strict=True)):
+            known, mine = other.known, (one.canvas, one.nfe, one.turns)
+            theirs = (known.canvas, known.nfe, known.turns)
+            holds(mine == theirs, f"row {row} under runtime=static: {mine}; eager: {theirs} (canvas, forwards, turns)")
+
+
+class Watched:
+    """Mixed into a rule under trial: refuses a step that commits what is not open."""
+
+    def step(self, view: View, state: State) -> Step:
+        step: Step = super().step(view, state)  # type: ignore[misc]
+        if isinstance(step, Step) and isinstance(step.commit, torch.Tensor) and step.owner.rows == len(view.open):
+            allowed = step.owner.per_candidate(view.open | view.forced_positions)
+            if step.commit.shape == allowed.shape and bool((step.commit & ~allowed).any()):
+                row, column = (step.commit & ~allowed).nonzero()[0].tolist()
+                raise Broken(f"{name_of(self)} commits column {column} of candidate {row}, which is not in view.open")
+        return step
+
+
+Law = Callable[[Trial], None]

@@ -1,0 +1,169 @@
+"""Decodes recorded turn by turn, for laws to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from dllm.blocks.base import Blocks
+from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
+from dllm.constrained.batch import ConstrainedBatch
+from dllm.contract import Turn
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.eos.base import EndOfText
+from dllm.errors import name_of
+from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn
+from dllm.loop.forward import Forward
+from dllm.loop.rows import Rows
+from dllm.models.config import ModelConfig
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+from dllm.record.collector import Collector
+from dllm.record.results import Result
+from dllm.runtime.runtime import Network
+from dllm.samplers.base import Sampler
+
+ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
+KINDS = (Sampler, Blocks, Cache, EndOfText)
+Answer = tuple[list[int], int]  # tokens, forwards
+
+
+class Broken(AssertionError):
+    """A law does not hold; the message says where."""
+
+
+@dataclass
+class Decoded:
+    """One request's decode."""
+
+    canvases: list[list[int]] = field(default_factory=list)  # that every forward saw: no padding, -1 for a mask
+    undecided: list[list[bool]] = field(default_factory=list)  # of each canvas, the columns left to decide
+    result: Result | None = None  # with its trace; None while it decodes
+
+    @property
+    def known(self) -> Result:
+        """The result of a decode that has ended."""
+        assert self.result is not None and self.result.trace is not None
+        return self.result
+
+
+def sealed(part: Any) -> Any:
+    """The part itself, from now on refusing to be written on, and so the parts within it."""
+
+    def refuse(self: Any, name: str, value: Any = None) -> None:
+        raise Broken(f"{name_of(self)}.{name} was written on a part that others use")
+
+    kind = type(part)
+    names = {"__setattr__": refuse, "__delattr__": refuse, "__module__": kind.__module__}
+    for inner in vars(part).values():
+        if isinstance(inner, KINDS):
+            sealed(inner)
+    part.__class__ = type(kind.__name__, (kind,), names)
+    return part
+
+
+def ids_of(config: ModelConfig) -> Ids:
+    return Ids(None if config.process == "uniform" else config.mask_id or 0, config.eos_id or 0, ())
+
+
+def with_mask(request: Request, mask_id: int) -> Request:
+    """The request with the model's own mask id."""
+    tokens = [mask_id if hole else token for token, hole in zip(request.tokens, request.masked, strict=True)]
+    return replace(request, tokens=tokens)
+
+
+def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forward:
+    return Forward.of(network, ids_of(network.config), replace(parts, sampling=sampling))
+
+
+def turns(
+    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
+    lag: int | None = None, constraints: ConstrainedBatch | None = None, take: TakeTurn | None = None,
+    runs: Network | None = None,
+) -> Iterator[Turn]:  # fmt: skip
+    """Every turn of a batch. lag, take: as in ``denoise``; runs: the network as a runtime runs it."""
+    config, sampling = network.config, sampling or Sampling().under(parts.sampler)
+    batch = [with_mask(request, ids_of(config).placeholder) for request in batch]
+    forward = forward_of(network, parts, sampling)
+    forward = forward if runs is None else replace(forward, network=runs)
+    at_zero = config.attention.grid_at_zero
+    canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
+    with torch.inference_mode():
+        yield from ending(denoise(canvas, forward, parts, lag, take, constraints))
+
+
+def recorded(
+    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
+    lag: int | None = None, constraints: ConstrainedBatch | None = None,
+) -> list[Decoded]:  # fmt: skip
+    """Decode a batch and record every request's turns separately."""
+    out, ids = [Decoded() for _ in batch], ids_of(network.config)
+    batch = [with_mask(request, ids.placeholder) for request in batch]
+    collector = Collector(batch, ids, str, (), trace=True)
+    for turn in turns(network, parts, batch, sampling, lag, constraints):
+        collector.observe(turn)
+        canvas = turn.canvas
+        for row, name in enumerate(canvas.row_id.tolist()):
+            real = slice(len(batch[name].tokens))
+            masked = canvas.masked[row, real]
+            out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
+            out[name].undecided.append(canvas.undecided[row, real].tolist())
+    for decoded, result in zip(out, collector.results(), strict=True):
+        decoded.result = result
+    return out
+
+
+def results(
+    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
+    lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
+    constraints: ConstrainedBatch | None = None,
+) -> list[Result]:  # fmt: skip
+    """A batch's results without traces. The last four as in ``turns``."""
+    ids = ids_of(network.config)
+    collector = Collector([with_mask(one, ids.placeholder) for one in batch], ids, str, (), trace=False)
+    for turn in turns(network, parts, batch, sampling, lag, constraints, take, runs):
+        collector.observe(turn)
+    return collector.results()
+
+
+def ending(running: Iterator[Turn]) -> Iterator[Turn]:
+    """The turns of a decode. Raises Broken for one that does not end, as where masks are left and none is open."""
+    for number, turn in enumerate(running):
+        if number >= ENDLESS:
+            raise Broken(f"{ENDLESS} turns, masks left: {turn.candidates.undecided.sum(1).tolist()}")
+        yield turn
+
+
+def joined(
+    network: Transformer, parts: Parts, arrivals: Mapping[int, Sequence[Request]], sampling: Sampling
+) -> dict[int, Answer]:
+    """Every request's answer by its seed. arrivals: the requests by how many turns pass before they join."""
+    forward, config = forward_of(network, parts, sampling), network.config
+    rows: Rows | None = None
+    out: dict[int, Answer] = {}
+    waiting, turn = dict(arrivals), 0
+    while waiting or rows:
+        if turn > ENDLESS:
+            raise Broken(f"{ENDLESS} turns, and rows are left")
+        if turn in waiting:
+            batch = [with_mask(one, ids_of(config).placeholder) for one in waiting.pop(turn)]
+            canvas = Canvas.of(
+                batch, config.pad_id or 0, network.device, config.attention.grid_at_zero, sampling.temperature
+            )
+            fresh = start_rows(canvas, forward, parts, None)
+            rows = rows.join(fresh) if rows else fresh
+        turn += 1
+        if not rows:
+            continue
+        rows, seen = take_turn(rows, forward, parts)
+        for row in seen.finished:
+            canvas = rows.owner.per_row(seen.candidates)
+            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
+            out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
+        rows = rows.without(seen.finished)
+    return out

@@ -1,0 +1,189 @@
+"""The trials of one part: it beside all others that take it, on tiny models of every kind with random weights."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+import torch
+
+from dllm.analysis.compatibility import PART_GROUPS, ModelKind, all_parts
+from dllm.compose.fitted import Parts
+from dllm.compose.validate import validate
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling, Setting
+from dllm.errors import UserError, name_of
+from dllm.laws.checks import Trial, Watched
+from dllm.laws.cover import widest_first
+from dllm.laws.decodes import sealed
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+from dllm.samplers.base import Sampler
+
+# Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences lie apart, from 0.2 to 0.9.
+VOCAB, MASK, EOS, WIDTH, GAIN = 16, 15, 14, 16, 2.5
+PROMPTS, LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
+TEMPERATURES = (0.0, 0.8)
+MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "noise")  # the kinds of ``ModelKind.all``
+PLAIN = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "model": "llada", "heat": 0.0}
+
+# Parts that cannot be built, or would show nothing on short answers, with their defaults.
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("blocks", "fixed"): {"block_length": 8},
+    ("blocks", "growing"): {"block_length": 8},
+    ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
+    ("blocks", "lengths"): {"lengths": [5, 8, 3]},
+    ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [4, 6]},
+    ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 4},
+    ("blocks", "sliding"): {"block_length": 5, "max_block_length": 7},
+    ("cache", "elastic"): {"window_length": 5},
+    ("cache", "window"): {"active_tokens": 4, "window_tokens": 9, "refresh_interval": 4},
+    ("cache", "dkv"): {"refresh_interval": 4},
+    ("cache", "delayed"): {"delay": 2, "refresh_interval": 5},
+    ("cache", "d2cache"): {"masks": 6, "sigma": 4.0, "inflate": 2},
+    ("cache", "entropy"): {"recent": 3},
+    ("cache", "flash_dllm"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    ("cache", "flash_verify"): {"window_length": 4, "mask_windows": 2, "track_windows": 1},
+    ("cache", "linear_spec"): {"window_length": 5},
+    ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
+    ("cache", "dpad"): {"suffix_window": 9},
+    ("cache", "sliding"): {"prefix_window": 2},
+    ("cache", "streaming"): {"suffix_window": 4},
+    ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},
+    ("eos", "stop_front"): {"stops": [EOS, 6], "limit": 18},
+    ("sampler", "oracle"): {"reference": [[6]]},
+    ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
+    ("sampler", "adas"): {"weight": 30.0},
+    ("sampler", "renoise"): {"steps": 4, "stop_entropy": 0.3},
+    ("sampler", "ancestral"): {"steps": 4},
+    ("sampler", "flash_verify"): {"threshold": 0.8, "gamma": 0.02},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination around the part under trial, by name."""
+
+    sampler: str
+    blocks: str
+    cache: str
+    eos: str
+    model: str
+    heat: float  # temperature
+
+    @property
+    def unusual(self) -> int:
+        """How much of it is not the plainest choice; the part under trial counts the same everywhere."""
+        return sum(getattr(self, name) != usual for name, usual in PLAIN.items())
+
+    def __str__(self) -> str:
+        parts = " ".join(f"{group}={getattr(self, group)}" for group in PART_GROUPS)
+        return f"{parts}, temperature {self.heat:g}, model of kind {self.model}"
+
+
+@cache
+def network(kind: str) -> Transformer:
+    """A model of two layers with seeded random weights, in float64, attending as that kind does."""
+    config = dict(zip(MODELS, (one.config for one in ModelKind.all()), strict=True))[kind]
+    config = small(config)
+    noise, model = torch.Generator().manual_seed(0), Transformer(config)
+    for name, parameter in model.named_parameters():
+        drawn = torch.randn(parameter.shape, generator=noise, dtype=torch.float64)
+        parameter.data = 1 + 0.1 * drawn if "norm" in name else drawn * GAIN / parameter.shape[-1] ** 0.5
+    return model.eval().requires_grad_(False)
+
+
+def small(config: ModelConfig) -> ModelConfig:
+    """The same kind of model, with few weights."""
+    attention = config.attention
+    if hasattr(attention, "length"):  # blocks of 32 are longer than the answers here
+        attention = replace(attention, length=4)  # type: ignore[call-arg]
+    masked = config.process != "uniform"
+    return replace(
+        config, attention=attention, width=WIDTH, layers=2, heads=2, kv_heads=2, head_dim=WIDTH // 2,
+        rotary_dim=WIDTH // 2, mlp_width=2 * WIDTH, vocab=VOCAB, mask_id=MASK if masked else None, eos_id=EOS,
+        pad_id=0, max_length=64,
+    )  # fmt: skip
+
+
+def requests() -> tuple[Request, ...]:
+    """Three requests whose prompts and answers have different lengths."""
+    return tuple(
+        Request.answer(prompt, length, MASK, seed)
+        for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+    )
+
+
+def gaps() -> tuple[Request, Request]:
+    """An infilling with text on both sides of its gaps, and a plain answer beside it."""
+    tokens = [1, 5, MASK, MASK, 3, 7, MASK, MASK, MASK, 2, MASK, 9]
+    return Request(tokens, [token == MASK for token in tokens]), Request.answer([4, 4, 8], 7, MASK, 1)
+
+
+@cache  # composing their configurations takes seconds
+def others() -> dict[str, dict[str, Any]]:
+    """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
+    found = dict(zip(PART_GROUPS, all_parts(OPTIONS), strict=True))
+    return {
+        one: {name: sealed(part) for name, part in parts.items() if name != "oracle"} for one, parts in found.items()
+    }
+
+
+class Trials:
+    """The part under trial, and what it is tried beside. mine: built already; it is sealed here."""
+
+    def __init__(self, group: str, mine: Any) -> None:
+        self.group, self.name = group, name_of(mine)
+        self.parts = {one: dict(choices) for one, choices in others().items()}
+        self.parts[group] = {self.name: watched(sealed(mine))}
+
+    def every(self, seed: int = 0) -> list[Case]:
+        """Every combination that the parts accept, in an order that the seed decides."""
+        plain = [case for case in self._asked(("none",)) if self.parts_of(case) is not None]
+        cases = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"]]
+        cases = [case for case in cases if case in plain or self.parts_of(case) is not None]
+        random.Random(seed).shuffle(cases)
+        return cases
+
+    def _asked(self, policies: tuple[str, ...]) -> Iterator[Case]:
+        ends = tuple(self.parts["eos"]) if self.group == "eos" else policies
+        groups = self.parts["sampler"], self.parts["blocks"], self.parts["cache"], ends, MODELS, TEMPERATURES
+        return (Case(*names) for names in product(*groups))
+
+    def chosen(self, count: int, seed: int = 0) -> list[Case]:
+        """So many of them, that show every part and most pairs."""
+        return widest_first(self.every(seed), count)
+
+    def sampling(self, case: Case) -> Sampling:
+        rule = self.parts["sampler"][case.sampler]
+        return Sampling(temperature=case.heat, tempered=rule.traits.tempered)
+
+    def parts_of(self, case: Case) -> Parts | None:
+        """The parts of a case; None where one refuses another."""
+        found = {group: self.parts[group][getattr(case, group)] for group in PART_GROUPS}
+        sampling, model = self.sampling(case), network(case.model)
+        setting = Setting(model.config, found["blocks"], None, sampling, case.model)
+        try:
+            rule = validate(setting, found["sampler"], found["cache"], found["eos"])
+        except UserError:
+            return None
+        return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling)
+
+    def trial(self, case: Case, batch: tuple[Request, ...] = ()) -> Trial:
+        """The case on three requests, or on the ones of ``batch``."""
+        parts = self.parts_of(case)
+        assert parts is not None
+        return Trial(network(case.model), parts, batch or requests(), self.sampling(case))
+
+
+def watched(part: Any) -> Any:
+    """A rule whose steps are looked at; other parts as they are."""
+    if isinstance(part, Sampler):
+        kind = type(part)
+        part_class = type(kind.__name__, (Watched, kind), {"__module__": kind.__module__, "__init__": kind.__init__})
+        object.__setattr__(part, "__class__", part_class)
+    return part

@@ -1,0 +1,197 @@
+"""Parts that are wrong on purpose, each in a way that strangers' parts are wrong; ``Honest`` is right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.cache.buffer import Buffered, CacheView
+from dllm.common.ranking import argmax_mask
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState, ForwardPlan, State, Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
+from dllm.eos.base import EndOfText, after_first, answer_ends
+from dllm.samplers.base import Sampler
+
+
+class Honest(Sampler):
+    """The surest position, and all above a bound."""
+
+    traits = SamplerTraits(stateless=True)
+
+    def __init__(self, low: float = 0.6) -> None:
+        self.low = low
+
+    def bound(self, view: View) -> Tensor:
+        """Confidence from which a position is committed [B, 1]."""
+        return torch.full_like(view.scores.confidence[:, :1], self.low)
+
+    def step(self, view: View, state: State) -> Step:
+        accepted = view.open & (view.scores.confidence >= self.bound(view))
+        return view.step(accepted | argmax_mask(view.scores.confidence, view.open), accepted=accepted)
+
+
+class Leaky(Honest):
+    """Its bound grows with the open positions of all rows together."""
+
+    def bound(self, view: View) -> Tensor:
+        return (view.open.sum() / 100).expand(len(view.open), 1)
+
+
+class MeanOfBatch(Honest):
+    """Its bound is the mean confidence of the batch."""
+
+    def bound(self, view: View) -> Tensor:
+        return view.scores.confidence[view.open].mean().expand(len(view.open), 1)
+
+
+class ByOrder(Honest):
+    """Rows further down are judged more strictly."""
+
+    def bound(self, view: View) -> Tensor:
+        return (0.3 + 0.25 * torch.arange(len(view.open)))[:, None]
+
+
+class Padded(Honest):
+    """Goes by the width of the batch, which padding makes."""
+
+    def bound(self, view: View) -> Tensor:
+        return torch.full_like(view.scores.confidence[:, :1], view.open.shape[1] / 40)
+
+
+class Noting(Honest):
+    """Counts its turns on itself."""
+
+    def bound(self, view: View) -> Tensor:
+        self.turn = getattr(self, "turn", 0) + 1
+        return super().bound(view)
+
+
+class Appending(Honest):
+    """Keeps a history in a list of its own."""
+
+    def __init__(self, low: float = 0.9) -> None:
+        super().__init__(low)
+        self.seen: list[int] = []
+
+    def bound(self, view: View) -> Tensor:
+        self.seen.append(1)
+        return torch.full_like(view.scores.confidence[:, :1], 0.9 - 0.1 * (len(self.seen) % 7))
+
+
+class Tossing(Sampler):
+    """Commits positions that torch's own generator draws."""
+
+    traits = SamplerTraits(stateless=True, deterministic=False, by_confidence=False)
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(argmax_mask(torch.rand(view.open.shape, dtype=torch.float64), view.open))
+
+
+class Outside(Honest):
+    """Commits masks of later blocks."""
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        return step.but(commit=step.commit | view.canvas.undecided)
+
+
+class Idle(Honest):
+    """Commits what reaches the bound, and else nothing."""
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(view.open & (view.scores.confidence >= self.low))
+
+
+class Undoing(Honest):
+    """Takes back tokens of blocks that are closed."""
+
+    traits = SamplerTraits(stateless=True, revocable=True)
+
+    def step(self, view: View, state: State) -> Step:
+        first = view.canvas.columns == view.canvas.start[:, None]
+        back = first & ~view.canvas.masked & ((view.blocks.index == 1) & (view.blocks.forwards == 1))[:, None]
+        return super().step(view, state).but(remask=back)
+
+
+class Shared(Honest):
+    """Remembers one number for the whole batch."""
+
+    traits = SamplerTraits(stateless=False)
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        return {"highest": torch.zeros_like(canvas.temperature)}
+
+    def step(self, view: View, state: State) -> Step:
+        highest = torch.maximum(state["highest"].max(), view.scores.confidence.max()).expand(len(view.open)).clone()
+        accepted = view.open & (view.scores.confidence >= 0.8 * state["highest"][:, None])
+        return view.step(accepted | argmax_mask(view.scores.confidence, view.open), state={"highest": highest})
+
+
+class Behind(Buffered):
+    """A cache that attends to columns which it never computed."""
+
+    traits = Buffered.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        return view.plan(view.canvas.columns >= view.blocks.begin[:, None])
+
+
+class Neighbourly(Buffered):
+    """A cache that computes from the leftmost block of the batch on."""
+
+    traits = Buffered.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        whole = (view.blocks.turn == 0)[:, None]
+        return view.plan(view.canvas.valid & (whole | (view.canvas.columns >= view.blocks.begin.min())))
+
+
+class Blind(Buffered):
+    """A cache that lets the first position of a block alone be committed, decided or not."""
+
+    traits = Buffered.traits
+
+    def plan(self, view: CacheView) -> ForwardPlan:
+        first = view.canvas.columns == view.blocks.begin[:, None]
+        return view.plan(view.canvas.valid, committable=first)
+
+
+class Together(Fixed):
+    """Blocks as long as the longest answer of the batch has quarters."""
+
+    traits = Fixed.traits
+
+    def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
+        length = int((canvas.initial_end - canvas.start).max()) // 4 + len(canvas.start)
+        begin = canvas.start + (column - canvas.start) // length * length
+        return begin, torch.minimum(begin + length, canvas.end), (column - canvas.start) // length
+
+
+class Ajar(Fixed):
+    """Closes a block before it is full."""
+
+    traits = Fixed.traits
+
+    def advance(self, candidates: Canvas, blocks: BlockState, owner: Owner, full: Tensor, stop: Tensor) -> BlockState:
+        return super().advance(candidates, blocks, owner, torch.ones_like(full), stop)
+
+
+class AllAtOnce(EndOfText):
+    """Ends every row where the first of the batch has an end of text."""
+
+    traits = EosTraits(at_once=True, shrinks=True, fills=True)
+
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        end, found = after_first(candidates, answer_ends(candidates, ends))
+        return candidates.stop_at(end.amin().expand_as(end), found.any().expand_as(found), attended=False)
+
+
+WRONG: dict[str, tuple[type, ...]] = {
+    "sampler": (Leaky, MeanOfBatch, ByOrder, Padded, Noting, Appending, Tossing, Outside, Idle, Undoing, Shared),
+    "cache": (Behind, Neighbourly, Blind),
+    "blocks": (Together, Ajar),
+    "eos": (AllAtOnce,),
+}
