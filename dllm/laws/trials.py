@@ -68,11 +68,11 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 class Case:
     """One combination around the part under trial, by name."""
 
-    sampler: str
-    blocks: str
-    cache: str
-    eos: str
-    model: str
+    sampler: str  # by name, like the three below it
+    blocks: str  # which schedule
+    cache: str  # which policy
+    eos: str  # which end-of-text policy
+    model: str  # the kind of model
     heat: float  # temperature
 
     @property
