@@ -83,11 +83,7 @@ class Buffered(Cache):
         raise NotImplementedError
 
     def after_scores(self, state: State, scores: Scores) -> State:
-<<<<<<< HEAD
         """The entries of the state that change with a forward's ``scores`` (see ``Session.after_scores``)."""
-=======
-        """The entries of the state that change after a forward said ``scores`` (see ``Session.after_scores``)."""
->>>>>>> 3c11e10b (python -m dllm.laws tries a part of one's own under every law, from any folder; the tests' laws are the same functions)
         return {}
 
 
