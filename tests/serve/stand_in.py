@@ -65,7 +65,7 @@ class OneByOne:
     def busy(self) -> bool:
         return bool(self.waiting or self.running)
 
-    def close(self, grace: float) -> None:
+    def close(self, grace: float, waiting: bool = True) -> None:
         self.state = "closing"
         until = time.monotonic() + grace
         while self.busy and time.monotonic() < until:
