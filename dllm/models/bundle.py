@@ -63,8 +63,10 @@ def shipped_models() -> list[str]:
 
 def locate(path: str | Path, weights: bool = True) -> Path:
     """The folder of a shipped model, a local folder or a hub id, or a GGUF file, here or on the hub (owner/name/FILE).
-    A hub id is downloaded: data files only, never code, and no weights of a folder if ``weights`` is False. Raises
-    UserError when there is no such model."""
+
+    A hub id may end with a revision (owner/name@REVISION: a branch, a tag or a commit). It is downloaded: data files
+    only, never code, and no weights of a folder if ``weights`` is False. Raises UserError when there is no such model.
+    """
     name, known, folder = str(path), shipped_models(), Path(path).expanduser()
     if name in known:
         return CHECKPOINTS / name
@@ -73,22 +75,24 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     wanted = DATA_FILES + ["*.safetensors"] * weights
     if folder.is_file():
         raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
+    name, _, revision = name.partition("@")
     found, file = re.fullmatch(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)", name), ""
     if found is not None:
         name, file = found[1], found[2]
         wanted = [re.sub(r"-\d{5}-of-", "-*-of-", file)]  # all parts, where there are several
     elif folder.suffix.lower() == GGUF_SUFFIX:
         raise UserError(f"model.path={name!r} is no file here. Download it, and give its path.")
-    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or str(path).endswith("@"):
         raise UserError(
-            f"model.path={name!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no hub "
-            f"id of the form owner/name (of a GGUF file: owner/name/FILE.gguf).{nearest(name, known)}"
+            f"model.path={str(path)!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no "
+            "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
+            f"{nearest(name, known)}"
         )
     stay_offline_without_hub()
     from huggingface_hub import snapshot_download
 
     try:
-        there = Path(snapshot_download(name, allow_patterns=wanted)) / file
+        there = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted)) / file
     except Exception as error:
         offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
         why = "the hub cannot be reached from here" if offline else first_line(error)

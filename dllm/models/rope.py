@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dllm.models.keys import REQUIRED, KeyRule, allowed, integer, printed, read_keys, real, shown, wrong_value
+from dllm.models.keys import REQUIRED, KeyRule, allowed, boolean, integer, printed, read_keys, real, shown, wrong_value
 
 THETA, FACTOR = real(1, 1e12), real(1e-3, 1)
 _OBJECTS = ("rope_parameters", "rope_scaling")
@@ -30,7 +30,7 @@ _YARN: dict[str, KeyRule] = {
     "rope_type": allowed("yarn", default=REQUIRED), "type": allowed("yarn"), "factor": _FACTOR,
     "original_max_position_embeddings": integer(1, 2**24, REQUIRED), "beta_fast": real(1e-3, 1e4, 32.0),
     "beta_slow": real(1e-3, 1e4, 1.0), "mscale": _FACTOR, "mscale_all_dim": _FACTOR,
-    "llama_4_scaling_beta": real(0, 10, REQUIRED), "attention_factor": allowed(1, 1.0), "truncate": allowed(True),
+    "llama_4_scaling_beta": real(0, 10, REQUIRED), "attention_factor": allowed(1, 1.0), "truncate": boolean(True),
     **_MOVED, "max_position_embeddings": integer(1, 2**24),
 }  # fmt: skip
 
@@ -54,6 +54,7 @@ class Yarn:
     beta_fast: float  # rotations from which a frequency stays as it is
     beta_slow: float  # rotations up to which it is stretched whole
     query_beta: float  # 0.1 makes queries 1.07 times as long from ``original`` on; 0: they stay
+    truncate: bool = True  # the ramp begins and ends at whole features
 
     def frequencies(self, plain: Tensor, theta: float) -> Tensor:
         """The frequencies [d / 2] of ``plain`` ones, theta^(-2j/d): divided by the factor where they are slow, kept
@@ -63,7 +64,10 @@ class Yarn:
         def turns(beta: float) -> float:  # the feature that turns beta times over the original length
             return 2 * half * math.log(self.original / (2 * math.pi * beta)) / (2 * math.log(theta))
 
-        low, high = max(math.floor(turns(self.beta_fast)), 0), min(math.ceil(turns(self.beta_slow)), 2 * half - 1)
+        low, high = turns(self.beta_fast), turns(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * half - 1)
         width = high - low if high != low else 0.001  # as transformers has it, so as not to divide by zero
         slow = ((torch.arange(half, dtype=plain.dtype, device=plain.device) - low) / width).clamp(0, 1)
         return plain / self.factor * slow + plain * (1 - slow)
@@ -96,7 +100,8 @@ def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
         given = f"{place}.mscale={values['mscale']}, mscale_all_dim={values['mscale_all_dim']}"
         raise wrong_value(file, f"{given}: they must be equal, since scaled sines are not supported")
     return Yarn(float(values["factor"]), int(values["original_max_position_embeddings"]), float(values["beta_fast"]),
-                float(values["beta_slow"]), float(values["llama_4_scaling_beta"]))  # fmt: skip
+                float(values["beta_slow"]), float(values["llama_4_scaling_beta"]),
+                values["truncate"] is not False)  # fmt: skip
 
 
 def flat(published: Mapping[str, Any], file: str, yarn: bool = False) -> dict[str, Any]:

@@ -27,13 +27,14 @@ from dllm.models.experts import at_least_float32
 from dllm.models.files import CHECKPOINT_FILES, CONVERSION, SINGLE, Stored, first_names, read_json, refuse_no_files
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
-from dllm.models.fused import apart, fuse_products
+from dllm.models.fused import apart, fuse_products, stack_ahead
 from dllm.models.gguf_config import gguf_config
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.grouped_settings import with_file_beside
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
+from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
 from dllm.models.stored_tensors import contents_of, packed_words
@@ -82,7 +83,11 @@ def load_model(
         refuse_too_large(model, quantize or str(dtype).removeprefix("torch."), quantize_head)
     for sentence in left_out:
         warn_once(f"{path}: {sentence}")
-    placement = device_map(model, dtype) if device == "auto" else {"": device}
+    placement = {"": device}
+    if device == "auto":
+        placement = device_map(model, dtype, [name for name, _ in parts_of(model)])
+        if told := offloaded_words(model, placement, dtype):
+            warn_once(f"{path}: {told}")
     if quantize is not None and len({*placement.values()}) > 1:
         raise on_several_devices(quantize)
 
@@ -95,8 +100,10 @@ def load_model(
         elif pack:
             pack_weights(part)
 
-    kept = fill(model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
-                keep=quantize == "int4", head_early=quantize_head is not None)  # fmt: skip
+    kept = fill(
+        model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
+        keep=quantize == "int4", head_early=quantize_head is not None, stack=fuse and quantize != "int4",
+    )  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
     if config.tied:
@@ -150,11 +157,12 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 def fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
     adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
-    keep: bool = False, head_early: bool = False,
+    keep: bool = False, head_early: bool = False, stack: bool = False,
 ) -> int:  # fmt: skip
     """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
     name. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files have them on.
-    head_early: see ``parts_of``. Returns how many matrices stayed."""
+    head_early: see ``parts_of``. stack: experts are read into the tensors that
+    ``fuse_products`` makes of them. Returns how many matrices stayed."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
     done = kept = 0
@@ -162,6 +170,8 @@ def fill(
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model, head_early):
             part = model.get_submodule(prefix)
+            if stack and prefix not in skip:
+                stack_ahead(part, dtype, place(f"{prefix}.weight"))
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
                 source = stored[sources[ours].name]
                 done += source.bytes * len(model.get_parameter(ours)) // source.shape[0]
@@ -172,9 +182,12 @@ def fill(
                 else:
                     # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
                     kind = torch.float32 if ours.endswith("expert_bias") else dtype
-                    tensor = _read(reader, sources[ours], kind, place(ours), adapter)
+                    there = model.get_parameter(ours)
+                    into = None if there.is_meta else there.data
+                    tensor = _read(reader, sources[ours], kind, place(ours), adapter, into)
                     owner, _, leaf = ours.rpartition(".")
-                    setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                    if into is None:
+                        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
                 watch(Loaded(done, total, words))
             if prefix not in skip:
                 finish(prefix, part)
@@ -196,12 +209,16 @@ def _keeps(
     return True
 
 
-def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:
-    """A parameter, with what an adapter adds to it: the sum is rounded once."""
+def _read(
+    reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None,
+    into: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A parameter, with what an adapter adds to it: the sum is rounded once. into: memory that is there for it."""
     if adapter is None or source.name not in adapter.pairs:
-        return reader.read(source, dtype, device)
+        return reader.read(source, dtype, device, into)
     weight = reader.read(source, at_least_float32(dtype), device)
-    return adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
+    merged = adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
+    return merged if into is None else into.copy_(merged)
 
 
 def parts_of(model: Transformer, head_early: bool = False) -> Iterator[tuple[str, str]]:
@@ -224,17 +241,6 @@ def device_of(parameter: str, placement: Mapping[str, Any]) -> str:
     names = [name for name in placement if name == "" or parameter == name or parameter.startswith(name + ".")]
     device = placement[max(names, key=len)]
     return f"cuda:{device}" if isinstance(device, int) else str(device)
-
-
-def device_map(model: Transformer, dtype: torch.dtype) -> dict[str, Any]:
-    """The device of each part of a model, chosen by accelerate: a GPU's number or ``cpu``. Raises UserError where the
-    model does not fit into memory."""
-    from accelerate import infer_auto_device_map
-
-    placement = dict(infer_auto_device_map(model, no_split_module_classes=["Layer", "GemmaLayer"], dtype=dtype))
-    if "disk" in placement.values():
-        raise UserError("the model does not fit in this machine's memory, GPUs and CPU together. Use a smaller dtype.")
-    return placement
 
 
 def save_model(model: Transformer, folder: str | Path) -> None:

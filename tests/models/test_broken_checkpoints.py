@@ -169,7 +169,8 @@ def test_a_file_of_another_kind_is_named(
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"])
 @pytest.mark.parametrize(("kind", "said"), [
-    ("pipe", "a device or a pipe"), ("link", "a link to nothing"), ("loop", "a link to nothing"), ("folder", "a folder"),
+    ("pipe", "a device or a pipe"), ("link", "a link to nothing"), ("loop", "a link to nothing"),
+    ("folder", "a folder"),
 ])  # fmt: skip
 def test_what_is_no_file_is_named_and_never_waited_for(
     name: str, kind: str, said: str, bases: dict[str, Path], tmp_path: Path

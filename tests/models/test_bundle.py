@@ -178,7 +178,7 @@ def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_hub_id_is_fetched_without_weights_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def download(name: str, allow_patterns: list[str]) -> str:
+    def download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         asked.append(allow_patterns)
         return str(DATA / "tiny-llada")
 
@@ -189,7 +189,7 @@ def test_a_hub_id_is_fetched_without_weights_first(tmp_path: Path, monkeypatch: 
 
 
 def test_a_failed_download_tells_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(name: str, allow_patterns: list[str]) -> str:
+    def download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
         raise OSError("no route to host")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)

@@ -307,8 +307,8 @@ def test_parts_of_a_file_are_read_together_or_named(tmp_path: Path) -> None:
 def test_a_file_on_the_hub_is_downloaded_with_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+    def download(name: str, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns) if revision is None else (f"{name} at {revision}", allow_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
@@ -320,6 +320,10 @@ def test_a_file_on_the_hub_is_downloaded_with_its_parts(tmp_path: Path, monkeypa
         (tmp_path / name).touch()
     assert locate("owner/name-GGUF/model-Q8_0.gguf") == tmp_path / "model-Q8_0.gguf"
     assert locate("owner/name/sub/m-00001-of-00003.gguf") == tmp_path / "sub" / "m-00001-of-00003.gguf"
+    assert locate("owner/name-GGUF/model-Q8_0.gguf@refs/pr/1") == tmp_path / "model-Q8_0.gguf"
+    assert locate("owner/name@v1.0", weights=False) == tmp_path
+    assert [name for name, _ in asked[2:]] == ["owner/name-GGUF at refs/pr/1", "owner/name at v1.0"]
+    del asked[2:]
     assert asked == [("owner/name-GGUF", ["model-Q8_0.gguf"]), ("owner/name", ["sub/m-*-of-00003.gguf"])]
 
 
