@@ -59,8 +59,6 @@ class Router(nn.Linear):
 class Experts(nn.ModuleList):
     """One MLP per expert, as files and training know them. Calling them is what ``StackedExperts`` does for all."""
 
-    ahead: tuple[Tensor, Tensor] | None = None  # gate_up and down in which the experts' weights lie (``stack_ahead``)
-
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
         out, begin = torch.empty_like(rows), 0

@@ -53,31 +53,11 @@ def one_linear(parts: Sequence[nn.Linear]) -> nn.Linear:
     return whole.train(first.training)
 
 
-@torch.inference_mode(False)
-def stack_ahead(model: nn.Module, dtype: torch.dtype, device: str) -> None:
-    """Give experts on the meta device their places in the tensors of ``stacked``, which then copies nothing: a layer of
-    LLaDA2.0-flash has 6.4 GB of them."""
-    for module in model.modules():
-        if not (isinstance(module, MoE) and isinstance(module.experts, Experts)):
-            continue
-        experts = cast("list[MLP]", list(module.experts))
-        inner, width = experts[0].gate.weight.shape
-        gate_up = torch.empty(len(experts), 2 * inner, width, dtype=dtype, device=device)
-        down = torch.empty(len(experts), width, inner, dtype=dtype, device=device)
-        for number, expert in enumerate(experts):
-            places = (gate_up[number, :inner], gate_up[number, inner:], down[number])
-            for part, place in zip((expert.gate, expert.up, expert.down), places, strict=True):
-                part.weight = nn.Parameter(place, requires_grad=False)
-        module.experts.ahead = gate_up, down
-
-
 def stacked(experts: Experts, meta: bool = False) -> nn.Module:
-    """The experts in two tensors; each is dropped when it has been copied, and none is that lies there already."""
+    """The experts in two tensors; each is dropped when it has been copied."""
     first = cast("MLP", experts[0])
     if not are_plain([part for part in experts.modules() if isinstance(part, nn.Linear)], meta):
         return experts
-    if experts.ahead is not None and first.gate.weight.data_ptr() == experts.ahead[0].data_ptr():
-        return StackedExperts(*experts.ahead).eval()
     (inner, width), like = first.gate.weight.shape, first.gate.weight.detach()
     gate_up, down = like.new_empty(len(experts), 2 * inner, width), like.new_empty(len(experts), width, inner)
     for number, expert in enumerate(cast("list[MLP]", list(experts))):

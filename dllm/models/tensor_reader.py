@@ -41,15 +41,11 @@ class TensorReader:
         self.shard = None
         self.opened.close()
 
-    def read(
-        self, source: Source, dtype: torch.dtype, device: str = "cpu", into: Tensor | None = None
-    ) -> Tensor:  # fmt: skip
-        """A tensor, or the rows of it, in memory of its own, or in that of ``into``; a few rows are mapped, or
-        unpacked, at a time."""
+    def read(self, source: Source, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+        """A tensor, or the rows of it, in memory of its own; a few rows are mapped, or unpacked, at a time."""
         found = self.stored[source.name]
         begin, end = source.rows or (0, found.shape[0])
-        shape = (end - begin, *found.shape[1:])
-        out = torch.empty(shape, dtype=dtype, device=device) if into is None else into
+        out = torch.empty((end - begin, *found.shape[1:]), dtype=dtype, device=device)
         for first, last in self._pieces(found, begin, end):
             out[first - begin : last - begin] = (
                 self.part(found, slice(first, last)) if found.packing is None

@@ -27,7 +27,7 @@ from dllm.models.experts import at_least_float32
 from dllm.models.files import CHECKPOINT_FILES, CONVERSION, SINGLE, Stored, first_names, read_json, refuse_no_files
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
-from dllm.models.fused import apart, fuse_products, stack_ahead
+from dllm.models.fused import apart, fuse_products
 from dllm.models.gguf_config import gguf_config
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.grouped_settings import with_file_beside
@@ -102,7 +102,7 @@ def load_model(
 
     kept = fill(
         model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
-        keep=quantize == "int4", head_early=quantize_head is not None, stack=fuse and quantize != "int4",
+        keep=quantize == "int4", head_early=quantize_head is not None,
     )  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
@@ -157,12 +157,11 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 def fill(
     model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
     adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
-    keep: bool = False, head_early: bool = False, stack: bool = False,
+    keep: bool = False, head_early: bool = False,
 ) -> int:  # fmt: skip
     """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
     name. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files have them on.
-    head_early: see ``parts_of``. stack: experts are read into the tensors that
-    ``fuse_products`` makes of them. Returns how many matrices stayed."""
+    head_early: see ``parts_of``. Returns how many matrices stayed."""
     sources = parameter_sources(model)
     total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
     done = kept = 0
@@ -170,8 +169,6 @@ def fill(
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model, head_early):
             part = model.get_submodule(prefix)
-            if stack and prefix not in skip:
-                stack_ahead(part, dtype, place(f"{prefix}.weight"))
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
                 source = stored[sources[ours].name]
                 done += source.bytes * len(model.get_parameter(ours)) // source.shape[0]
@@ -182,12 +179,9 @@ def fill(
                 else:
                     # The router's selection bias is float32 whatever the model's dtype, as in LLaDA2's published code.
                     kind = torch.float32 if ours.endswith("expert_bias") else dtype
-                    there = model.get_parameter(ours)
-                    into = None if there.is_meta else there.data
-                    tensor = _read(reader, sources[ours], kind, place(ours), adapter, into)
+                    tensor = _read(reader, sources[ours], kind, place(ours), adapter)
                     owner, _, leaf = ours.rpartition(".")
-                    if into is None:
-                        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                    setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
                 watch(Loaded(done, total, words))
             if prefix not in skip:
                 finish(prefix, part)
@@ -209,16 +203,12 @@ def _keeps(
     return True
 
 
-def _read(
-    reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None,
-    into: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """A parameter, with what an adapter adds to it: the sum is rounded once. into: memory that is there for it."""
+def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str, adapter: Adapter | None) -> Tensor:
+    """A parameter, with what an adapter adds to it: the sum is rounded once."""
     if adapter is None or source.name not in adapter.pairs:
-        return reader.read(source, dtype, device, into)
+        return reader.read(source, dtype, device)
     weight = reader.read(source, at_least_float32(dtype), device)
-    merged = adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
-    return merged if into is None else into.copy_(merged)
+    return adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
 
 
 def parts_of(model: Transformer, head_early: bool = False) -> Iterator[tuple[str, str]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from model_folders import published, random_folder
+from model_folders import published
 
 from dllm.errors import UserError
 from dllm.models import placement
@@ -16,7 +14,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.networks import network_of
 from dllm.models.placement import ROOM, device_map, offloaded_words
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, parts_of
+from dllm.models.weights import parts_of
 
 GIB = 2**30
 
@@ -86,22 +84,3 @@ def test_a_tied_head_lies_where_the_embedding_does(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(placement, "free_memory", lambda: ([150_000] * 8, 10**9))
     found = device_map(model, torch.float32, [name for name, _ in parts_of(model)])
     assert found["lm_head"] == found["embed"] and len({*found.values()}) > 1
-
-
-def test_experts_are_read_into_their_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No second copy of a layer's experts is made, and they are those that are fused after reading."""
-    folder = tmp_path / "m"
-    random_folder(folder, published("llada2_moe"))
-    expected = load_model(folder, fuse=False)
-    before = torch.Tensor.new_empty
-    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *_: pytest.fail("a second copy"))
-    found = load_model(folder)
-    monkeypatch.setattr(torch.Tensor, "new_empty", before)
-    sparse = expected.config.moe.sparse_layers if expected.config.moe else ()
-    assert sparse
-    for layer in sparse:
-        stack: Any = found.layers[layer].mlp.experts
-        apart: Any = expected.layers[layer].mlp.experts
-        for number, expert in enumerate(apart):
-            assert torch.equal(stack.gate_up[number], torch.cat([expert.gate.weight, expert.up.weight]))
-            assert torch.equal(stack.down[number], expert.down.weight)
