@@ -15,7 +15,7 @@ from dllm.compose.parts import arguments_of, choice_of, class_of, options_of_cho
 from dllm.errors import UserError
 
 CHOICES = "choices"
-LONG = 40  # characters of a value that a label shows whole
+_LONG = 40  # characters of a value that a label shows whole
 Config = Mapping[str, Any]
 
 
@@ -104,4 +104,4 @@ def places_of(config: Config, place: str) -> Iterator[str]:
 def value_text(value: Any) -> str:
     """A value about as it is typed. A long one is cut, with a digest, so that no two values look alike."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= LONG else f"{text[: LONG - 10]}...{digest(text.encode())[:6]}"
+    return text if len(text) <= _LONG else f"{text[: _LONG - 10]}...{digest(text.encode())[:6]}"

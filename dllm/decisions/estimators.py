@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Trie:
+class AlternativesTrie:
     """Beginnings of alternatives as nodes, the empty one first. A node holds no beginning: of n tokens those have
     n * n / 2 in all, 1 GB of two alternatives of 9 kB."""
 
@@ -81,9 +81,9 @@ class Trie:
     places: list[tuple[int, int]]  # of each node: an alternative that passes it, and how many tokens come before
 
     @staticmethod
-    def of(alternatives: Sequence[TokenIds]) -> Trie:
+    def of(alternatives: Sequence[TokenIds]) -> AlternativesTrie:
         """Of distinct alternatives."""
-        found = Trie([], [], [])
+        found = AlternativesTrie([], [], [])
         for number, one in enumerate(alternatives):
             path, before = list[int](), (-1, -1)  # the node before, and the token that leads on from it
             for at, token in enumerate(one):
@@ -105,10 +105,11 @@ def canvases(slot: Slot, estimator: str) -> int:
     """How many canvases ``planned`` makes, without making them."""
     if estimator == "marginal":
         return 1
-    paths = Trie.of(slot.alternatives).paths
+    paths = AlternativesTrie.of(slot.alternatives).paths
     if estimator != "pseudo":
         return len({node for path in paths for node in path})
-    backwards = Trie.of([(len(one), *one[::-1]) for one in slot.alternatives]).paths  # lengths apart: others are masked
+    # lengths apart: others are masked
+    backwards = AlternativesTrie.of([(len(one), *one[::-1]) for one in slot.alternatives]).paths
     return len({pair for ahead, behind in zip(paths, backwards, strict=True)
                 for pair in zip(ahead, behind[:0:-1], strict=True)})  # fmt: skip
 
@@ -137,7 +138,7 @@ def planned(slot: Slot, estimator: str) -> Plan:
 
 def _in_order(slot: Slot, local: bool) -> Plan:
     """A row for each inner node of the trie."""
-    trie = Trie.of(slot.alternatives)
+    trie = AlternativesTrie.of(slot.alternatives)
     ids = [tuple(tokens) for tokens in trie.onward]
     queries = [slot.query(slot.alternatives[one][:at], {at: ids[node]}) for node, (one, at) in enumerate(trie.places)]
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from dllm.common.coerce import coerce
 from dllm.errors import UserError, in_choices
 
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SLOT_MARK = "{slot}"
 QUESTION_TYPES = ("predicate", "choice", "score")
 LABEL_KINDS = ("values", "letters")
@@ -112,7 +112,7 @@ class ScoreQuestion(Question):
     def numbers(self) -> list[float] | None:
         """The levels as finite numbers, as people write them (``1_0`` is none); None: one of them is no such number."""
         texts = [text_of(value).strip() for value in self.values]
-        found = [float(text) if NUMBER.fullmatch(text) else inf for text in texts]
+        found = [float(text) if _NUMBER.fullmatch(text) else inf for text in texts]
         return found if all(map(isfinite, found)) else None
 
 

@@ -15,26 +15,27 @@ import torch
 import yaml
 from tqdm import tqdm
 
+from dllm.analysis.compatibility import PART_GROUPS
 from dllm.common import debug
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.compose.parts import BASE_CLASSES, arguments_of, build_part, class_of, part, part_config, takes_part
 from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
-from dllm.laws import checks
-from dllm.laws.checks import Trial, may_stand_still
-from dllm.laws.trials import PART_GROUPS, PLAIN, Case, Trials, gaps
+from dllm.laws import claims
+from dllm.laws.claims import Trial, may_stand_still
+from dllm.laws.trials import USUAL_CASE, TrialCase, Trials, gaps
 
 LAWS: dict[str, Callable[[Trial], None]] = {
-    "it decodes, and all is decided": checks.all_is_decided,
-    "every turn commits": lambda trial: checks.every_turn_commits(trial, may_stand_still(trial.parts.sampler)),
-    "commits stay": checks.commits_stay,
-    "a block gains": checks.a_block_gains,
-    "a row decodes the same alone and in any batch": checks.a_row_is_alone,
-    "a row may join a running batch": checks.a_row_may_join,
-    "the same batch decodes the same again": checks.the_same_again,
-    "a trace redraws every canvas": checks.a_trace_redraws,
-    "infilling keeps what is given": lambda trial: checks.infilling_keeps_what_is_given(trial, *gaps()),
-    "a host that reads late changes nothing": checks.a_late_host_changes_nothing,
+    "it decodes, and all is decided": claims.all_is_decided,
+    "every turn commits": lambda trial: claims.every_turn_commits(trial, may_stand_still(trial.parts.sampler)),
+    "commits stay": claims.commits_stay,
+    "a block gains": claims.a_block_gains,
+    "a row decodes the same alone and in any batch": claims.a_row_is_alone,
+    "a row may join a running batch": claims.a_row_may_join,
+    "the same batch decodes the same again": claims.the_same_again,
+    "a trace redraws every canvas": claims.a_trace_redraws,
+    "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
+    "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
 }
 
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         in_range("--cases", given.cases, 0)
         group, mine = built(given.part, given.options)
-        return tried(Trials(group, mine), given.cases, given.seed)
+        return _tried(Trials(group, mine), given.cases, given.seed)
     except UserError as error:
         complain("error:", error)
         return 2
@@ -86,7 +87,7 @@ def group_of(name: str) -> str:
     raise UserError(f"{name} is no part: derive it from one of {bases}.")
 
 
-def tried(trials: Trials, count: int, seed: int) -> int:
+def _tried(trials: Trials, count: int, seed: int) -> int:
     """Every law over the cases. Says what ran and what broke, with the smallest example of each law."""
     torch.set_num_threads(1)
     debug.ON = True
@@ -97,8 +98,8 @@ def tried(trials: Trials, count: int, seed: int) -> int:
         raise UserError(f"{name} goes with no other parts at all: its needs, check or traits refuse them.")
     cases = trials.chosen(count, seed) if count else every
     say(f"{trials.group}={trials.name}: {len(cases)} of {len(every)} combinations, in each 3 rows of different lengths "
-        f"together, alone and joining, {len(LAWS)} laws:", shown(cases), flush=True)  # fmt: skip
-    broken: dict[str, list[tuple[Case, str]]] = {name: [] for name in LAWS}
+        f"together, alone and joining, {len(LAWS)} laws:", _shown(cases), flush=True)  # fmt: skip
+    broken: dict[str, list[tuple[TrialCase, str]]] = {name: [] for name in LAWS}
     for case in tqdm(cases, disable=None, leave=False):
         trial = trials.trial(case)
         for name, words in failing(trial):
@@ -110,7 +111,7 @@ def tried(trials: Trials, count: int, seed: int) -> int:
     return int(any(broken.values()))
 
 
-def shown(cases: Sequence[Case]) -> str:
+def _shown(cases: Sequence[TrialCase]) -> str:
     """How many choices of each group the cases show."""
     words = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies",
              "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
@@ -138,12 +139,12 @@ def said(trial: Trial, law: Callable[[Trial], None]) -> str:
     return ""
 
 
-def smallest(trials: Trials, name: str, found: Sequence[tuple[Case, str]]) -> list[str]:
+def smallest(trials: Trials, name: str, found: Sequence[tuple[TrialCase, str]]) -> list[str]:
     """The plainest failing combination, made plainer, and its requests shortened, as long as the law is broken."""
     case, words = min(found, key=lambda one: (one[0].unusual, str(one[0])))
     case, words = plainer(trials, name, case, words)
     batch = trials.trial(case).requests
-    for fewer in shortened(batch):
+    for fewer in _shortened(batch):
         if again := said(trials.trial(case, fewer), LAWS[name]):
             batch, words = fewer, again
             break
@@ -151,9 +152,9 @@ def smallest(trials: Trials, name: str, found: Sequence[tuple[Case, str]]) -> li
     return [f"    {words}", f"    smallest: {case}; rows of prompt+answer {sizes}"]
 
 
-def plainer(trials: Trials, name: str, case: Case, words: str) -> tuple[Case, str]:
-    for entry, usual in PLAIN.items():
-        other = replace(case, **{entry: usual})
+def plainer(trials: Trials, name: str, case: TrialCase, words: str) -> tuple[TrialCase, str]:
+    for entry, usual in USUAL_CASE.items():
+        other = replace(case, **{entry: usual})  # type: ignore[arg-type]
         if entry == trials.group or other == case or trials.parts_of(other) is None:
             continue
         if again := said(trials.trial(other), LAWS[name]):
@@ -161,7 +162,7 @@ def plainer(trials: Trials, name: str, case: Case, words: str) -> tuple[Case, st
     return case, words
 
 
-def shortened(batch: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
+def _shortened(batch: tuple[Request, ...]) -> Iterator[tuple[Request, ...]]:
     """Fewer rows with shorter answers, the smallest first."""
     for rows in (1, 2, 3):
         for length in (2, 4, 8):

@@ -8,10 +8,10 @@ from heapq import heapify, heappop, heapreplace
 from itertools import combinations as pairs
 from typing import Any, TypeVar
 
-Case = TypeVar("Case")  # a frozen dataclass of parts by name
+CoveredCase = TypeVar("CoveredCase")  # a frozen dataclass of parts by name
 
 
-def widest_first(listed: Sequence[Case], count: int) -> list[Case]:
+def widest_first(listed: Sequence[CoveredCase], count: int) -> list[CoveredCase]:
     """So many of the cases, that each shows as many parts, then pairs of parts, as possible which those before it do
     not.
 
@@ -21,7 +21,7 @@ def widest_first(listed: Sequence[Case], count: int) -> list[Case]:
     shown = [{*pairs(parts := parts_shown(case), 1), *pairs(parts, 2)} for case in listed]
     heap = [(-worth(new), at) for at, new in enumerate(shown)]
     seen: set[Any] = set()
-    order: list[Case] = []
+    order: list[CoveredCase] = []
     heapify(heap)
     while heap and len(order) < count:
         promised, at = heap[0]

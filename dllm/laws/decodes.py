@@ -29,8 +29,8 @@ from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
-KINDS = (Sampler, Blocks, Cache, EndOfText)
-Answer = tuple[list[int], int]  # tokens, forwards
+MODEL_KINDS = (Sampler, Blocks, Cache, EndOfText)
+LawAnswer = tuple[list[int], int]  # tokens, forwards
 
 
 class Broken(AssertionError):
@@ -61,7 +61,7 @@ def sealed(part: Any) -> Any:
     kind = type(part)
     names = {"__setattr__": refuse, "__delattr__": refuse, "__module__": kind.__module__}
     for inner in vars(part).values():
-        if isinstance(inner, KINDS):
+        if isinstance(inner, MODEL_KINDS):
             sealed(inner)
     part.__class__ = type(kind.__name__, (kind,), names)
     return part
@@ -81,7 +81,7 @@ def forward_of(network: Transformer, parts: Parts, sampling: Sampling) -> Forwar
     return Forward.of(network, ids_of(network.config), replace(parts, sampling=sampling))
 
 
-def turns(
+def turns_of_rows(
     network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling | None = None,
     lag: int | None = None, constraints: ConstrainedBatch | None = None, take: TakeTurn | None = None,
     runs: Network | None = None,
@@ -105,7 +105,7 @@ def recorded(
     out, ids = [Decoded() for _ in batch], ids_of(network.config)
     batch = [with_mask(request, ids.placeholder) for request in batch]
     collector = Collector(batch, ids, str, (), trace=True)
-    for turn in turns(network, parts, batch, sampling, lag, constraints):
+    for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints):
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.row_id.tolist()):
@@ -123,10 +123,10 @@ def results(
     lag: int | None = None, runs: Network | None = None, take: TakeTurn | None = None,
     constraints: ConstrainedBatch | None = None,
 ) -> list[Result]:  # fmt: skip
-    """A batch's results without traces. The last four as in ``turns``."""
+    """A batch's results without traces. The last four as in ``turns_of_rows``."""
     ids = ids_of(network.config)
     collector = Collector([with_mask(one, ids.placeholder) for one in batch], ids, str, (), trace=False)
-    for turn in turns(network, parts, batch, sampling, lag, constraints, take, runs):
+    for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints, take, runs):
         collector.observe(turn)
     return collector.results()
 
@@ -139,13 +139,13 @@ def ending(running: Iterator[Turn]) -> Iterator[Turn]:
         yield turn
 
 
-def joined(
+def decode_joining(
     network: Transformer, parts: Parts, arrivals: Mapping[int, Sequence[Request]], sampling: Sampling
-) -> dict[int, Answer]:
+) -> dict[int, LawAnswer]:
     """Every request's answer by its seed. arrivals: the requests by how many turns pass before they join."""
     forward, config = forward_of(network, parts, sampling), network.config
     rows: Rows | None = None
-    out: dict[int, Answer] = {}
+    out: dict[int, LawAnswer] = {}
     waiting, turn = dict(arrivals), 0
     while waiting or rows:
         if turn > ENDLESS:

@@ -17,7 +17,7 @@ from dllm.compose.validate import validate
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError, name_of
-from dllm.laws.checks import Trial, Watched
+from dllm.laws.claims import Trial, Watched
 from dllm.laws.cover import widest_first
 from dllm.laws.decodes import sealed
 from dllm.models.config import ModelConfig
@@ -25,14 +25,14 @@ from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 
 # Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences lie apart, from 0.2 to 0.9.
-VOCAB, MASK, EOS, WIDTH, GAIN = 16, 15, 14, 16, 2.5
-PROMPTS, LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
+VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5
+PROMPTS, _LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
 TEMPERATURES = (0.0, 0.8)
 MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "noise")  # the kinds of ``ModelKind.all``
-PLAIN = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "model": "llada", "heat": 0.0}
+USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "model": "llada", "heat": 0.0}
 
 # Parts that cannot be built, or would show nothing on short answers, with their defaults.
-OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "growing"): {"block_length": 8},
     ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
@@ -65,7 +65,7 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class TrialCase:
     """One combination around the part under trial, by name."""
 
     sampler: str  # by name, like the three below it
@@ -78,7 +78,7 @@ class Case:
     @property
     def unusual(self) -> int:
         """How much of it is not the plainest choice; the part under trial counts the same everywhere."""
-        return sum(getattr(self, name) != usual for name, usual in PLAIN.items())
+        return sum(getattr(self, name) != usual for name, usual in USUAL_CASE.items())
 
     def __str__(self) -> str:
         parts = " ".join(f"{group}={getattr(self, group)}" for group in PART_GROUPS)
@@ -104,8 +104,8 @@ def small(config: ModelConfig) -> ModelConfig:
         attention = replace(attention, length=4)  # type: ignore[call-arg]
     masked = config.process != "uniform"
     return replace(
-        config, attention=attention, width=WIDTH, layers=2, heads=2, kv_heads=2, head_dim=WIDTH // 2,
-        rotary_dim=WIDTH // 2, mlp_width=2 * WIDTH, vocab=VOCAB, mask_id=MASK if masked else None, eos_id=EOS,
+        config, attention=attention, width=_WIDTH, layers=2, heads=2, kv_heads=2, head_dim=_WIDTH // 2,
+        rotary_dim=_WIDTH // 2, mlp_width=2 * _WIDTH, vocab=VOCAB, mask_id=_MASK if masked else None, eos_id=EOS,
         pad_id=0, max_length=64,
     )  # fmt: skip
 
@@ -113,21 +113,21 @@ def small(config: ModelConfig) -> ModelConfig:
 def requests() -> tuple[Request, ...]:
     """Three requests whose prompts and answers have different lengths."""
     return tuple(
-        Request.answer(prompt, length, MASK, seed)
-        for seed, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+        Request.answer(prompt, length, _MASK, seed)
+        for seed, (prompt, length) in enumerate(zip(PROMPTS, _LENGTHS, strict=True))
     )
 
 
 def gaps() -> tuple[Request, Request]:
     """An infilling with text on both sides of its gaps, and a plain answer beside it."""
-    tokens = [1, 5, MASK, MASK, 3, 7, MASK, MASK, MASK, 2, MASK, 9]
-    return Request(tokens, [token == MASK for token in tokens]), Request.answer([4, 4, 8], 7, MASK, 1)
+    tokens = [1, 5, _MASK, _MASK, 3, 7, _MASK, _MASK, _MASK, 2, _MASK, 9]
+    return Request(tokens, [token == _MASK for token in tokens]), Request.answer([4, 4, 8], 7, _MASK, 1)
 
 
 @cache  # composing their configurations takes seconds
-def others() -> dict[str, dict[str, Any]]:
+def other_rows() -> dict[str, dict[str, Any]]:
     """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
-    found = dict(zip(PART_GROUPS, all_parts(OPTIONS), strict=True))
+    found = dict(zip(PART_GROUPS, all_parts(_OPTIONS), strict=True))
     return {
         one: {name: sealed(part) for name, part in parts.items() if name != "oracle"} for one, parts in found.items()
     }
@@ -138,10 +138,10 @@ class Trials:
 
     def __init__(self, group: str, mine: Any) -> None:
         self.group, self.name = group, name_of(mine)
-        self.parts = {one: dict(choices) for one, choices in others().items()}
+        self.parts = {one: dict(choices) for one, choices in other_rows().items()}
         self.parts[group] = {self.name: watched(sealed(mine))}
 
-    def every(self, seed: int = 0) -> list[Case]:
+    def every(self, seed: int = 0) -> list[TrialCase]:
         """Every combination that the parts accept, in an order that the seed decides."""
         plain = [case for case in self._asked(("none",)) if self.parts_of(case) is not None]
         cases = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"]]
@@ -149,20 +149,20 @@ class Trials:
         random.Random(seed).shuffle(cases)
         return cases
 
-    def _asked(self, policies: tuple[str, ...]) -> Iterator[Case]:
+    def _asked(self, policies: tuple[str, ...]) -> Iterator[TrialCase]:
         ends = tuple(self.parts["eos"]) if self.group == "eos" else policies
         groups = self.parts["sampler"], self.parts["blocks"], self.parts["cache"], ends, MODELS, TEMPERATURES
-        return (Case(*names) for names in product(*groups))
+        return (TrialCase(*names) for names in product(*groups))
 
-    def chosen(self, count: int, seed: int = 0) -> list[Case]:
+    def chosen(self, count: int, seed: int = 0) -> list[TrialCase]:
         """So many of them, that show every part and most pairs."""
         return widest_first(self.every(seed), count)
 
-    def sampling(self, case: Case) -> Sampling:
+    def sampling(self, case: TrialCase) -> Sampling:
         rule = self.parts["sampler"][case.sampler]
         return Sampling(temperature=case.heat, tempered=rule.traits.tempered)
 
-    def parts_of(self, case: Case) -> Parts | None:
+    def parts_of(self, case: TrialCase) -> Parts | None:
         """The parts of a case; None where one refuses another."""
         found = {group: self.parts[group][getattr(case, group)] for group in PART_GROUPS}
         sampling, model = self.sampling(case), network(case.model)
@@ -173,7 +173,7 @@ class Trials:
             return None
         return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling)
 
-    def trial(self, case: Case, batch: tuple[Request, ...] = ()) -> Trial:
+    def trial(self, case: TrialCase, batch: tuple[Request, ...] = ()) -> Trial:
         """The case on three requests, or on the ones of ``batch``."""
         parts = self.parts_of(case)
         assert parts is not None

@@ -27,7 +27,7 @@ from jinja2.utils import Namespace
 # What every conversation sets, so that no switch of a user's may.
 TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
 RENDER_SECONDS = 5  # of a thread; 20,000 messages take 0.1
-LONGEST = 1 << 24  # characters of a text, entries of a list
+LONGEST_RENDERING = 1 << 24  # characters of a text, entries of a list
 _BUDGET = local()  # of the thread that renders: when it must have ended
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing, as transformers prefers them
 
@@ -57,7 +57,7 @@ def compile_template(template: str, rewritten: Callable[[str], str] | None = Non
 
 
 def _counted(tree: nodes.Template) -> Template:
-    """The template, each of whose loops and joins asks ``Bounded`` first."""
+    """The template, each of whose loops and joins asks ``BoundedText`` first."""
     for loop in tree.find_all(nodes.For):
         loop.iter = nodes.Call(nodes.EnvironmentAttribute("looped"), [loop.iter], [], None, None)
     for joined in list(tree.find_all(nodes.Concat)):
@@ -87,9 +87,9 @@ def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
     return given if thought is None else {"thinking": thought, **given, "reasoning_content": thought}
 
 
-class Bounded(ImmutableSandboxedEnvironment):
-    """A sandbox that ends: rendering has so much time, and no text or list grows beyond LONGEST. What loops, calls and
-    joins is asked, so that macros that call themselves twice end, too."""
+class BoundedText(ImmutableSandboxedEnvironment):
+    """A sandbox that ends: rendering has so much time, and no text or list grows beyond
+    LONGEST_RENDERING. What loops, calls and joins is asked, so that macros that call themselves twice end, too."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
@@ -100,9 +100,9 @@ class Bounded(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         self.spend()
         size, number = _sized(left, right)
-        if operator == "*" and size * max(0, number) > LONGEST:
+        if operator == "*" and size * max(0, number) > LONGEST_RENDERING:
             raise SecurityError(f"a text or list of {size} times {number} is too long")
-        if operator == "**" and not (abs(left) < LONGEST and abs(right) <= 64):  # noqa: PLR2004
+        if operator == "**" and not (abs(left) < LONGEST_RENDERING and abs(right) <= 64):  # noqa: PLR2004
             raise SecurityError("a power is too large")
         if operator == "%" and isinstance(left, str) and re.search(r"\d{5}|\*", left):
             raise SecurityError("a format asks for too wide a field")
@@ -120,7 +120,7 @@ class Bounded(ImmutableSandboxedEnvironment):
         return str(self.short("".join(map(str, parts))))
 
     def short(self, value: Any) -> Any:
-        if isinstance(value, str | list | tuple) and len(value) > LONGEST:
+        if isinstance(value, str | list | tuple) and len(value) > LONGEST_RENDERING:
             raise SecurityError(f"a text or list of {len(value)} is too long")
         return value
 
@@ -138,9 +138,9 @@ def _sized(left: Any, right: Any) -> tuple[int, int]:
 
 
 @lru_cache(1)
-def _environment() -> Bounded:
+def _environment() -> BoundedText:
     extensions = [GenerationBlocks, loopcontrols]
-    found = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    found = BoundedText(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     found.filters["tojson"] = _to_json
     for name in ("lipsum", "cycler", "joiner"):  # no template needs them, and lipsum has no bound
         del found.globals[name]

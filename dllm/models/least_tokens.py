@@ -18,10 +18,10 @@ from tokenizers import Tokenizer as Backend
 from dllm.models.pieces import BYTE_OF, SPACE, written
 
 LETTERS = bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B))
-DIGITS = bytes(range(0x30, 0x3A))
-HIGH = bytes(range(0x80, 0x100))
-REST = bytes(sorted({*range(0x80)} - {*LETTERS, *DIGITS}))
-CLASSES = (LETTERS, DIGITS, HIGH, REST)
+_DIGITS = bytes(range(0x30, 0x3A))
+_HIGH = bytes(range(0x80, 0x100))
+REST = bytes(sorted({*range(0x80)} - {*LETTERS, *_DIGITS}))
+BYTE_CLASSES = (LETTERS, _DIGITS, _HIGH, REST)
 # Bytes that NFC may make one of, where tokenizers knows later characters than Python: a Hangul syllable of three bytes
 # is written in nine, and an iota with two accents in seven instead of two.
 COMPOSED = 4
@@ -30,11 +30,10 @@ KEPT_BY = ("ByteLevel", "Split", "Digits", "Punctuation", "Metaspace")  # pre-to
 
 @dataclass(frozen=True)
 class LeastTokens:
-    """most: the bytes of each class that a token writes at most (0: none does); None: nothing is known. composes: the
-    tokenizer normalises texts by NFC."""
+    """What a tokenizer allows to be told of a text's length in tokens before it is encoded."""
 
-    most: tuple[int, ...] | None
-    composes: bool = False
+    most: tuple[int, ...] | None  # bytes of each class that one token writes at most (0: none does); None: not known
+    composes: bool = False  # the tokenizer normalises texts by NFC
 
     @staticmethod
     def of(backend: Backend) -> LeastTokens:
@@ -43,7 +42,7 @@ class LeastTokens:
         vocabulary = backend.get_vocab()
         if not _keeps_bytes(described, vocabulary):
             return LeastTokens(None)
-        most = [0] * len(CLASSES)
+        most = [0] * len(BYTE_CLASSES)
         for spelling in vocabulary:
             for counts in (_counts(written(spelling)), _counts(spelling.encode())):
                 counts[-1] += spelling.count(SPACE)
@@ -63,7 +62,7 @@ class LeastTokens:
 
 def _counts(data: bytes) -> list[int]:
     """Bytes of each class."""
-    return [len(data) - len(data.translate(None, some)) for some in CLASSES]
+    return [len(data) - len(data.translate(None, some)) for some in BYTE_CLASSES]
 
 
 def _parts(described: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:

@@ -12,7 +12,7 @@ from dllm.models.footprint import gib
 from dllm.models.transformer import Transformer
 
 ROOM = 2 << 30  # bytes kept free on each GPU for keys, values, logits and what is being read
-COPIED = 25e9  # bytes in a second from the CPU's memory to a GPU: PCIe 4.0 with 16 lanes, of whose 31.5 GB/s 25 arrive
+_COPIED = 25e9  # bytes in a second from the CPU's memory to a GPU: PCIe 4.0 with 16 lanes, of whose 31.5 GB/s 25 arrive
 CPU = "cpu"
 
 
@@ -45,8 +45,8 @@ def offloaded_words(model: Transformer, placement: dict[str, str], dtype: torch.
     count = sum(_bytes(model, name, dtype) for name, place in placement.items() if place == CPU)
     return (
         f"{count / 1e9:.1f} GB of the weights do not fit on the GPUs and lie in the CPU's memory: every forward copies "
-        f"them over, which takes about {count / COPIED:.1f} s at {COPIED / 1e9:.0f} GB/s. Use a smaller dtype, or more "
-        "GPUs."
+        f"them over, which takes about {count / _COPIED:.1f} s at {_COPIED / 1e9:.0f} GB/s. Use a smaller dtype, "
+        "or more GPUs."
     )
 
 

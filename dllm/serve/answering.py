@@ -23,7 +23,7 @@ from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"
-DONE, LEFT, SLOW, FAILED = "done", "left", "slow reader", "failed"
+DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow reader", "failed"
 
 
 @dataclass
@@ -133,12 +133,12 @@ class Answering:
         if complete:
             metrics.answered(asked, self.decoding.first_text)
         else:
-            metrics.cut.labels(FAILED if self.failed else reason).inc()
+            metrics.cut.labels(FAILED_ANSWER if self.failed else reason).inc()
         self.line.prompt_tokens = asked.prompt_tokens
         self.line.completion_tokens = sum(choice.written for choice in self.done)
         self.line.end = DONE if complete else reason
         if self.failed is not None and not complete:
-            self.line.end = self.failed.code or FAILED
+            self.line.end = self.failed.code or FAILED_ANSWER
             self.line.refuse(self.failed)
 
 

@@ -50,7 +50,7 @@ from dllm.serve.settings import ServeSettings
 from dllm.serve.unknown import note_of
 
 READERS = 2
-LARGE, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
+LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
 Found = TypeVar("Found")
 
 
@@ -193,7 +193,7 @@ class Service:
 
     def _reader(self, body: bytes) -> Apart:
         """What reads a body of this size. It raises ApiError where too many large ones wait."""
-        return self._apart if len(body) <= LARGE else self._apart_large
+        return self._apart if len(body) <= LARGE_BODY else self._apart_large
 
     async def _apart_large(self, act: Callable[[], Found]) -> Found:
         try:

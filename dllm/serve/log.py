@@ -20,7 +20,7 @@ VALUE = re.compile(
     | (?<!\w)\[[^\[\]]*(?:\]|$) | \{[^{}]*(?:\}|$)""",
     re.VERBOSE,
 )
-LONGEST = 200  # characters of a cause
+_LONGEST = 200  # characters of a cause
 TEXT_FORM = "%(asctime)s %(levelname)s %(message)s"
 
 
@@ -73,7 +73,7 @@ def without_values(sentence: str) -> str:
     line, before = sentence.partition("\n")[0], ""
     while line != before:
         before, line = line, VALUE.sub("…", line)
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def tell(event: str, level: int, ident: str, sentence: str, **more: Any) -> None:

@@ -21,9 +21,9 @@ WRITTEN_OUT = (
     "as plain text."
 )
 # What servers send of a message that no template reads: what it thought in other words, and marks for a cache.
-PASSED_OVER = ("reasoning_details", "cache_control")
+_PASSED_OVER = ("reasoning_details", "cache_control")
 MESSAGE_FIELDS = (
-    "role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations", *REASONING, *PASSED_OVER,
+    "role", "content", "name", "type", "tool_calls", "tool_call_id", "annotations", *REASONING, *_PASSED_OVER,
 )  # fmt: skip
 ONLY_TEXT = "there are only texts. Drop it"
 NOT_IN_MESSAGES = {

@@ -14,7 +14,7 @@ CHAINS = "token ids of a request are those of its prompt alone. Read the text"
 ALIKE = "all requests are served alike"
 FORM = 'response_format says it: {"type": "grammar", "grammar": TEXT} takes a grammar in Lark\'s syntax'
 UNPACK = "its entries are fields of the request itself. Write them there"
-PENALTY = "no token is made less likely"
+_PENALTY = "no token is made less likely"
 THOUGHT = (
     "efforts are not told apart. chat_template_kwargs switches a thought where the chat template can, and "
     "thinking_token_budget bounds it"
@@ -75,8 +75,9 @@ REASONS = {
     "min_p": LIKELIEST, "typical_p": LIKELIEST, "typ_p": LIKELIEST, "tfs_z": LIKELIEST, "top_n_sigma": LIKELIEST,
     "xtc_probability": LIKELIEST, "mirostat": LIKELIEST, "samplers": LIKELIEST, "min_keep": LIKELIEST,
     "dynatemp_range": "temperature is one number",
-    "presence_penalty": PENALTY, "frequency_penalty": PENALTY, "repetition_penalty": PENALTY,
-    "repeat_penalty": PENALTY, "dry_multiplier": PENALTY, "no_repeat_ngram_size": PENALTY, "length_penalty": PENALTY,
+    "presence_penalty": _PENALTY, "frequency_penalty": _PENALTY, "repetition_penalty": _PENALTY,
+    "repeat_penalty": _PENALTY, "dry_multiplier": _PENALTY, "no_repeat_ngram_size": _PENALTY,
+    "length_penalty": _PENALTY,
     "use_beam_search": "there is no beam search", "num_beams": "there is no beam search",
     "early_stopping": "there is no beam search",
     "bad_words": "no text is kept from an answer. response_format forces its form",

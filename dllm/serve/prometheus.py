@@ -32,7 +32,7 @@ SO_FAR = {
     "reads": "Finished reads of decisions.", "read_forwards": "Forwards of such reads.",
     "read_seconds": "Seconds that these forwards took.",
 }  # fmt: skip
-CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed"}  # where a figure's name says too little
+_CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed"}  # where a figure's name says too little
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
 BUILD = ("version", "model")
 STATES = ("ready", "closing", "failed", "closed")
@@ -88,7 +88,7 @@ class SchedulerFigures(Exporter):
         for name, words in NOW.items():
             yield GaugeMetricFamily(f"dllm_{name}", words, value=getattr(found, name))
         for name, words in SO_FAR.items():
-            yield CounterMetricFamily(f"dllm_{CALLED.get(name, name)}", words, value=getattr(found, name))
+            yield CounterMetricFamily(f"dllm_{_CALLED.get(name, name)}", words, value=getattr(found, name))
         ended = CounterMetricFamily("dllm_answers", "Answers by how they ended.", labels=["end"])
         for end in ENDS:
             ended.add_metric([end], found.ended[end])

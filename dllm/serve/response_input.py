@@ -10,10 +10,10 @@ from dllm.common.coerce import coerce
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import object_of
-from dllm.serve.messages import NOT_IN_PARTS, PASSED_OVER, refuse_many, refuse_no_text
+from dllm.serve.messages import _PASSED_OVER, NOT_IN_PARTS, refuse_many, refuse_no_text
 from dllm.serve.tools import MODES
 
-ITEM = ("type", "role", "content", "id", "status", "phase", *PASSED_OVER)
+ITEM = ("type", "role", "content", "id", "status", "phase", *_PASSED_OVER)
 INPUT_PARTS = ("input_text", "output_text", "text")
 ITEM_KINDS = ("message", "function_call", "function_call_output", "reasoning")
 REASONING_ITEM = ("type", "id", "status", "summary", "content", "encrypted_content")

@@ -53,7 +53,7 @@ NOTHING_TO_INCLUDE = (
 # Fields of chat, vLLM's and others, that mean the same in a response.
 SHARED = tuple({*FORMS, *NEUTRAL, *WITHOUT_EFFECT, "stop", "ignore_eos", "min_tokens"} - {*NEUTRAL_VALUES})
 OWN = ("input", "instructions", "text", "tools", "tool_choice", "include", "reasoning", "stream_options")
-KNOWN = tuple(sorted({*AS_IN_CHAT, *NEUTRAL_VALUES, *SHARED, *OWN}))
+_KNOWN = tuple(sorted({*AS_IN_CHAT, *NEUTRAL_VALUES, *SHARED, *OWN}))
 
 
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
@@ -67,7 +67,7 @@ def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
 def _parsed(body: Mapping[str, Any], defaults: Defaults) -> tuple[ParsedRequest, dict[str, str]]:
     """What a body asks for, and of chat's names, the longer first, this request's."""
     fields = {name: value for name, value in body.items() if is_set(AS_IN_CHAT.get(name, name), value)}
-    for name in [name for name in fields if name not in KNOWN]:
+    for name in [name for name in fields if name not in _KNOWN]:
         pass_or_refuse(name, name, f"{name!r} is no field of this request", _instead(name, fields.pop(name)))
     for name, (allowed, why) in NEUTRAL_VALUES.items():
         if name in fields and not is_one_of(fields[name], allowed):
@@ -89,7 +89,7 @@ def _parsed(body: Mapping[str, Any], defaults: Defaults) -> tuple[ParsedRequest,
 
 def _instead(name: str, value: Any) -> str:
     """The end of a sentence about an unknown field; empty: nobody knows."""
-    meant, slip = meaning(name, value, lambda _: False), slip_of(name, (*KNOWN, *CHAT_LENGTHS))
+    meant, slip = meaning(name, value, lambda _: False), slip_of(name, (*_KNOWN, *CHAT_LENGTHS))
     if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
         return ": write max_output_tokens."
     if meant is not None:

@@ -15,7 +15,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::")
 ANY_HOST = "*"
 LOGS = ("text", "json")
-UNKNOWN = ("note", "refuse")
+UNKNOWN_FIELDS = ("note", "refuse")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ServeSettings:
         in_range("task.grace", self.grace, 0)
         in_range("task.max_connections", self.max_connections, 1)
         in_choices("task.log", self.log, LOGS)
-        in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN)
+        in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN_FIELDS)
         if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):
             raise UserError(f"task.names={list(self.names)} must be different names, none of them empty.")
         if "*" in self.cors:

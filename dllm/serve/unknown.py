@@ -12,9 +12,9 @@ from functools import lru_cache
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
 
-MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
-LONGEST = 64  # characters of a name that may be a slip
-PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields; anything else is no version of a field
+_MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
+_LONGEST = 64  # characters of a name that may be a slip
+_PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields; anything else is no version of a field
 _FOUND: ContextVar[dict[str, str] | None] = ContextVar("unknown_fields", default=None)
 
 
@@ -35,10 +35,10 @@ def pass_or_refuse(name: str, place: str, sentence: str, hint: str = "") -> None
     """Pass over the field ``name`` at ``place``. Raises ApiError with ``sentence`` and ``hint`` where there is a hint,
     where nothing is passed over, and for too many of them."""
     found = _FOUND.get()
-    if hint or found is None or not PLAIN.fullmatch(name):
+    if hint or found is None or not _PLAIN.fullmatch(name):
         raise ApiError(400, f"{sentence}{hint or '.'}", place, "unknown_field")
-    if name not in found and len(found) == MOST:
-        sentence = f"{sentence}, and more than {MOST} others are unknown, too. Drop them."
+    if name not in found and len(found) == _MOST:
+        sentence = f"{sentence}, and more than {_MOST} others are unknown, too. Drop them."
         raise ApiError(400, sentence, place, "unknown_field")
     found.setdefault(name, place)
 
@@ -46,10 +46,10 @@ def pass_or_refuse(name: str, place: str, sentence: str, hint: str = "") -> None
 @lru_cache(4096)
 def slip_of(name: str, known: tuple[str, ...]) -> str:
     """`` Did you mean 'x'?`` of a name that looks like a known one, else nothing."""
-    return "" if len(name) > LONGEST else nearest(name, known)
+    return "" if len(name) > _LONGEST else nearest(name, known)
 
 
 def note_of(places: Sequence[str]) -> str:
     """What the reply says of the fields that were passed over."""
-    names = ", ".join(place if len(place) <= LONGEST else f"{place[:LONGEST]}..." for place in places)
+    names = ", ".join(place if len(place) <= _LONGEST else f"{place[:_LONGEST]}..." for place in places)
     return f"Not known here, and passed over: {names}."

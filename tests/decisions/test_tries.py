@@ -9,7 +9,7 @@ import pytest
 
 from dllm.decisions import Choice, Predicate, Score
 from dllm.decisions.calibration import Labelled, quality
-from dllm.decisions.estimators import ESTIMATORS, Slot, Trie, canvases, planned
+from dllm.decisions.estimators import ESTIMATORS, AlternativesTrie, Slot, canvases, planned
 from dllm.decisions.question_files import question_of
 from dllm.errors import UserError
 
@@ -22,7 +22,7 @@ def drawn(seed: int) -> tuple[tuple[int, ...], ...]:
 @pytest.mark.parametrize("seed", range(30))
 def test_nodes_are_beginnings_and_canvases_are_counted(seed: int) -> None:
     alternatives = drawn(seed)
-    trie, begins = Trie.of(alternatives), dict[tuple[int, ...], set[int]]()
+    trie, begins = AlternativesTrie.of(alternatives), dict[tuple[int, ...], set[int]]()
     for one in alternatives:
         for at in range(len(one)):
             begins.setdefault(one[:at], set()).add(one[at])
@@ -40,7 +40,7 @@ def test_nodes_are_beginnings_and_canvases_are_counted(seed: int) -> None:
 
 def test_long_alternatives_take_no_square_of_memory() -> None:
     one = tuple(range(100_000))
-    assert len(Trie.of([one, (*one[:50_000], 7)]).places) == 100_000
+    assert len(AlternativesTrie.of([one, (*one[:50_000], 7)]).places) == 100_000
 
 
 @pytest.mark.parametrize("label", ["inf", "-Infinity", "nan", "1e400", "1_0", "0x1", "", "one", "١"])

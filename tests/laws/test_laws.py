@@ -24,8 +24,7 @@ from law import law
 
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.laws import checks
-from dllm.laws.checks import Trial
+from dllm.laws.claims import Trial
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 REFUSES = {"flash_verify", "linear_spec"}  # forwards that verify drafts perhaps in vain, or only make them
@@ -50,27 +49,27 @@ def trial(combination: Combination) -> Trial:
 
 @of_decodes()
 def test_every_turn_with_something_open_commits(combination: Combination) -> None:
-    checks.every_turn_commits(trial(combination), combination.sampler in GRID_SAMPLERS | ANEW | REFUSES)
+    claims.every_turn_commits(trial(combination), combination.sampler in GRID_SAMPLERS | ANEW | REFUSES)
 
 
 @of_decodes()
 def test_commits_stay(combination: Combination) -> None:
-    checks.commits_stay(trial(combination))
+    claims.commits_stay(trial(combination))
 
 
 @of_decodes()
 def test_a_block_commits_more_than_it_takes_back(combination: Combination) -> None:
-    checks.a_block_gains(trial(combination))
+    claims.a_block_gains(trial(combination))
 
 
 @of_decodes()
 def test_nothing_stays_masked_and_the_prompt_is_untouched(combination: Combination) -> None:
-    checks.all_is_decided(trial(combination))
+    claims.all_is_decided(trial(combination))
 
 
 @of_decodes()
 def test_a_row_decodes_the_same_alone_and_in_any_batch(combination: Combination) -> None:
-    checks.a_row_is_alone(trial(combination), others(combination))
+    claims.a_row_is_alone(trial(combination), others(combination))
 
 
 def others(combination: Combination) -> list[list[int]]:
@@ -81,7 +80,7 @@ def others(combination: Combination) -> list[list[int]]:
 
 @of_decodes()
 def test_a_trace_redraws_every_canvas(combination: Combination) -> None:
-    checks.a_trace_redraws(trial(combination))
+    claims.a_trace_redraws(trial(combination))
 
 
 @pytest.mark.parametrize("sampler", ["confidence", "static", "dream"])
@@ -100,4 +99,4 @@ def test_infilling_decides_the_masked_positions_only(combination: Combination) -
     tokens = [62, 51, 25, 3, 60, 60, 4, 55, 3, 60, 60, 60, 54, 60, 60, 61]
     masked = [token == 60 for token in tokens]
     suffix = Request(PROMPTS[1] + [60] * 9, [False] * 8 + [True] * 9)
-    checks.infilling_keeps_what_is_given(trial(combination), Request(tokens, masked), suffix)
+    claims.infilling_keeps_what_is_given(trial(combination), Request(tokens, masked), suffix)

@@ -9,14 +9,14 @@ import pytest
 import wrong_parts
 
 from dllm.laws.__main__ import failing, main
-from dllm.laws.trials import Case, Trials
+from dllm.laws.trials import TrialCase, Trials
 
 WRONG = [(group, kind) for group, kinds in wrong_parts.WRONG.items() for kind in kinds]
 
 
-def cases(trials: Trials) -> Iterator[Case]:
+def cases(trials: Trials) -> Iterator[TrialCase]:
     """A few plain combinations around the part."""
-    plain = replace(Case("confidence", "fixed", "none", "none", "llada", 0.0), **{trials.group: trials.name})
+    plain = replace(TrialCase("confidence", "fixed", "none", "none", "llada", 0.0), **{trials.group: trials.name})
     yield plain
     if trials.group != "blocks":
         yield replace(plain, blocks="whole")

@@ -14,12 +14,12 @@ from law import law
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.errors import UserError
-from dllm.laws.decodes import Answer, joined
+from dllm.laws.decodes import LawAnswer, decode_joining
 
 
-def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, Answer]:
+def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, LawAnswer]:
     """Every request's answer by its seed, when so many turns have passed before it arrives."""
-    return joined(model(combination.model, torch.float64), parts_of(combination, sampling), arrivals, sampling)
+    return decode_joining(model(combination.model, torch.float64), parts_of(combination, sampling), arrivals, sampling)
 
 
 def joining() -> Iterator[Combination]:
@@ -56,13 +56,13 @@ def some_sampling(combination: Combination, guidance: float) -> Sampling:
 
 
 def test_a_session_that_forgot_its_rows_would_be_noticed() -> None:
-    """The law finds what it is for: without the columns that are written, a joined row attends to zeros."""
+    """The law finds what it is for: without the columns that are written, a decode_joining row attends to zeros."""
     combination = Combination("static", "fixed", "dual", "none", "tiny-llada")
     requests = [Request.answer([7, 8, 9], 12, 60, seed) for seed in range(2)]
     alone = decoded(combination, {0: [replace(requests[1])]}, Sampling())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dllm.cache.buffer.grown", lambda store, held, shape: torch.randn(
             shape[0], store.shape[1], shape[1] + 1, store.shape[3], dtype=store.dtype))  # fmt: skip
-        joined = decoded(combination, {0: [requests[0]], 3: [requests[1]]}, Sampling())
-    assert joined[1] == alone[1]  # a fresh row writes before it reads
-    assert joined[0] != decoded(combination, {0: [requests[0]]}, Sampling())[0]
+        decode_joining = decoded(combination, {0: [requests[0]], 3: [requests[1]]}, Sampling())
+    assert decode_joining[1] == alone[1]  # a fresh row writes before it reads
+    assert decode_joining[0] != decoded(combination, {0: [requests[0]]}, Sampling())[0]

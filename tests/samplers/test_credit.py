@@ -92,7 +92,9 @@ def test_an_old_favourite_can_still_win() -> None:
 
 @pytest.mark.parametrize("inner", [DParallel(), Saber(), Dream()], ids=["dparallel", "saber", "dream"])
 def test_an_inner_rule_that_cannot_read_credit_is_refused(inner: Sampler) -> None:
-    with pytest.raises(UserError, match=r"sampler=credit changes token and confidence only.*: it .*Use an inner sampler"):
+    with pytest.raises(
+        UserError, match=r"sampler=credit changes token and confidence only.*: it .*Use an inner sampler"
+    ):
         Credit(inner)
 
 

@@ -25,7 +25,7 @@ SETTING_KINDS = {
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
     "model.calibration": "str | None", "model.quantize_head": "str | None",
 }  # fmt: skip
-TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
+_TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
     "suppress_mask": "bool", "forbid_eos": "bool", "min_tokens": "int", "eos_last": "bool", "tempered": "bool",
@@ -122,7 +122,7 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
-    config = {key: value if key in TEXTS else _at_home(value) for key, value in config.items()}
+    config = {key: value if key in _TEXTS else _at_home(value) for key, value in config.items()}
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING_KINDS)
         given = "null" if config["sampling"] is None else config["sampling"]

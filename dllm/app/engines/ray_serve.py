@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dllm.serve.settings import ServeSettings
 
 APPLICATION = "dllm"
-SPARE = 10  # seconds after the grace, which Ray takes to end a replica
+_SPARE = 10  # seconds after the grace, which Ray takes to end a replica
 HEALTH_SECONDS = 5  # between two looks at a replica
 SERVICES: list[Service] = []  # of this process: Ray makes the application apart from the replica's object
 
@@ -75,7 +75,7 @@ def serve_replicas(config: dict[str, Any], settings: ServeSettings) -> None:
             flush=True)  # fmt: skip
         wait_until_told()
     finally:
-        stop_replicas(serve, settings.drain_seconds + SPARE)
+        stop_replicas(serve, settings.drain_seconds + _SPARE)
 
 
 def wait_until_told() -> None:

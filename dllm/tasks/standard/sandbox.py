@@ -24,7 +24,7 @@ from dllm.errors import UserError
 WALLS, JAIL = (Path(__file__).with_name(name) for name in ("walls.py", "jail.py"))
 TAIL = 4096  # bytes of a program's output that are read
 MIB = 1 << 20
-OPEN = {
+_OPEN = {
     "landlock": "this system gives no namespaces, so programs that the model writes can fill the disk and reach the "
     "network. Files and other processes are kept from them by Landlock",
     "none": "this system has neither namespaces nor Landlock, so only an audit hook keeps programs that the model "
@@ -71,8 +71,8 @@ def run_within(kind: str, program: str, limits: Allowance) -> Outcome:
     try:
         asked = {"program": program, "limits": limits.by_name(), "word": word, "pipe": pipe}
         with TemporaryFile() as said:  # a file, whose size is limited
-            process = started(kind, home, pipe, said.fileno())
-            late = not answered(process, json.dumps(asked).encode(), 2 * limits.seconds)
+            process = _started(kind, home, pipe, said.fileno())
+            late = not _answered(process, json.dumps(asked).encode(), 2 * limits.seconds)
             os.set_blocking(heard, False)
             passed = not late and word_in(heard) == word
             said.seek(max(0, said.seek(0, os.SEEK_END) - TAIL))
@@ -91,7 +91,7 @@ def word_in(pipe: int) -> str:
     return ""
 
 
-def started(kind: str, home: str, pipe: int, said: int) -> subprocess.Popen[bytes]:
+def _started(kind: str, home: str, pipe: int, said: int) -> subprocess.Popen[bytes]:
     """The walls' own process. Its environment has none of our variables: no tokens, proxies or PYTHONPATH."""
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # numpy's threads count as processes
     folders = dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
@@ -102,7 +102,7 @@ def started(kind: str, home: str, pipe: int, said: int) -> subprocess.Popen[byte
     )  # fmt: skip
 
 
-def answered(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:
+def _answered(process: subprocess.Popen[bytes], request: bytes, seconds: float) -> bool:
     """Whether the program ended in time; afterwards it has ended, and all it started."""
     try:
         process.communicate(request, timeout=seconds)
@@ -163,6 +163,6 @@ def walls() -> str:
         if not _found:
             kinds = ("namespaces", "landlock")
             _found.append(next((kind for kind in kinds if run_within(kind, "", Allowance()).passed), "none"))
-            if _found[0] in OPEN:
-                complain(f"Warning: {OPEN[_found[0]]}. For code that you do not trust, run dllm in a virtual machine.")
+            if _found[0] in _OPEN:
+                complain(f"Warning: {_OPEN[_found[0]]}. For code that you do not trust, run dllm in a virtual machine.")
         return _found[0]

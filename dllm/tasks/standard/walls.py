@@ -41,7 +41,7 @@ CREATE_RULES, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's system calls
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def checked(what: str, result: int) -> int:
+def _checked(what: str, result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -50,7 +50,7 @@ def checked(what: str, result: int) -> int:
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     words = (None if word is None else os.fsencode(word) for word in (source, target, kind))
     options = None if data is None else data.encode()
-    checked(f"mount {target}", libc.mount(*words, ctypes.c_ulong(flags), options))
+    _checked(f"mount {target}", libc.mount(*words, ctypes.c_ulong(flags), options))
 
 
 def seen_paths(python: str, folders: list[str]) -> list[str]:
@@ -64,7 +64,7 @@ def seen_paths(python: str, folders: list[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class View:
+class _View:
     """A root folder in memory that shows ``paths`` read-only, and DEVICES."""
 
     def __init__(self, paths: list[str]) -> None:
@@ -85,7 +85,7 @@ class View:
         os.makedirs(root + HOME, exist_ok=True)
         os.mkdir(root + "/proc")
         for point in mount_points(root):
-            mount("none", point, None, REMOUNT | BIND | READ_ONLY | NO_SUID | flags_of(point))
+            mount("none", point, None, REMOUNT | BIND | READ_ONLY | NO_SUID | _mount_flags(point))
         mount("none", root + HOME, "tmpfs", NO_SUID | NO_DEV, f"size={HOME_BYTES},nr_inodes={HOME_FILES},mode=700")
         with suppress(OSError):  # refused in a container that hides parts of its own; then there is no /proc
             mount("none", root + "/proc", "proc", NO_SUID | NO_DEV | NO_EXEC)
@@ -109,7 +109,7 @@ def mount_points(root: str) -> list[str]:
     return sorted({name for name in names if name == root or name.startswith(root + "/")})
 
 
-def flags_of(point: str) -> int:
+def _mount_flags(point: str) -> int:
     """A namespace may add to the flags that a mount has outside, and take none away."""
     flags = os.statvfs(point).f_flag
     return (
@@ -121,7 +121,7 @@ def flags_of(point: str) -> int:
 def in_namespaces(run: list[str], paths: list[str]) -> int:
     root = "/tmp"  # covered, in our own mounts alone
     enter_namespaces()
-    view = View(paths)
+    view = _View(paths)
     os.setresgid(INSIDE, INSIDE, INSIDE)
     os.setresuid(INSIDE, INSIDE, INSIDE)
     return ended(fork_into(run, view, root))
@@ -148,13 +148,13 @@ def enter_namespaces() -> None:
         os._exit(0)
     os.close(ready)
     kinds = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_NET | NEW_IPC | NEW_UTS
-    checked("unshare", libc.unshare(kinds))
+    _checked("unshare", libc.unshare(kinds))
     os.close(go)
     if os.waitpid(helper, 0)[1]:
         raise OSError("no user id can be mapped")
 
 
-def fork_into(run: list[str], view: View, root: str) -> int:
+def fork_into(run: list[str], view: _View, root: str) -> int:
     """Process 1 of the namespace: with it everything in there ends, whatever it does."""
     first = os.fork()
     if first:
@@ -167,15 +167,15 @@ def fork_into(run: list[str], view: View, root: str) -> int:
     os.chdir(HOME)
     program = os.fork()
     if program == 0:
-        start(run, HOME)
+        start_inside(run, HOME)
     os._exit(ended(program))
 
 
-def start(run: list[str], home: str) -> None:
+def start_inside(run: list[str], home: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if sys.platform == "linux":
-        checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+        _checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
     os.execve(run[0], run, {**os.environ, "HOME": home, "TMPDIR": home})
 
 
@@ -188,11 +188,11 @@ def ended(process: int) -> int:
             return code if code >= 0 else 128 - code
 
 
-def alone(run: list[str], paths: list[str], landlock: bool) -> int:
+def _alone(run: list[str], paths: list[str], landlock: bool) -> int:
     """Without namespaces: NOBODY where we are root, and every descendant is found and ended."""
     home = os.getcwd()
     if sys.platform == "linux":
-        checked("prctl", libc.prctl(SUBREAPER, 1, 0, 0, 0))
+        _checked("prctl", libc.prctl(SUBREAPER, 1, 0, 0, 0))
     signal.signal(signal.SIGTERM, end_all)
     program = os.fork()
     if program == 0:
@@ -204,7 +204,7 @@ def alone(run: list[str], paths: list[str], landlock: bool) -> int:
                 os.setgroups([])
                 os.setresgid(NOBODY, NOBODY, NOBODY)
                 os.setresuid(NOBODY, NOBODY, NOBODY)
-        start(run, home)
+        start_inside(run, home)
     code = ended(program)
     end_descendants()
     return code
@@ -248,17 +248,17 @@ def children() -> list[int]:
 
 def deny_files(paths: list[str], home: str) -> None:
     """Landlock: ``paths`` may be read, DEVICES and ``home`` written; all else that the kernel knows is denied."""
-    version = checked("landlock", libc.syscall(CREATE_RULES, None, 0, 1))
+    version = _checked("landlock", libc.syscall(CREATE_RULES, None, 0, 1))
     files = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
     rules = struct.pack("=QQQ", files, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    ruleset = checked("landlock", libc.syscall(CREATE_RULES, rules, len(rules), 0))
+    ruleset = _checked("landlock", libc.syscall(CREATE_RULES, rules, len(rules), 0))
     read, write, of_files = 1 | 4 | 8, 2, 1 | 2 | 4 | (1 << 14) * (version >= 3)
     for path, rights in {**dict.fromkeys(paths, read), **dict.fromkeys(DEVICES, read | write), home: files}.items():
         with suppress(FileNotFoundError):
             rule = struct.pack("=Qi", rights if os.path.isdir(path) else rights & of_files, os.open(path, os.O_PATH))
-            checked(f"landlock {path}", libc.syscall(ADD_RULE, ruleset, 1, rule, 0))
-    checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-    checked("landlock", libc.syscall(RESTRICT_SELF, ruleset, 0))
+            _checked(f"landlock {path}", libc.syscall(ADD_RULE, ruleset, 1, rule, 0))
+    _checked("prctl", libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _checked("landlock", libc.syscall(RESTRICT_SELF, ruleset, 0))
 
 
 def main(kind: str, jail: str, python: str, *folders: str) -> int:
@@ -267,7 +267,7 @@ def main(kind: str, jail: str, python: str, *folders: str) -> int:
     if sys.platform == "linux":
         libc.prctl(DEATH_SIGNAL, signal.SIGTERM)
     paths = seen_paths(python, list(folders))
-    return in_namespaces(run, paths) if kind == "namespaces" else alone(run, paths, kind == "landlock")
+    return in_namespaces(run, paths) if kind == "namespaces" else _alone(run, paths, kind == "landlock")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def test_broken_lines_of_prompts_are_reported_and_skipped(run: Run, tmp_path: Pa
     (tmp_path / "p.jsonl").write_text(PROMPTS)
     outcome = run("prompts=p.jsonl", "batch_size=3", "eos=none")
     assert outcome.code == 0
-    assert [row["id"] for row in sorted(outcome.rows(), key=lambda row: row["seed"])] == ["first", "3", "5", "6", "both"]
+    rows = sorted(outcome.rows(), key=lambda row: row["seed"])
+    assert [row["id"] for row in rows] == ["first", "3", "5", "6", "both"]
     skipped = re.findall(r"line (\d+) is skipped", outcome.err)
     assert skipped == ["2", "7", "8", "9", "10", "11", "13"]
     assert "no JSON" in outcome.err and "id 'first' stands in line 1 already" in outcome.err

@@ -19,7 +19,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError, name_of
-from dllm.laws.decodes import Answer, Broken, Decoded, ids_of, joined, recorded, results
+from dllm.laws.decodes import Broken, Decoded, LawAnswer, decode_joining, ids_of, recorded, results
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -228,8 +228,8 @@ def a_row_may_join(trial: Trial) -> None:
         holds(forwards == alone[1], f"row {row}: {alone[1]} forwards alone, and {forwards} where rows join")
 
 
-def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, Answer]:
-    return joined(trial.network, trial.parts, arrivals, trial.sampling)
+def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, LawAnswer]:
+    return decode_joining(trial.network, trial.parts, arrivals, trial.sampling)
 
 
 def a_late_host_changes_nothing(trial: Trial) -> None:
