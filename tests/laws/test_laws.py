@@ -24,6 +24,7 @@ from law import law
 
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
+from dllm.laws import claims
 from dllm.laws.claims import Trial
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
