@@ -66,12 +66,18 @@ def test_it_decodes_the_same_and_says_its_kind(mini: Path) -> None:
     assert (answers[0].tokens, answers[0].nfe) == (answers[1].tokens, answers[1].nfe)
 
 
-def test_numbers_lie_in_the_file_at_multiples_of_64_bytes(mini: Path) -> None:
-    for one in read_contents(mini).tensors.values():
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_numbers_lie_in_the_file_at_multiples_of_64_bytes(mini: Path, tmp_path: Path, kind: str) -> None:
+    """The operator for four bits has a layout of its own on processors without AVX-512, which is made at loading."""
+    folder = mini if kind == "int4" else quantized(locate("mini-llada"), tmp_path / "eight", kind)
+    for one in read_contents(folder).tensors.values():
         assert mapped(one).data_ptr() % 64 == 0
-    narrow = load(mini, dtype="bfloat16").transformer.layers[0].mlp.down.narrow
-    addresses = [line.split("-")[0] for line in Path("/proc/self/maps").read_text().splitlines() if str(mini) in line]
-    assert any(0 <= narrow.data_ptr() - int(begin, 16) < 200_000 for begin in addresses), "mapped, not copied"
+    if kind == "int4" and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return
+    narrow = load(folder, dtype="bfloat16").transformer.layers[0].mlp.down.narrow
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
+    spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    assert any(begin <= narrow.data_ptr() < end for begin, end in spans), "mapped, not copied"
 
 
 def test_our_kernels_and_other_processors_read_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
