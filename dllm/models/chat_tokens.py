@@ -42,24 +42,30 @@ class ChatTokens:
         return compile_template(self.template, lambda text: self._marks.around(text, self._spans(text)))
 
     def pieces(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any] | None = None) -> list[Rendered]:
-        """The rendered conversation, cut where its messages, or what stands beside them, spell special tokens. Raises
-        UserError where a template that puts special tokens together cannot be told from messages that do."""
+        """The rendered conversation, cut where a message spells what the template puts together. Raises UserError
+        where a template that puts special tokens together cannot be told from messages that do."""
         beside = beside or {}
-        found = self._rendered(changed(messages, self._cut), changed(beside, self._cut))
-        others = [self._others(*piece) for piece in found]
-        if not any(others):
+        found = self._rendered(messages, beside)
+        if not any(self._others(*piece) for piece in found):
             return found
         # A template may put its tokens together, from the role above all ('<|' + role): then whatever is said.
         silent = [{**changed(message, lambda _: "x"), "role": message["role"]} for message in messages]
-        known = [text[slice(*span)] for text, own in self._rendered(silent, beside) for span in self._others(text, own)]
-        if not known:
+        if not self._known(silent, beside):
             return found
+        longest = max(len(text) for text, _ in found)
+        messages, beside = (changed(each, lambda text: self._cut(text, longest)) for each in (messages, beside))
+        found = self._rendered(messages, beside)
+        others, known = [self._others(*piece) for piece in found], self._known(silent, beside)
         if known != [text[slice(*span)] for (text, _), spans in zip(found, others, strict=True) for span in spans]:
             raise UserError(
-                f"the chat template puts {known[0]!r} together from pieces, and a message may do so, too. Take what is "
-                "like a part of a special token out of it."
+                f"the chat template puts {(known or ['special tokens'])[0]!r} together from pieces, and a message may "
+                "do so, too. Take what is like a part of a special token out of it."
             )
         return [(text, own | set(spans)) for (text, own), spans in zip(found, others, strict=True)]
+
+    def _known(self, silent: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[str]:
+        """The special tokens that the template puts together for messages that say nothing."""
+        return [text[slice(*span)] for text, own in self._rendered(silent, beside) for span in self._others(text, own)]
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], beside: Mapping[str, Any]) -> list[Rendered]:
         named = {key: self._marks.around(text, [(0, len(text))]) for key, text in self.named.items()}
@@ -75,8 +81,15 @@ class ChatTokens:
     def _others(self, text: str, own: set[Span]) -> list[Span]:
         return [span for span in self._spans(text) if span not in own]
 
-    def _cut(self, text: str) -> str:
-        return self._marks.cut.join(piece for piece, _ in plain_pieces(self.backend, text, self.special))
+    def _cut(self, text: str, longest: int) -> str:
+        """A text cut where it spells special tokens. longest: characters of the whole conversation, which a longer
+        text cannot stand in; the blanks around it, which a template may drop, need no look either."""
+        core = text.strip()
+        if not core or len(core) > longest:
+            return text
+        cut = self._marks.cut.join(piece for piece, _ in plain_pieces(self.backend, core, self.special))
+        begin = text.index(core)
+        return text[:begin] + cut + text[begin + len(core) :]
 
 
 def changed(value: Any, change: Callable[[str], str]) -> Any:

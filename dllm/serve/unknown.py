@@ -43,10 +43,14 @@ def pass_or_refuse(name: str, place: str, sentence: str, hint: str = "") -> None
     found.setdefault(name, place)
 
 
-@lru_cache(4096)
 def slip_of(name: str, known: tuple[str, ...]) -> str:
     """`` Did you mean 'x'?`` of a name that looks like a known one, else nothing."""
-    return "" if len(name) > _LONGEST else nearest(name, known)
+    return "" if len(name) > _LONGEST else _nearest(name, known)
+
+
+@lru_cache(4096)  # a name is kept with its answer, so it must be short
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    return nearest(name, known)
 
 
 def note_of(places: Sequence[str]) -> str:

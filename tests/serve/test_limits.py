@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 
@@ -91,19 +92,43 @@ def mini_place(mini_model: Model, mini: Defaults) -> Iterator[Place]:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_refused_request_costs_little(mini_place: Place, name: str) -> None:
     route, make = HOSTILE[name]
-    body = json.dumps(make(), separators=(",", ":")).encode()
-    assert len(body) <= MAX_BYTES
-    headers = {"content-type": "application/json"}
+    reply, seconds, memory = measured(mini_place, route, make())
+    assert reply.status_code in (400, 413), reply.text[:200]
+    assert memory < 50 << 20 and seconds < 0.2, (name, seconds, memory >> 20)
+
+
+def measured(place: Place, route: str, body: Any) -> tuple[httpx.Response, float, int]:
+    """The reply to a body, the CPU seconds of this process that it took, and the bytes by which its peak rose."""
+    content = json.dumps(body, separators=(",", ":")).encode()
+    assert len(content) <= MAX_BYTES
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         pytest.skip("the system does not tell the peak of a process's memory")
     memory, spent = peak(), resource.getrusage(resource.RUSAGE_SELF)
-    reply = mini_place.call("POST", f"/v1/{route}", content=body, headers=headers)
+    headers = {"content-type": "application/json"}
+    reply = place.call("POST", f"/v1/{route}", content=content, headers=headers)
     after = resource.getrusage(resource.RUSAGE_SELF)
     seconds = after.ru_utime + after.ru_stime - spent.ru_utime - spent.ru_stime
-    assert reply.status_code in (400, 413), reply.text[:200]
-    assert peak() - memory < 50 << 20 and seconds < 0.2, (name, seconds, (peak() - memory) >> 20)
+    return reply, seconds, peak() - memory
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(("name", "body"), [
+    ("blanks that the template trims", said("x" + " " * SIZE)),
+    ("blanks that cannot be ASCII", said("\u3000" * (SIZE // 6) + "x")),
+    ("a thought that the template drops", {"messages": [
+        {"role": "assistant", "content": "a", "reasoning_content": "hello " * (SIZE // 6)},
+        {"role": "user", "content": "<|eot_id|>"}]}),
+    ("a name that the template drops", {"messages": [
+        {"role": "user", "content": "<|eot_id|>", "name": "<|eot_id|>" * (SIZE // 10)}]}),
+    ("a field that nobody knows", {**said("x"), "zzz": "hello " * (SIZE // 6)}),
+])  # fmt: skip
+def test_what_a_prompt_does_not_hold_costs_little(mini_place: Place, name: str, body: dict[str, Any]) -> None:
+    """Such a request is sound, and as cheap as a refused one beside the decoding of four tokens."""
+    reply, seconds, memory = measured(mini_place, CHAT, {**body, "max_tokens": 4})
+    assert reply.status_code == 200, reply.text[:200]
+    assert memory < 50 << 20 and seconds < 0.3, (name, seconds, memory >> 20)
 
 
 @pytest.mark.parametrize("host", ["[::1]", "[::1]:80", "127.0.0.1:8000"])
