@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dllm.compose.labels import usual_settings
 from dllm.compose.naming import own_options, typed_name
 from dllm.errors import UserError, nearest
-from dllm.record.folders import relevant
+from experiments.report.conditions import unusual as unusual_settings
 from experiments.report.labels import differing
 from experiments.report.older import MARK
 from experiments.report.settings import Setting
@@ -78,8 +77,7 @@ def is_baseline(setting: Setting) -> bool:
 
 def unusual(setting: Setting) -> int:
     """How many of its settings are not the usual ones."""
-    usual, mine = relevant(usual_settings(None, None)), relevant(setting.config)
-    return sum(usual.get(key) != value for key, value in mine.items() if not key.startswith(("model.", "task.")))
+    return sum(not key.startswith(("model.", "task.")) for key in unusual_settings(setting.config))
 
 
 def chosen(settings: Sequence[Setting], wanted: Sequence[str] = (), highlighted: str | None = None) -> list[Setting]:

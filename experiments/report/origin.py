@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from: versions, commits, dates, seeds and machines of its cells."""
+"""Where the numbers of a report come from: settings, versions, commits, dates, seeds and machines of its cells."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dllm.common.versions import version_of
 from dllm.errors import UserError
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
 from experiments.report.cells import Cell
+from experiments.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share
 from experiments.report.machines import place_of
 from experiments.report.table import Table
 
@@ -23,7 +24,15 @@ UNKNOWN = "not noted"
 def origin(cells: Sequence[Cell]) -> Table:
     """A line for each fact. Where cells differ, every value has the number of cells that it holds for."""
     rows = [[name, spread(cells, values)] for name, values in FACTS.items()]
-    return Table(["about", "these numbers"], [*rows, ["cells", f"{len(cells)}"], ["report made", made_now()]])
+    settings = [["settings that are not usual", settings_said(cells)], ["defaults", defaults_said(cells)]]
+    ends = [["seeds", seeds_said(cells)], ["cells", f"{len(cells)}"], ["report made", made_now()]]
+    return Table(["about", "these numbers"], [*settings, *rows, *ends])
+
+
+def seeds_said(cells: Sequence[Cell]) -> str:
+    """The seeds by size, each with its number of cells where there are several."""
+    counts = Counter(cell.config["seed"] for cell in cells)
+    return "; ".join(f"{seed}{share(count, len(cells))}" for seed, count in sorted(counts.items()))
 
 
 def mixed_versions(cells: Sequence[Cell]) -> list[str]:
@@ -88,6 +97,9 @@ def made_now() -> str:
 
 
 FACTS: dict[str, Callable[[Cell], list[str]]] = {
+    "gen_length": lambda cell: [length_of(cell)],
+    "eos": lambda cell: [eos_of(cell)],
+    "items of a sub-task": lambda cell: [items_of(cell)],
     "checkpoint": lambda cell: [checkpoint_of(cell)],
     "dllm": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("dllm")),
     "commit": of_stamps(lambda stamp: stamp.get("commit")),
@@ -95,6 +107,5 @@ FACTS: dict[str, Callable[[Cell], list[str]]] = {
     "decoded": of_stamps(lambda stamp: str(stamp.get("started", ""))[:10]),
     "torch": of_stamps(lambda stamp: (stamp.get("versions") or {}).get("torch")),
     "Python": of_stamps(lambda stamp: stamp.get("python")),
-    "seeds": lambda cell: [str(cell.config["seed"])],
     "machine": of_stamps(machine_of),
 }

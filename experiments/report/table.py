@@ -28,8 +28,9 @@ class Table:
     bright: frozenset[int] = frozenset()
 
     def markdown(self) -> str:
+        cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in self.rows]
         rows = [[f"**{cell}**" if at == 0 and number in self.bright else cell for at, cell in enumerate(row)]
-                for number, row in enumerate(self.rows)]  # fmt: skip
+                for number, row in enumerate(cells)]  # fmt: skip
         return markdown.table(self.heads, rows, self.words) + "\n"
 
     def html(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dllm.app.runs.environment import processor_name
 from experiments.report.__main__ import report
 from experiments.report.cells import read
 from experiments.report.differences import Compared, paired
+from experiments.report.origin import origin
 from tests.experiments.report_cells import cell, points
 
 STAMP = {
@@ -33,9 +35,10 @@ def test_a_report_says_where_its_numbers_come_from(sweep: Path) -> None:
     page = report([sweep], sweep / "report").read_text()
     text = (sweep / "report" / "report.md").read_text()
     facts = {"dllm": "0.1.0", "commit": "a" * 40, "files": "edited (dirty)", "decoded": "2026-03-01", "torch": "2.9.1",
-             "Python": "3.12.1", "seeds": "0", "cells": "4"}  # fmt: skip
+             "Python": "3.12.1", "seeds": "0", "cells": "4",
+             "eos": "fill_after_block", "items of a sub-task": "2", "gen_length": "each item's own (8)"}  # fmt: skip
     for name, value in facts.items():
-        assert f"| {name} | {value} |" in text and f"<td>{name}</td><td>{value}</td>" in page
+        assert f"| {name} | {value} |" in text and f"<td>{name}</td><td>{escape(value)}</td>" in page
     (machine,) = re.findall(r"^\| machine \| (.*) \|$", text, re.MULTILINE)
     assert machine == "NVIDIA H200, threads 8, in bfloat16" and "versions of dllm" not in text
 
@@ -50,6 +53,35 @@ def test_what_differs_between_cells_is_counted_and_two_versions_are_named(sweep:
     assert "| decoded | 2026-03-01 (4 of 4 cells); 2026-03-05 (1 of 4 cells) |" in text
     assert f"these cells are of 2 versions of dllm: 0.1.0 at commit {'a' * 12}, edited ({sweep}/a, {sweep}/b" in text
     assert f"0.1.0 at commit {'b' * 12}, edited ({sweep}/d)" in text
+
+
+def about(folder: Path) -> dict[str, str]:
+    """The report's first table."""
+    return dict(origin(read(folder)[0]).rows)
+
+
+def test_every_setting_that_is_not_usual_is_said_though_all_cells_share_it(tmp_path: Path) -> None:
+    """Sampled scores must not be read as greedy ones; seeds stand by size."""
+    shared = ["sampling.temperature=0.5", "sampling.forbid_eos=true", "gen_length=16", "eos=none"]
+    cells = {"a": ["sampler=confidence", "seed=10"], "b": ["sampler=confidence", "sampler.threshold=0.8", "seed=2"],
+             "c": ["sampler=confidence", "sampler.threshold=0.7", "cache=dual", "seed=2"]}  # fmt: skip
+    for name, own in cells.items():
+        cell(tmp_path / name, [*own, *shared], {"copy": [1, 1], "sort": [1] if name == "c" else [1, 0]}, 4)
+    found = about(tmp_path)
+    assert set(found["settings that are not usual"].split("; ")) == {
+        "sampling.temperature=0.5", "sampling.forbid_eos=true", "sampler.threshold=0.7, 0.8 (2 of 3 cells)",
+        "cache=dual (1 of 3 cells)",
+    }  # fmt: skip
+    assert "confidence(threshold=0.9)" in found["defaults"]
+    assert found["seeds"] == "2 (2 of 3 cells); 10 (1 of 3 cells)"
+    assert (found["gen_length"], found["eos"]) == ("16", "none")
+    assert found["items of a sub-task"] == "2 (2 of 3 cells); copy 2, sort 1 (1 of 3 cells)"
+
+
+def test_a_report_of_usual_settings_says_so(sweep: Path) -> None:
+    found = about(sweep)
+    assert found["settings that are not usual"].startswith("sampler=static, oracle") and "T=" not in str(found)
+    assert found["gen_length"] == "each item's own (8)" and found["eos"] == "fill_after_block"
 
 
 def test_a_processor_is_called_as_its_maker_does(tmp_path: Path) -> None:
