@@ -159,8 +159,7 @@ def says(schema: Any, **options: Any) -> str:
 
 REFUSALS: list[tuple[Any, str]] = [
     ({"properties": {"a/b": {"if": {}, "then": {}}}}, "constraint.schema at #/properties/a~1b: the keyword 'if' is"),
-    ({"items": {"minimum": 0.5}}, "at #/items: minimum=0.5 is no whole number"),
-    ({"multipleOf": 1.5}, "at #: multipleOf=1.5 is no whole number"),
+    ({"items": {"minItems": 0.5}}, "at #/items"),
     ({"required": ["a"]}, "at #: required names 'a', which is not in properties"),
     ({"pattern": "a(?=b)"}, "at #: the pattern 'a(?=b)' looks ahead or behind"),
     ({"$ref": "http://example.com/x"}, "$ref 'http://example.com/x' leads outside"),

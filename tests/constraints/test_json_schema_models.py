@@ -159,7 +159,6 @@ def test_a_union_with_a_discriminator_takes_no_case_without_it() -> None:
 
 
 @pytest.mark.parametrize(("field", "words"), [
-    (Annotated[float, Field(gt=0.5)], "exclusiveMinimum=0.5"),
     (set[str], "uniqueItems"),
     (Annotated[str, Field(json_schema_extra={"pattern": "a(?=b)"})], "looks ahead"),
     (bytes, "'binary'"),

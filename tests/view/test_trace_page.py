@@ -221,13 +221,15 @@ def test_the_slider_follows_the_mouse_and_the_keys(shown: Any, static: Trace) ->
 def test_the_play_button_runs_to_the_end_and_pauses(shown: Any, static: Trace) -> None:
     shown.click("#play")
     assert shown.get_attribute("#play", "aria-pressed") == "true"
-    shown.wait_for_function("document.getElementById('where').textContent.startsWith('forward 2')")
+    shown.wait_for_function("() => document.getElementById('where').textContent.startsWith('forward 2')")
     shown.click("#play")
     paused = where(shown)
     shown.wait_for_timeout(500)
     assert where(shown) == paused < 8
     shown.keyboard.press("Space")  # the button has the focus: it goes on
-    shown.wait_for_function("document.getElementById('play').getAttribute('aria-pressed') === 'false'", timeout=10_000)
+    shown.wait_for_function(
+        "() => document.getElementById('play').getAttribute('aria-pressed') === 'false'", timeout=10_000
+    )
     assert where(shown) == 8
     assert_shows(shown, static, 8)
 
@@ -251,7 +253,7 @@ def test_an_opened_page_plays_from_the_first_forward(browser: Any, static: Trace
     tab.add_init_script(NOTED)
     tab.goto(file.as_uri())
     assert tab.get_attribute("#play", "aria-pressed") == "true"
-    tab.wait_for_function("seen.length > 2")
+    tab.wait_for_function("() => seen.length > 2")
     tab.click("#play")
     seen = [int(place.split()[1]) for place in tab.evaluate("seen")]
     assert seen[:2] == [0, 1] and seen == sorted(seen)

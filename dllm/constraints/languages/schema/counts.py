@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dllm.constraints.languages.schema.numbers import exact
 from dllm.constraints.languages.schema.places import pointer_part
 
 _COUNTING = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf")
@@ -13,9 +14,9 @@ _VALUES = ("enum", "const", "default", "examples")
 _BLAMED = 50  # with smaller numbers it is not a number that makes a schema large
 
 
-def largest_count(schema: Any) -> tuple[str, str, int] | None:
+def largest_count(schema: Any) -> tuple[str, str, float] | None:
     """The largest number that is counted: the place of its schema, its keyword, and the number. None: all are small."""
-    found: list[tuple[int, str, str]] = []
+    found: list[tuple[int, str, str, float]] = []
     waiting: list[tuple[str, Any]] = [("#", schema)]
     while waiting:
         place, value = waiting.pop()
@@ -23,11 +24,13 @@ def largest_count(schema: Any) -> tuple[str, str, int] | None:
             waiting += [(f"{place}/{index}", each) for index, each in enumerate(value)]
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if key in _COUNTING and isinstance(inner, int | float):
-                found.append((int(inner), place, key))
+                size = exact(inner).numerator if key == "multipleOf" else int(inner)
+                found.append((size, place, key, inner))
             elif key == "pattern" and isinstance(inner, str):
                 numbers = map(int, re.findall(r"[0-9]{1,20}", " ".join(re.findall(r"\{([0-9,]+)\}", inner))))
-                found.append((max(numbers, default=0), place, "pattern with a number in {}"))
+                largest = max(numbers, default=0)
+                found.append((largest, place, "pattern with a number in {}", largest))
             elif key not in _VALUES:
                 waiting.append((f"{place}/{pointer_part(key)}", inner))
-    number, place, key = max(found, default=(0, "", ""))
-    return (place, key, number) if number >= _BLAMED else None
+    size, place, key, number = max(found, default=(0, "", "", 0))
+    return (place, key, number) if size >= _BLAMED else None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import reduce
-from math import lcm
+from math import isfinite
 from typing import Any
 
 from dllm.constraints.languages.schema.cases import APART, EXCLUDED, WRITTEN, Case, without
 from dllm.constraints.languages.schema.document import types_of
 from dllm.constraints.languages.schema.evaluated import UNEVALUATED
 from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
-from dllm.constraints.languages.schema.numbers import Range
+from dllm.constraints.languages.schema.numbers import Range, exact
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.validity import Validity
@@ -181,6 +182,14 @@ def _whole(node: Node, keyword: str) -> int:
     return int(value)
 
 
+def _exact(node: Node, keyword: str) -> Fraction:
+    value = node.get(keyword)
+    if not isfinite(value) or abs(value) >= 10**300 or 10**300 % exact(value).denominator:
+        raise refused(node.place, f"{keyword}={value!r} is no number of at most 300 digits on each side of its point. "
+                                  "Only these are supported.")  # fmt: skip
+    return exact(value)
+
+
 def _bounds(case: Case, least: str, most: str) -> tuple[int, int | None]:
     lows = [_whole(node, least) for node in case if node.get(least) is not None]
     highs = [_whole(node, most) for node in case if node.get(most) is not None]
@@ -192,12 +201,12 @@ def _numbers(case: Case) -> Range:
     for node in case:
         for keyword, strict in (("minimum", False), ("exclusiveMinimum", True)):
             if node.get(keyword) is not None:
-                found = found.above(_whole(node, keyword), strict)
+                found = found.above(_exact(node, keyword), strict)
         for keyword, strict in (("maximum", False), ("exclusiveMaximum", True)):
             if node.get(keyword) is not None:
-                found = found.below(_whole(node, keyword), strict)
+                found = found.below(_exact(node, keyword), strict)
         if node.get("multipleOf") is not None:
-            found = replace(found, multiple=lcm(found.multiple or 1, _whole(node, "multipleOf")))
+            found = found.among(_exact(node, "multipleOf"))
     return found
 
 

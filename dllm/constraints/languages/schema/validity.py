@@ -1,13 +1,18 @@
-"""Whether a value of an enumeration validates: jsonschema's answer, with patterns by automata."""
+"""Whether a value of an enumeration validates: jsonschema's answer, with patterns by automata and
+multiples by decimal digits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 from dllm.constraints.languages.schema.document import Document
+from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
+from dllm.constraints.languages.schema.numbers import exact
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused, too_deep
+from dllm.constraints.languages.schema.values import value_kind
 from dllm.errors import UserError, first_line
 
 
@@ -20,7 +25,8 @@ class Validity:
 
         self._error, self._patterns = jsonschema.ValidationError, patterns
         own = {"pattern": self._pattern, "patternProperties": self._pattern_properties,
-               "additionalProperties": self._additional, "unevaluatedProperties": self._unevaluated}  # fmt: skip
+               "additionalProperties": self._additional, "unevaluatedProperties": self._unevaluated,
+               "multipleOf": self._multiple}  # fmt: skip
         kind: Any = jsonschema.validators.extend(jsonschema.Draft202012Validator, own)
         self._validator = kind(document.root.schema, registry=referencing.Registry())
 
@@ -41,6 +47,10 @@ class Validity:
     def _pattern(self, validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
         if isinstance(value, str) and not self._found(pattern, value):
             yield self._error("pattern")
+
+    def _multiple(self, validator: Any, step: float, value: Any, schema: Any) -> Iterator[Any]:
+        if value_kind(value) in NUMBER_KINDS and (not isfinite(value) or (exact(value) / exact(step)).denominator > 1):
+            yield self._error("multipleOf")
 
     def _pattern_properties(self, validator: Any, patterns: Any, value: Any, schema: Any) -> Iterator[Any]:
         for name, inner in value.items() if isinstance(value, Mapping) else ():
