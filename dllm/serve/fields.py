@@ -39,7 +39,8 @@ def validated_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
     ApiError for a wrong kind, what is not served, and an unknown field that is not passed over."""
     given = {name: value for name, value in body.items() if is_set(name, value)}
     known = known_fields(chat)
-    for name in [name for name in given if name not in known]:
+    names = frozenset(known)
+    for name in [name for name in given if name not in names]:
         pass_or_refuse(name, name, f"{name!r} is no field of this request", _instead(name, given.pop(name), known))
     for name in [name for name in given if name in NEUTRAL]:
         if (sentence := not_served(name, given.pop(name), chat)) is not None:

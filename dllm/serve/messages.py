@@ -194,10 +194,14 @@ def refuse_no_text(name: str, kind: Any) -> None:
                       name)  # fmt: skip
 
 
+def prompts_in(value: Any) -> list[Any]:
+    """The prompts, not yet checked, of a field that holds one or several."""
+    return value if isinstance(value, list) and value and isinstance(value[0], str | list) else [value]
+
+
 def validated_prompts(value: Any) -> list[tuple[str, str | list[int]]]:
     """The prompts, each a text or token ids, by the names of their places. Raises ApiError."""
-    several = isinstance(value, list) and value and isinstance(value[0], str | list)
-    prompts, found = value if several else [value], list[tuple[str, str | list[int]]]()
+    prompts, found = prompts_in(value), list[tuple[str, str | list[int]]]()
     for number, prompt in enumerate(prompts):
         name = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
         if not isinstance(prompt, str) and not (prompt and is_list_of(is_whole)(prompt)):

@@ -128,7 +128,7 @@ def is_one_of(value: Any, values: Iterable[Any]) -> bool:
 
 def is_set(name: str, value: Any) -> bool:
     """Whether a field says something: it is neither null nor what another program writes for that."""
-    return value is not None and not is_one_of(value, UNSET.get(name, ()))
+    return value is not None and not (name in UNSET and is_one_of(value, UNSET[name]))
 
 
 def not_served(name: str, value: Any, chat: bool) -> str | None:

@@ -30,7 +30,7 @@ from dllm.serve.fields import (
     wants_logprobs,
 )
 from dllm.serve.jobs import Job, RequestParts
-from dllm.serve.messages import WRITTEN_OUT, validated_messages, validated_prompts
+from dllm.serve.messages import WRITTEN_OUT, prompts_in, validated_messages, validated_prompts
 from dllm.serve.request_parts import SHORT, Defaults
 from dllm.serve.response_formats import parse_constraint, unused_form, with_form
 from dllm.serve.thinking import Thinking
@@ -120,7 +120,7 @@ def _notes(fields: Mapping[str, Any], defaults: Defaults) -> list[str]:
         texts = [validated_messages(fields["messages"], tools=True)[-1]["content"]]
     else:
         texts = [prompt for _, prompt in validated_prompts(fields.get("prompt", [0])) if isinstance(prompt, str)]
-    sentence = outside.warning(texts) if texts else None
+    sentence = outside.warning([text.strip() for text in texts]) if texts else None
     return [] if sentence is None else [sentence]
 
 
@@ -282,11 +282,11 @@ def _requests(
             raise ApiError(400, f"{name} is missing: what is to be answered?", name, "missing_field")
         _check_length(0, len(answer.tokens), name, prompts)
         return [answer]
-    asked_for: list[tuple[str, Any]] = [(name, _chat(fields, prompts))] if chat else validated_prompts(given)
-    if len(asked_for) > most:
+    if not chat and (count := len(prompts_in(given))) > most:
         beside = f" of n={fields['n']} answers each" if "n" in fields else ""
-        sentence = f"prompt holds {len(asked_for)} prompts, more than the {most}{beside} that are served in one request"
+        sentence = f"prompt holds {count} prompts, more than the {most}{beside} that are served in one request"
         raise ApiError(400, f"{sentence}. Send fewer.", name)
+    asked_for: list[tuple[str, Any]] = [(name, _chat(fields, prompts))] if chat else validated_prompts(given)
     rows = []
     for place, prompt in asked_for:
         try:
@@ -318,6 +318,8 @@ def _behind(
     name: str, prompt: str | list[int] | list[Message] | ChatPrompt, answer: Request, prompts: Prompts, free: int
 ) -> Request:
     """The answer's row behind a prompt. name: of the prompt's field. free: as in ``_requests``. Raises ApiError."""
+    if isinstance(prompt, list) and is_whole(prompt[0]) and len(prompt) > prompts.config.max_length:
+        _check_length(len(prompt), len(answer.tokens), name, prompts)  # before any of the ids is looked at
     try:
         with as_refusal(name):
             tokens = prompts.encode(prompt)
