@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dllm.errors import UserError
@@ -10,9 +12,17 @@ from dllm.errors import UserError
 
 def write_whole(file: Path, text: str) -> None:
     """Write so that a reader finds the old file or the new one, never half of it. Raises OSError."""
+    with whole_file(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def whole_file(file: Path) -> Iterator[Path]:
+    """Where to write what becomes ``file`` at the end, at once. An error leaves the old file and no other; SIGKILL
+    leaves what was written, as ``file``'s name with the process's number and ``.tmp``."""
     scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
-        scratch.write_text(text, encoding="utf-8")
+        yield scratch
         scratch.replace(file)
     except BaseException:
         scratch.unlink(missing_ok=True)

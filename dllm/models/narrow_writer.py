@@ -54,6 +54,9 @@ class Conversion:
     def begun(folder: Path, about: str) -> Conversion:
         """A new one, or the one that the folder holds. Raises UserError where it holds something else."""
         state = folder / CONVERSION
+        for name in (CONVERSION, INDEX, "config.json"):
+            for scratch in folder.glob(f"{name}.*.tmp"):  # of a killed process
+                scratch.unlink()
         if not state.is_file():
             if folder.is_dir() and any(folder.iterdir()):
                 raise UserError(f"quantize.to={folder} is not empty. Name another folder.")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it imports torch, and the command line does not
 SampleKey = tuple[str, int]  # prompt id, number of the sample
 
 CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process of several, by its number
 REFUSED_FILE = "refused.json"
 SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 
@@ -45,6 +46,15 @@ def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(row: ResultRow) -> SampleKey:
     return str(row["id"]), int(row["sample"])
+
+
+def read_all_results(folder: Path) -> list[ResultRow]:
+    """The finished samples in a run's folder, each once, with what processes of ``engine=accelerate`` hold or left."""
+    files = [folder / RESULTS, *sorted(folder.glob(PART_RESULTS.format("*")))]
+    found: dict[SampleKey, ResultRow] = {}
+    for row in (row for file in files for row in read_results(file)[0]):
+        found.setdefault(key_of(row), row)
+    return list(found.values())
 
 
 def read_results(file: Path) -> tuple[list[ResultRow], int]:

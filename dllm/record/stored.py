@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from dllm.errors import UserError
-from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, key_of, read_results
+from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, key_of, read_all_results
 from dllm.record.results import ResultRow
 
 MAKE_SOME = "Make some with: python run.py -m experiment=small name=NAME"
@@ -81,7 +81,7 @@ def stored_cell(folder: Path) -> StoredCell | None:
 
     Raises UserError for a broken file, and for results without their configuration.
     """
-    rows, _ = read_results(folder / RESULTS)
+    rows = read_all_results(folder)
     if not rows or "scores" not in rows[0]:
         return None
     for number, row in enumerate(rows, 1):

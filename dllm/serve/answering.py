@@ -23,7 +23,7 @@ from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"
-DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow reader", "failed"
+DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 
 
 @dataclass

@@ -41,7 +41,7 @@ class AccessLine:
     seconds: float = 0.0  # from its arrival to the end of the reply
     prompt_tokens: int | None = None  # None: nothing was decoded
     completion_tokens: int | None = None  # None: nothing was decoded
-    # how it ended: done, refused, left, slow reader, or what a failed answer says (timeout, closing, memory, ...);
+    # how it ended: done, refused, left, slow_reader, or what a failed answer says (timeout, closing, memory, ...);
     # empty: nothing was decoded
     end: str = ""
     cause: str = ""  # why it was refused or failed, without what was sent

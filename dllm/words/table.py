@@ -88,7 +88,10 @@ SETTINGS: dict[str, Written] = {
 
 # Words for which there is no such setting, and why, or what does it instead.
 PENALTY = "nothing here penalises a token. Leave it out"
-SPREAD = "model.device=auto spreads the model over all GPUs"
+SPREAD = (
+    "model.device=auto makes a model fit that one GPU does not hold, and no decode faster. For more samples a second, "
+    "run a copy on each GPU, by engine=accelerate or engine=ray"
+)
 STREAM = (
     "live=true shows a decode in the terminal, decoder.stream(PROMPT) follows it in Python, and the server streams it"
 )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dllm.common.atomic_write import write_whole
 from dllm.common.terminal import complain, say
 from dllm.errors import UserError
 from dllm.record.cost import Machine, machine
@@ -80,9 +81,9 @@ def report(folders: Sequence[Path], out: Path, choice: Choice | None = None) -> 
     if refused:
         pieces += [Heading(f"Refused: {len(refused)} combinations that cannot work"), refusals(refused, cells)]
     title = f"Speed against quality: {', '.join(folder.resolve().name for folder in folders)}"
-    (out / "report.md").write_text(markdown(title, pieces))
+    write_whole(out / "report.md", markdown(title, pieces))
     page = out / "report.html"
-    page.write_text(html(title, pieces))
+    write_whole(page, html(title, pieces))
     return page
 
 

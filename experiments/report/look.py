@@ -11,6 +11,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dllm.common.atomic_write import whole_file
 from dllm.errors import not_installed
 
 try:
@@ -98,8 +99,10 @@ def legend(figure: Figure, style: Styles, drawn: set[str]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As PNG at ``path``, and beside it as PDF and SVG, whose bytes do not depend on the time."""
+    """As PNG at ``path``, and beside it as PDF and SVG, whose bytes do not depend on the time. A
+    reader finds each file whole."""
     with plt.rc_context(STYLE):  # whose resolution is read when saving
         for kind, dated in DATES.items():
-            figure.savefig(path.with_suffix(f".{kind}"), metadata=dated)
+            with whole_file(path.with_suffix(f".{kind}")) as scratch:
+                figure.savefig(scratch, format=kind, metadata=dated)
     plt.close(figure)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dllm.common.atomic_write import write_whole
 from dllm.record.cost import Machine
 from experiments.report import look, plots, tables
 from experiments.report.cells import Suite
@@ -71,8 +72,8 @@ class Section:
 
     def write(self, kind: str, model: str, table: Table) -> None:
         name = f"{kind}-{file_name(model)}{self.mark}"
-        (self.out / f"{name}.csv").write_text(table.csv())
-        (self.out / f"{name}.tex").write_text(table.latex())
+        write_whole(self.out / f"{name}.csv", table.csv())
+        write_whole(self.out / f"{name}.tex", table.latex())
 
     def comparison(self, model: str, mine: Sequence[Setting]) -> list[Piece]:
         """The differences of a model's settings from their baseline, on the same items."""

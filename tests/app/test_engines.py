@@ -6,11 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from dllm.app.runs.folder import PART_RESULTS
+from dllm.record.folders import PART_RESULTS
+from dllm.record.stored import stored_cells
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of, timeless
 
 SWEEP = ["-m", "+task.count=6", "sampler=confidence,static", "sampling.temperature=1.0"]
@@ -22,7 +24,8 @@ def rank(number: int, port: int, arguments: list[str]) -> subprocess.Popen[bytes
         "RANK": f"{number}", "LOCAL_RANK": f"{number}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
     }  # fmt: skip
-    return subprocess.Popen([sys.executable, str(ROOT / "run.py"), *arguments], env=os.environ | where)
+    program = [sys.executable, str(ROOT / "run.py"), *arguments]
+    return subprocess.Popen(program, env=os.environ | where, stderr=subprocess.PIPE)
 
 
 def free_port() -> int:
@@ -36,7 +39,7 @@ def test_two_processes_of_accelerate_decode_what_one_does(run: Run, tiny: Path) 
     run(*SWEEP, "name=local")
     port, arguments = free_port(), command(tiny, *SWEEP, "engine=accelerate", "name=both")
     started = [rank(number, port, arguments) for number in range(2)]
-    assert [process.wait() for process in started] == [0, 0]
+    assert [process.communicate() and process.returncode for process in started] == [0, 0]
     assert cells_of(Path("runs/both")) == cells_of(Path("runs/local"))
     assert not list(Path("runs/both").glob("*/results-*"))
 
@@ -49,6 +52,7 @@ def test_what_a_killed_process_left_is_gathered_once(run: Run) -> None:
     lines = results.read_bytes().splitlines(keepends=True)
     results.write_bytes(b"".join(lines[:2]))
     Path("runs/a", PART_RESULTS.format(1)).write_bytes(b"".join(lines[1:3]) + lines[3][:-5])
+    assert [row["id"] for row in stored_cells(Path("runs/a"))[0].rows] == ["q0", "q2", "q1"]  # by sub-task
     run("name=a", "+task.count=4")
     assert rows_of(Path("runs/a"))[:3] == rows[:3] and not Path("runs/a", PART_RESULTS.format(1)).exists()
     assert [timeless(row) for row in rows_of(Path("runs/a"))] == [timeless(row) for row in rows]
@@ -58,6 +62,47 @@ def test_several_processes_need_a_name(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     outcome = run(*SWEEP)
     assert outcome.code == 2 and "name=NAME" in outcome.err
+
+
+def outcomes(arguments: list[str], kill: Path | None = None) -> list[tuple[int, str]]:
+    """Exit code and last line of standard error of two processes. kill: the second one dies when this file is there."""
+    port = free_port()
+    started = [rank(number, port, arguments) for number in range(2)]
+    while kill is not None and not kill.exists():
+        assert started[1].poll() is None
+        time.sleep(0.01)
+    if kill is not None:
+        started[1].kill()
+    read = [process.communicate(timeout=120)[1].decode() for process in started]
+    return [(process.returncode, text.strip().replace("\r", "\n").rpartition("\n")[2])
+            for process, text in zip(started, read, strict=True)]  # fmt: skip
+
+
+@pytest.mark.program
+def test_a_killed_process_is_noticed_within_a_minute(run: Run, tiny: Path) -> None:
+    settings = ["+task.count=2000", "name=dead"]
+    began = time.monotonic()
+    (code, sentence), (killed, _) = outcomes(
+        command(tiny, *settings, "engine=accelerate"), Path("runs/dead", PART_RESULTS.format(1))
+    )
+    assert (code, killed) == (75, -9) and time.monotonic() - began < 100
+    assert "process 1 of engine=accelerate has died. Finished samples are kept: give the same command" in sentence
+
+
+@pytest.mark.program
+def test_what_one_process_refuses_all_refuse_in_its_words(run: Run, tiny: Path) -> None:
+    assert run("name=a", "+task.count=2").code == 0
+    both = outcomes(command(tiny, "name=a", "+task.count=2", "seed=7", "engine=accelerate"))
+    assert both[0] == both[1] and both[0][0] == 2 and "runs/a was run with seed=0, not 7" in both[0][1]
+
+
+@pytest.mark.program
+def test_what_does_not_fit_fails_alone(run: Run, tiny: Path) -> None:
+    """The other process's share is finished."""
+    at_fault = ["+task.count=8", "batch_size=2", "+task.deadly=q4", "+task.fault=TooLarge", "name=large"]
+    both = outcomes(command(tiny, *at_fault, "engine=accelerate"))
+    assert [code for code, _ in both] == [3, 3]
+    assert len(rows_of(Path("runs/large"))) >= 4 and not list(Path("runs/large").glob("results-*"))
 
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])

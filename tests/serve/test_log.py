@@ -78,10 +78,10 @@ def test_a_failed_answer_has_one_name(
 
 
 def test_lines_are_text_or_json() -> None:
-    line = AccessLine("an-id", "POST", '/a b"\x1b', "::1", 200, 0.25, 3, 4, "slow reader")
+    line = AccessLine("an-id", "POST", '/a b"\x1b', "::1", 200, 0.25, 3, 4, "slow_reader")
     record = logging.LogRecord("dllm.serve", logging.INFO, "", 0, "%s", (line.text(),), None)
     text = formatter("text").format(record)
-    assert text.endswith(r' INFO an-id POST "/a b\"\u001b" 200 ::1 3+4 tokens 0.250 s (slow reader)')
+    assert text.endswith(r' INFO an-id POST "/a b\"\u001b" 200 ::1 3+4 tokens 0.250 s (slow_reader)')
     record.fields = {"event": "request", **vars(line)}
     told = json.loads(formatter("json").format(record))
     assert told["level"] == "INFO" and told["path"] == '/a b"\x1b' and told["completion_tokens"] == 4

@@ -96,7 +96,7 @@ def test_a_stream_that_nobody_reads_frees_its_row(served: Model, leaves: bool) -
         time.sleep(0.01)
     assert (found.rows, found.waiting, found.ended["aborted"], found.ended["done"]) == (0, 0, 1, 1)
     page = place.call("GET", "/metrics").text
-    reason = "left" if leaves else "slow reader"
+    reason = "left" if leaves else "slow_reader"
     assert f'dllm_requests_cut_total{{reason="{reason}"}} 1.0' in page
     place.close()
 

@@ -107,9 +107,9 @@ def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
 
 def name_failures(engine: Engine) -> bool:
     """Name the samples that could not be decoded. Returns whether there are any."""
-    for cell, keys, reason in engine.failures:
+    for cell, keys, reason in engine.failures if engine.leads else ():
         names = ", ".join(f"{name}/{sample}" for name, sample in keys)
         complain(f"Failed: {names} of {cell.folder}: {reason}")
-    if engine.failures:
+    if engine.failures and engine.leads:
         complain("The same command tries them again; everything else is finished.")
     return bool(engine.failures)

@@ -3,57 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
-from dllm.app.engines.base import Engine, progress_bar
+from dllm.app.engines.base import progress_bar
+from dllm.app.engines.local import Local
+from dllm.app.engines.peers import peers_of
 from dllm.app.runs.cells import Cell
-from dllm.app.runs.folder import PART_RESULTS, RunFolder
+from dllm.app.runs.folder import RunFolder
 from dllm.common.terminal import complain
-from dllm.errors import UserError
-from dllm.record.folders import key_of
+from dllm.errors import TooLarge, UserError, first_line
+from dllm.record.folders import PART_RESULTS, key_of
 
 
-class Accelerate(Engine):
+class Accelerate(Local):
     """Process p of P takes batches p, p + P, ... of those that are missing. Each process writes a file of its own; the
     first one owns the folder and moves finished lines into its results."""
 
     def check(self, config: Mapping[str, Any]) -> None:
         from accelerate import PartialState
+        from torch.distributed import DistError
 
-        # A process may wait for another one's last batch far longer than the usual ten minutes.
-        self.state = PartialState(cpu=config["model"]["device"] == "cpu", timeout=timedelta(days=7))
+        try:
+            self.state = PartialState(cpu=config["model"]["device"] == "cpu")
+        except DistError as error:
+            missed = f"its processes did not find each other ({first_line(error)})"
+            raise UserError(f"engine=accelerate: {missed}. Start all of them at once, on a free port.") from None
         self.leads = self.state.is_main_process
         if self.state.num_processes == 1:
             complain("engine=accelerate: one process decodes. For more: torchrun --nproc_per_node N.")
-        if self.state.num_processes > 1 and config["name"] is None and config["resume"] is None:
+        elif config["name"] is None and config["resume"] is None:
             raise UserError("engine=accelerate with several processes needs name=NAME: they must agree on a folder.")
+        else:
+            self.peers = peers_of(self.state.process_index, self.state.num_processes)
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
+        if self.state.num_processes == 1:
+            yield from super().run(cells)
+            return
         for cell in cells:
             if self.state.device.type != "cpu":
                 cell.evaluation.device = str(self.state.device)
-            if self.leads:
-                with cell.open() as run_folder:
-                    self._turn(cell)
-                    run_folder.gather()
-            else:
-                self._turn(cell)
-            self.state.wait_for_everyone()
+            with self.peers.telling():
+                self._share(cell)
             yield cell
 
-    def _turn(self, cell: Cell) -> None:
-        """Decode this process's share. All processes wait for each other before it and after it."""
-        self.state.wait_for_everyone()
+    def _share(self, cell: Cell) -> None:
+        """Decode a cell together with the others."""
+        too_large = f"too large/{self.peers.meetings}"
+        if self.leads:
+            with cell.open() as run_folder:
+                self._turn(cell, too_large)
+                run_folder.gather()
+        else:
+            self._turn(cell, too_large)
+        self.peers.meet()
+        if sentence := self.peers.said(too_large):
+            done = {key_of(row) for row in cell.rows()}
+            self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], sentence))
+
+    def _turn(self, cell: Cell, too_large: str) -> None:
+        """Decode this process's share. All processes wait for each other before it and after it. too_large: where to
+        say what does not fit into memory; the others finish their shares."""
+        self.peers.meet()
+        try:
+            self._decode_share(cell)
+        except TooLarge as error:
+            self.peers.say(too_large, str(error))
+        self.peers.meet()
+
+    def _decode_share(self, cell: Cell) -> None:
         evaluation, done = cell.evaluation, {key_of(row) for row in cell.rows()}
         mine = evaluation.missing(done)[self.state.process_index :: self.state.num_processes]
-        if mine:
-            with RunFolder.attach(cell.folder, PART_RESULTS.format(self.state.process_index)) as part:
-                if self.leads:
-                    part.stamp(evaluation.environment())
-                with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:
-                    for row, trace in evaluation.rows(mine):
-                        if key_of(row) not in done:
-                            part.write(row, trace)
-                            progress.update()
-        self.state.wait_for_everyone()
+        if not mine:
+            return
+        with RunFolder.attach(cell.folder, PART_RESULTS.format(self.state.process_index)) as part:
+            if self.leads:
+                part.stamp(evaluation.environment())
+            with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:
+                for row, trace in evaluation.rows(mine):
+                    if key_of(row) not in done:
+                        part.write(row, trace)
+                        progress.update()

@@ -31,6 +31,7 @@ from dllm.errors import UserError
 from dllm.record.folders import (
     CONFIG,
     ENVIRONMENT,
+    PART_RESULTS,
     REFUSED_FILE,
     RESULTS,
     TRACES,
@@ -42,8 +43,6 @@ from dllm.record.folders import (
 from dllm.record.page import Pane, trace_page
 from dllm.record.results import ResultRow
 from dllm.record.trace import trace_in
-
-PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process of several, by its number
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:
