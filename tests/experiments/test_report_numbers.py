@@ -105,6 +105,10 @@ def quality(rows: Rows, seed: int | None = None) -> float:
     return fmean(score(of_task(rows, task, seed)) for task in TASKS)
 
 
+# Two-sided 95 % points of Student's t, from a printed table, by degrees of freedom.
+T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 8: 2.306, 11: 2.201, 14: 2.145}
+
+
 def ends_of_task(entries: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
     """Share and interval of one sub-task: Wilson's, with the answers to an item as one cluster."""
     items: dict[str, list[float]] = {}
@@ -113,9 +117,11 @@ def ends_of_task(entries: Sequence[dict[str, Any]]) -> tuple[float, float, float
     n, m, z = len(entries), len(items), 1.96
     p = sum(map(sum, items.values())) / n
     between = m / (m - 1) * sum((sum(v) - len(v) * p) ** 2 for v in items.values()) / n**2
-    k = max(m, min(n, p * (1 - p) / between)) if between else (n if 0 < p < 1 else m)
+    known = (T[n - 1] / T[m - 1]) ** 2
+    k = max(m, min(n, p * (1 - p) / between * known)) if between else (n if 0 < p < 1 else m)
     half = z * sqrt(p * (1 - p) / k + z * z / (4 * k * k))
-    return p, (p + z * z / (2 * k) - half) / (1 + z * z / k), (p + z * z / (2 * k) + half) / (1 + z * z / k)
+    low, high = (p + z * z / (2 * k) - half) / (1 + z * z / k), (p + z * z / (2 * k) + half) / (1 + z * z / k)
+    return p, min(low, m / (m + z * z)), max(high, z * z / (m + z * z))  # Wilson's of all right, of all wrong
 
 
 def interval(rows: Rows) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import pytest
 
 from dllm import UserError
 from dllm.analysis.measures import wilson, wilson_of_items
+from dllm.analysis.student import quantile_of_t
 from dllm.app.runs.code_hash import code_hash, targets
 from dllm.compose.naming import CHOICES
 from experiments.report import look, plots
@@ -211,6 +212,34 @@ def test_answers_to_one_item_count_together_in_an_interval() -> None:
     assert wilson_of_items([[1.0] * 5, [0.0] * 5, [1.0] * 5]) == pytest.approx(wilson(2, 3))  # five alike: the same
     assert wilson_of_items([[1.0, 0.0]] * 8) == pytest.approx(wilson(8, 16))  # items alike: all are independent
     assert wilson_of_items([[1.0] * 3] * 4) == pytest.approx(wilson(4, 4))  # of right answers alone nothing is known
+    assert wilson_of_items([[1.0] * 4 + [0.0] * 4]) == pytest.approx(wilson(0.5, 1))  # nor of one item
+
+
+def test_the_variance_of_few_items_counts_for_less() -> None:
+    """Korn and Graubard's (t of n - 1 / t of m - 1)^2, by hand, of 8 items with 3 or 1 of 4 answers right."""
+    between = 8 / 7 * 8 * 1 / 32**2  # each item is one answer away from the mean
+    effective = 0.25 / between * (2.0395 / 2.3646) ** 2  # t of 31 and of 7 degrees of freedom, from a table
+    assert 8 < effective < 32
+    found = wilson_of_items([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]] * 4)
+    assert found == pytest.approx(wilson(effective / 2, effective), abs=1e-4)
+
+
+@pytest.mark.parametrize("items", [1, 3, 12, 40])
+def test_no_score_proves_more_than_items_that_are_all_right(items: int) -> None:
+    lows = [wilson_of_items(answers_with(items, wrong))[0] for wrong in range(3 * items + 1)]
+    assert max(lows) == lows[0] == pytest.approx(items / (items + 1.96**2))
+
+
+def answers_with(items: int, wrong: int) -> list[list[float]]:
+    """Three answers to each item; the wrong ones are spread over the items."""
+    return [[float(number + items * place >= wrong) for place in range(3)] for number in range(items)]
+
+
+@pytest.mark.parametrize(
+    ("freedom", "point"), [(1, 12.7062), (2, 4.30265), (7, 2.36462), (30, 2.04227), (1000, 1.96234)]
+)
+def test_points_of_students_t_are_those_of_tables(freedom: int, point: float) -> None:
+    assert quantile_of_t(freedom, 1.959964) == pytest.approx(point, rel=1e-5)
 
 
 def test_the_usual_report_says_what_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
