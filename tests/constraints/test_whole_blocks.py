@@ -42,10 +42,13 @@ def test_every_text_is_one_of_the_language_and_draws_stay_free(noisy: Model, nam
     assert all(not set(one.text) <= set("cde") for one in free)
 
 
-def test_a_block_is_its_best_filling_by_trying_all(noisy: Model) -> None:
-    """With one forward a block: its logits are those of the network on the first noise."""
+@pytest.mark.parametrize("heat", [0.8, 50.0])
+def test_a_block_is_its_best_filling_by_trying_all(noisy: Model, heat: float) -> None:
+    """With one forward a block: its logits are those of the network on the first noise. What is drawn is not text yet:
+    the temperature changes nothing."""
     texts = ["".join(letters) for letters in product("cde", repeat=3)]
-    (result,) = decoded(noisy, Choice(texts, joint=True), BLOCK, part("sampler", "renoise", steps=1), 1)
+    rule = part("sampler", "renoise", steps=1, t_max=heat)
+    (result,) = decoded(noisy, Choice(texts, joint=True), BLOCK, rule, 1)
     assert noisy.tokenizer is not None
     trace, network = result.traced(), noisy.transformer
     tokens = torch.tensor([trace.prompt])
@@ -59,6 +62,7 @@ def test_a_block_is_its_best_filling_by_trying_all(noisy: Model) -> None:
         return float(sum(logits[at, token] for at, token in enumerate(ids)) + ends[len(ids) :].sum())
 
     assert result.text == max(texts, key=worth)
+    assert result.constraint is not None and 0 < result.constraint.seconds <= result.seconds
 
 
 def test_without_joint_it_is_refused_with_the_way_out(noisy: Model) -> None:
