@@ -16,6 +16,7 @@ from dllm.app.runs.environment import processor_name
 from experiments.report.__main__ import report
 from experiments.report.cells import read
 from experiments.report.differences import Compared, paired
+from experiments.report.methods import baseline, methods
 from experiments.report.origin import origin
 from tests.experiments.report_cells import cell, points
 
@@ -162,3 +163,13 @@ def test_a_model_with_an_adapter_is_another_model(tmp_path: Path) -> None:
                     for name, overrides in (("a", []), ("b", ["model.adapter=runs/some/lora"]))))  # fmt: skip
     assert [one.model for one in made] == ["mini-llada", "mini-llada + lora"]
     assert made[0].layout != made[1].layout
+
+
+@pytest.mark.parametrize("more", [["cache=dual"], ["constraint=json"], ["sampler.per_step=2"]], ids=str)
+def test_only_plain_static_decoding_is_the_baseline(more: list[str], tmp_path: Path) -> None:
+    """One token per step under a cache or a constraint is none: speed-ups would be relative to another method."""
+    other = cell(tmp_path / "a", ["sampler=static", *more], {"copy": [1]}, 8)
+    assert baseline(methods(points(other))) is None
+    plain = cell(tmp_path / "b", ["sampler=static"], {"copy": [1]}, 8)
+    found = baseline(methods([*points(other), *points(plain)]))
+    assert found is not None and found.first.folder == plain.folder

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.constraints.languages.schema.numbers import exact
+from dllm.constraints.languages.schema.numbers import as_fraction
 from dllm.constraints.languages.schema.places import pointer_part
 
 _COUNTING = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "multipleOf")
@@ -24,7 +24,7 @@ def largest_count(schema: Any) -> tuple[str, str, float] | None:
             waiting += [(f"{place}/{index}", each) for index, each in enumerate(value)]
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if key in _COUNTING and isinstance(inner, int | float):
-                size = exact(inner).numerator if key == "multipleOf" else int(inner)
+                size = as_fraction(inner).numerator if key == "multipleOf" else int(inner)
                 found.append((size, place, key, inner))
             elif key == "pattern" and isinstance(inner, str):
                 numbers = map(int, re.findall(r"[0-9]{1,20}", " ".join(re.findall(r"\{([0-9,]+)\}", inner))))

@@ -13,7 +13,7 @@ from dllm.constraints.languages.schema.cases import APART, EXCLUDED, WRITTEN, Ca
 from dllm.constraints.languages.schema.document import types_of
 from dllm.constraints.languages.schema.evaluated import UNEVALUATED
 from dllm.constraints.languages.schema.keywords import SPEAKS, TYPES
-from dllm.constraints.languages.schema.numbers import Range, exact
+from dllm.constraints.languages.schema.numbers import Range, as_fraction
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused
 from dllm.constraints.languages.schema.validity import Validity
@@ -184,10 +184,10 @@ def _whole(node: Node, keyword: str) -> int:
 
 def _exact(node: Node, keyword: str) -> Fraction:
     value = node.get(keyword)
-    if not isfinite(value) or abs(value) >= 10**300 or 10**300 % exact(value).denominator:
+    if not isfinite(value) or abs(value) >= 10**300 or 10**300 % as_fraction(value).denominator:
         raise refused(node.place, f"{keyword}={value!r} is no number of at most 300 digits on each side of its point. "
                                   "Only these are supported.")  # fmt: skip
-    return exact(value)
+    return as_fraction(value)
 
 
 def _bounds(case: Case, least: str, most: str) -> tuple[int, int | None]:

@@ -20,7 +20,7 @@ NONZERO = Bytes(((0x31, 0x39),))
 ZERO = Bytes(((0x30, 0x30),))
 
 
-def exact(value: float) -> Fraction:
+def as_fraction(value: float) -> Fraction:
     """The number whose shortest decimal digits a schema shows: 0.1 is a tenth. Raises ValueError where it is none."""
     return Fraction(value) if isinstance(value, int) else Fraction(Decimal(repr(float(value))))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dllm.constraints.languages.schema.document import Document
 from dllm.constraints.languages.schema.keywords import NUMBER_KINDS
-from dllm.constraints.languages.schema.numbers import exact
+from dllm.constraints.languages.schema.numbers import as_fraction
 from dllm.constraints.languages.schema.patterns import Patterns
 from dllm.constraints.languages.schema.places import Node, refused, too_deep
 from dllm.constraints.languages.schema.values import value_kind
@@ -49,7 +49,9 @@ class Validity:
             yield self._error("pattern")
 
     def _multiple(self, validator: Any, step: float, value: Any, schema: Any) -> Iterator[Any]:
-        if value_kind(value) in NUMBER_KINDS and (not isfinite(value) or (exact(value) / exact(step)).denominator > 1):
+        if value_kind(value) in NUMBER_KINDS and (
+            not isfinite(value) or (as_fraction(value) / as_fraction(step)).denominator > 1
+        ):
             yield self._error("multipleOf")
 
     def _pattern_properties(self, validator: Any, patterns: Any, value: Any, schema: Any) -> Iterator[Any]:
