@@ -71,8 +71,8 @@ class Labels:
         """The values of a setting, by the model that has it."""
         found: dict[str, list[Any]] = {}
         for one in self.settings:
-            if key in one.first.settings:
-                found.setdefault(one.model, []).append(one.first.settings[key])
+            if key in one.first.settings or key == "constraint":  # an answer without one has no settings of it
+                found.setdefault(one.model, []).append(one.first.settings.get(key))
         return found
 
     def _is_number(self, key: str) -> bool:

@@ -171,5 +171,5 @@ def test_only_plain_static_decoding_is_the_baseline(more: list[str], tmp_path: P
     other = cell(tmp_path / "a", ["sampler=static", *more], {"copy": [1]}, 8)
     assert baseline(methods(points(other))) is None
     plain = cell(tmp_path / "b", ["sampler=static"], {"copy": [1]}, 8)
-    found = baseline(methods([*points(other), *points(plain)]))
+    found = baseline(methods(points(other, plain)))
     assert found is not None and found.first.folder == plain.folder
