@@ -11,7 +11,7 @@ Letters as in ``dllm/models/transformer.py``; E experts, F their width.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import cast
 
 import torch
@@ -38,7 +38,7 @@ def normed(x: Tensor, eps: float, gain: Tensor | None = None) -> Tensor:
     return (wide if gain is None else wide * gain.to(wide.dtype)).to(x.dtype)
 
 
-@cache  # a turn that is recorded makes no tensor on the host
+@lru_cache(1024)  # a turn that is recorded makes no tensor on the host
 def in_dtype(number: float, dtype: torch.dtype) -> float:
     """The number that ``dtype`` has in its place."""
     return float(torch.tensor(number, dtype=torch.float64).to(dtype))
