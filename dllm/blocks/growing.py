@@ -22,7 +22,6 @@ class Growing(Fixed):
         self.fixed_length = None
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        super().check(setting, sampler)
         if setting.model.attention.block is not None:
             raise UserError(
                 f"blocks={name_of(self)} goes back to earlier blocks, but a {setting.model.attention.name} model never "

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from dllm.contract import Need, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
 from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
@@ -33,9 +32,6 @@ class StopStrings(EndOfText):
 
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
-
-    def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         candidates = self.inner.cut(candidates, view, step, ends, full)
