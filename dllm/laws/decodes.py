@@ -29,7 +29,7 @@ from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
-MODEL_KINDS = (Sampler, Blocks, Cache, EndOfText)
+PART_BASES = (Sampler, Blocks, Cache, EndOfText)
 LawAnswer = tuple[list[int], int]  # tokens, forwards
 
 
@@ -61,7 +61,7 @@ def sealed(part: Any) -> Any:
     kind = type(part)
     names = {"__setattr__": refuse, "__delattr__": refuse, "__module__": kind.__module__}
     for inner in vars(part).values():
-        if isinstance(inner, MODEL_KINDS):
+        if isinstance(inner, PART_BASES):
             sealed(inner)
     part.__class__ = type(kind.__name__, (kind,), names)
     return part

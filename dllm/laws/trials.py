@@ -32,7 +32,7 @@ MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "noise")
 USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "model": "llada", "heat": 0.0}
 
 # Parts that cannot be built, or would show nothing on short answers, with their defaults.
-_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "growing"): {"block_length": 8},
     ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
@@ -127,7 +127,7 @@ def gaps() -> tuple[Request, Request]:
 @cache  # composing their configurations takes seconds
 def other_rows() -> dict[str, dict[str, Any]]:
     """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
-    found = dict(zip(PART_GROUPS, all_parts(_OPTIONS), strict=True))
+    found = dict(zip(PART_GROUPS, all_parts(TRIAL_OPTIONS), strict=True))
     return {
         one: {name: sealed(part) for name, part in parts.items() if name != "oracle"} for one, parts in found.items()
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import KINDS, build, full, model, sealed
+from harness import build, full, model, sealed
 
 import dllm
 from dllm import Decoder, UserError, load, part
@@ -26,6 +26,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.contract.traits import SamplerTraits
 from dllm.eos.stop_strings import StopStrings
 from dllm.errors import name_of
+from dllm.laws.decodes import PART_BASES
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
 from dllm.models.bundle import Model
@@ -108,7 +109,7 @@ def alike(one: Any, other: Any) -> bool:
         return torch.equal(one, other)
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    return alike(vars(one), vars(other)) if isinstance(one, KINDS) else bool(one == other)
+    return alike(vars(one), vars(other)) if isinstance(one, PART_BASES) else bool(one == other)
 
 
 def test_the_seal_sees_what_is_written() -> None:

@@ -154,7 +154,10 @@ def softmaxed(logits: Tensor, temperature: float, top_p: float | None, top_k: in
     return out
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+NAMES = [f"{one[0] if isinstance(one[0], str) else type(one[0]).__name__}-{one[2]}" for one in WAYS]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
 def test_every_commit_of_a_decode_says_both(model: Model, way: tuple[Any, str, dict[str, Any]]) -> None:
     sampler, cache, options = way
     temperature, mask = options.get("temperature", 0), model.ids.mask

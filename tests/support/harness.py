@@ -58,7 +58,7 @@ def make_filter(width: int) -> Path:
 
 
 # The laws' own, but for ids and lengths of the tiny trained models.
-OPTIONS: dict[tuple[str, str], dict[str, Any]] = trials._OPTIONS | {
+OPTIONS: dict[tuple[str, str], dict[str, Any]] = trials.TRIAL_OPTIONS | {
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
