@@ -14,6 +14,7 @@ from experiments.report import tables
 from experiments.report.cells import read
 from experiments.report.labels import settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
+from tests.support.killing import Work, hashes
 
 pytestmark = pytest.mark.program
 SETTINGS = ["-m", "+task.count=9", "batch_size=2", "sampler=confidence,static,oracle", "eos=none"]
@@ -63,3 +64,22 @@ def tables_of(sweep: Path) -> list[str]:
     """All but the times."""
     found = settings(read(sweep)[0])
     return [table(found).csv() for table in (tables.outcomes, tables.distances, tables.curves, tables.tasks)]
+
+
+@pytest.mark.parametrize("kind", ["quantize", "report"])
+def test_a_killed_command_leaves_whole_files_and_goes_on(kind: str, run: Run, tmp_path: Path) -> None:
+    """Bytes are those of an undisturbed run."""
+    if kind == "report":
+        assert run("-m", "+task.count=4", "sampler=confidence,static", "name=small").code == 0
+        work = Work(lambda folder: ["report", "runs/small", "--out", str(folder)])
+    else:
+        model = ["model.path=mini-llada", "model.quantize=int4"]
+        work = Work(lambda folder: ["task=quantize", *model, f"quantize.to={folder}"])
+    work.whole(tmp_path / "whole")
+    right, dice = hashes(tmp_path / "whole"), Random(3)
+    for _ in range(2):
+        work.kill(tmp_path / "killed", dice)
+        assert kind == "quantize" or hashes(tmp_path / "killed").items() <= right.items()
+    if hashes(tmp_path / "killed") != right:
+        work.whole(tmp_path / "killed")
+    assert hashes(tmp_path / "killed") == right
