@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,9 @@ from dllm.record.trace import origin_of
 
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
+
+
+GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 
 
 @dataclass(frozen=True)
@@ -111,11 +116,29 @@ def prompt_entries(
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file that hold something, by number. A file compressed by gzip is read, and any end of line."""
     try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(f"prompts={str(file)!r} cannot be read ({error.strerror}). Name a JSON-lines file.") from None
+        text = file.read_bytes()
+        text = gzip.decompress(text) if text.startswith(GZIP) else text
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"prompts={str(file)!r} cannot be read ({why}). Name a JSON-lines file.") from None
+    if text.lstrip()[:1] == b"[" and _is_array(text):
+        raise UserError(
+            f"prompts={str(file)!r} is one JSON array, and must have an object in each line. Convert it: jq -c '.[]' "
+            f"{file} > prompts.jsonl"
+        )
+    lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")  # within a JSON text \r is escaped
     yield from ((number, line) for number, line in enumerate(lines) if line.strip())
+
+
+def _is_array(text: bytes) -> bool:
+    """Whether a text is one JSON array, of more than numbers (a line of ids is a slip of its own)."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, list) and any(isinstance(one, dict | str) for one in found)
 
 
 def _entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -91,6 +92,23 @@ def test_broken_lines_of_prompts_are_reported_and_skipped(run: Run, tmp_path: Pa
     assert both["prompt_tokens"] == asked["prompt_tokens"] and both["prompt"] == asked["prompt"]
     assert both["canvas"][:1] + both["canvas"][4:] == [1, 9] and both["given_tokens"] == 2
     assert infilled["canvas"][3] == 9 and len(infilled["canvas"]) == 8 and infilled["useful_tokens"] <= 7
+
+
+def test_a_compressed_file_and_any_end_of_line_are_read(run: Run, tmp_path: Path) -> None:
+    lines = b'{"id": "a", "prompt": "w1"}\r{"id": "b", "prompt": "w2"}\r\n{"id": "c", "prompt": "w3"}\n'
+    (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(lines))
+    assert sorted(row["id"] for row in run("prompts=p.jsonl.gz").rows()) == ["a", "b", "c"]
+    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(lines)[:-9])
+    outcome = run("prompts=q.jsonl.gz")
+    assert outcome.code == 2 and "prompts='q.jsonl.gz' cannot be read" in outcome.err
+
+
+@pytest.mark.usefixtures("no_weights")
+def test_an_array_over_several_lines_is_refused_in_one_sentence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps([{"prompt": "w1"}, {"prompt": "w2"}], indent=1))
+    outcome = run("prompts=p.json")
+    assert outcome.code == 2 and "is one JSON array" in outcome.err and "jq -c" in outcome.err
+    assert "is skipped" not in outcome.err
 
 
 @pytest.mark.usefixtures("no_weights")
