@@ -58,7 +58,7 @@ def members(text: str) -> dict[str, str]:
     at = _past(text, at + 1)
     while text[at] != "}":
         name, at = _value(text, at)
-        begin = _past(text, _past(text, at) + 1)  # behind the colon
+        begin = _past(text, _past(text, at) + 1)  # after the colon
         _, at = _value(text, begin)
         found[name] = text[begin:at]
         at = _past(text, at)

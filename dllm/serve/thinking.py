@@ -22,7 +22,7 @@ class Thinking:
 
     @staticmethod
     def behind(prompt: Sequence[int], tokenizer: Tokenizer | None) -> Thinking | None:
-        """Of an answer behind the ids of a prompt. None: the chat template knows no thoughts, or has ended one there,
+        """Of an answer that follows the ids of a prompt. None: the chat template has no thoughts, or ended one there,
         as Qwen's does under ``enable_thinking=False``."""
         marks = None if tokenizer is None else tokenizer.thought_marks
         if marks is None or tokenizer is None:
@@ -31,7 +31,7 @@ class Thinking:
         return None if tail.endswith(marks.end) else Thinking(marks, tail.endswith(marks.begin))
 
     def split(self, text: str) -> tuple[str, str]:
-        """The thought of a whole text (empty: there is none), and the answer behind it."""
+        """The thought of a whole text (empty if it has none), and the answer after it."""
         pieces = ThoughtSplitter(self).fed(text, final=True)
         thought, answer = (
             "".join(piece for piece, is_thought in pieces if is_thought is kind) for kind in (True, False)

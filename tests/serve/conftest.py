@@ -22,6 +22,7 @@ from dllm.contract.setting import Sampling
 from dllm.models.bundle import Model
 from dllm.serve.app import Service
 from dllm.serve.request_parts import Defaults
+from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne
@@ -165,3 +166,12 @@ def error_of(reply: httpx.Response) -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"]
     assert "Traceback" not in reply.text and 'File "' not in reply.text
     return dict(error)
+
+
+@pytest.fixture(scope="module")
+def mini_place(mini_model: Model) -> Iterator[Place]:
+    """The demo model under a scheduler of its own, under static shapes."""
+    scheduler: Any = Scheduler(mini_model, "static")
+    place = Place(mini_model, scheduler, mini_defaults(mini_model))
+    yield place
+    place.close()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dllm.models.bundle import Model
 from dllm.serve.offered import OFFERED_GROUPS, offers
-from dllm.serve.scheduler import Scheduler
-from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place
 
 SORT = [{"role": "user", "content": 'Sort the list:\n["Kai", "Emma", "Hugo"]'}]  # an answer of seven tokens
@@ -20,14 +16,6 @@ LENGTH, LEAST = 24, 12
 HELD: list[dict[str, Any]] = [
     {"ignore_eos": True}, {"min_tokens": LENGTH}, {"min_tokens": LEAST}, {"min_tokens": LEAST, "temperature": 0.7},
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def mini_place(mini_model: Model) -> Iterator[Place]:
-    scheduler: Any = Scheduler(mini_model, "static")
-    place = Place(mini_model, scheduler, mini_defaults(mini_model))
-    yield place
-    place.close()
 
 
 @pytest.mark.daily(2)

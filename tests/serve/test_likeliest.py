@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,22 +9,12 @@ import torch
 
 from dllm.models.bundle import Model
 from dllm.record.trace import Trace
-from dllm.serve.scheduler import Scheduler
 from tests.parity import own_logits
-from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.support.harness import full
 
 PROMPT = [{"role": "user", "content": "Latin square:\nA,B,C,D"}]
 ASK: dict[str, Any] = {"messages": PROMPT, "max_tokens": 32, "logprobs": True, "top_logprobs": 20}
-
-
-@pytest.fixture(scope="module")
-def mini_place(mini_model: Model) -> Iterator[Place]:
-    scheduler: Any = Scheduler(mini_model, "static")
-    place = Place(mini_model, scheduler, mini_defaults(mini_model))
-    yield place
-    place.close()
 
 
 PARTS = [{"sampler": "wino"}, {"sampler": "lopa"}]
