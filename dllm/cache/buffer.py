@@ -22,7 +22,7 @@ from dllm.common import debug
 from dllm.common.rowwise import Owner, each_tensor, join, select, select_or_all
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.checks import kept_plan, kept_start
+from dllm.contract.checks import checked_plan, checked_start
 from dllm.contract.shapes import HostView, Shapes
 from dllm.contract.traits import CacheTraits
 from dllm.errors import name_of
@@ -104,13 +104,13 @@ class BufferSession(Session):
         self.buffers: Buffers | None = None  # the memory they lie in, if it was lent
 
     def remembers(self, canvas: Canvas) -> State:
-        own = kept_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
+        own = checked_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
         return {"written": canvas.no_positions, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         old, shapes = remembered, blocks.shapes
         seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config)
-        plan = kept_plan(self.policy, self.policy.plan(seen), canvas, old)
+        plan = checked_plan(self.policy, self.policy.plan(seen), canvas, old)
         state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid
         if not shapes.waits:

@@ -1,6 +1,6 @@
 """What parts exchange. ``from dllm.contract import Need, Step, View``."""
 
-from dllm.contract.step import CandidateStep, RowStep, State, Step
+from dllm.contract.step import State, Step
 from dllm.contract.traits import BlocksTraits, CacheTraits, EosTraits, SamplerTraits
 from dllm.contract.turn import Ledger, Turn
 from dllm.contract.types import REGIONS, BlockState, ForwardCost, ForwardPlan, Need, Scores, View
@@ -9,14 +9,12 @@ __all__ = [
     "BlockState",
     "BlocksTraits",
     "CacheTraits",
-    "CandidateStep",
     "EosTraits",
     "ForwardCost",
     "ForwardPlan",
     "Ledger",
     "Need",
     "REGIONS",
-    "RowStep",
     "SamplerTraits",
     "Scores",
     "State",

@@ -57,7 +57,7 @@ def needs_of(group: str, part: Any) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def kept_start(what: str, state: object, canvas: Canvas) -> State:
+def checked_start(what: str, state: object, canvas: Canvas) -> State:
     """The state before the first turn, if it is one: tensors by name, each with an entry for every row. what: the part
     and its method."""
     if not isinstance(state, dict):
@@ -84,7 +84,7 @@ def _follow(what: str, state: Mapping[str, object], known: Mapping[str, object],
             raise UserError(f"{entry} lies on {value.device}, and the canvas on {like.device}.")
 
 
-def kept_step(rule: Rule, step: object, view: View, state: State) -> Step:
+def checked_step(rule: Rule, step: object, view: View, state: State) -> Step:
     """The step, if it has the form that ``Step`` describes and is one that ``rule`` says it makes."""
     name = f"sampler={name_of(rule)}"
     if not isinstance(step, Step):
@@ -132,7 +132,7 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
         raise undeclared("takes tokens back (remask)", "revocable=True")
 
 
-def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -> None:
+def checked_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -> None:
     """Refuse ids that the vocabulary does not have, and commits of what is decided already. wraps: the step was not
     narrowed to open positions. Looks only where a rule has chosen tokens or positions by itself, and shapes are
     exact."""
@@ -153,7 +153,7 @@ def kept_contents(rule: Rule, step: Step, view: View, vocab: int, wraps: bool) -
         )
 
 
-def kept_choice(rule: Rule, chosen: object, owner: Owner) -> Tensor:
+def checked_choice(rule: Rule, chosen: object, owner: Owner) -> Tensor:
     """The candidate [B] that each row goes on with, if it is one of its own."""
     what = f"sampler={name_of(rule)}: choose()"
     is_laid(chosen, f"{what}'s result", (owner.rows,), IDS, owner.row)
@@ -164,7 +164,7 @@ def kept_choice(rule: Rule, chosen: object, owner: Owner) -> Tensor:
     return chosen
 
 
-def kept_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, step: Step) -> Canvas:
+def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, step: Step) -> Canvas:
     """The canvases behind an end-of-text policy, if they are those before with less left to decide, and if it acted no
     earlier than it says."""
     name = f"eos={name_of(policy)}"
@@ -195,7 +195,7 @@ def kept_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, 
     return cut
 
 
-def kept_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardPlan:
+def checked_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardPlan:
     """A cache's plan, if it has the form that ``ForwardPlan`` describes. own: what the policy remembers itself."""
     name = f"cache={name_of(policy)}"
     if not isinstance(plan, ForwardPlan):
@@ -211,7 +211,7 @@ def kept_plan(policy: Any, plan: object, canvas: Canvas, own: State) -> ForwardP
     return plan
 
 
-def kept_blocks(schedule: Any, what: str, blocks: object, before: BlockState) -> BlockState:
+def checked_blocks(schedule: Any, what: str, blocks: object, before: BlockState) -> BlockState:
     """The blocks that a schedule returned, if they are laid out as those before."""
     name = f"blocks={name_of(schedule)}: {what}"
     if not isinstance(blocks, BlockState):

@@ -5,19 +5,20 @@ Letters as in ``dllm/contract/types.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
-from dllm.common.rowwise import Owner, Rowwise, select
+from dllm.common.rowwise import Owner, select
 
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
 
 
 @dataclass(frozen=True)
-class CandidateStep(Rowwise):
-    """What each of N candidates commits."""
+class Step:
+    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out. In papers:
+    action, transfer."""
 
     commit: Tensor  # [N, L] positions to fix; papers: `transfer_index`
     tokens: Tensor  # [N, L] what to fix them to; papers: x0
@@ -30,14 +31,9 @@ class CandidateStep(Rowwise):
     # papers: token-to-token
     edit: Tensor | None
     # [N, L] what undecided positions of the open blocks show from now on (None: what they showed); papers: renoising
-    shown: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class RowStep(Rowwise):
-    """What becomes of each of B rows, whatever its candidates commit."""
-
-    state: State  # changed entries of the sampler's state
+    shown: Tensor | None
+    owner: Owner  # the row of each candidate
+    state: State  # changed entries of the sampler's state [B, ...]
     # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then); papers: decoding order
     next_positions: Tensor
     # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
@@ -46,74 +42,18 @@ class RowStep(Rowwise):
     # how often
     keep_open: Tensor
 
-
-@dataclass(frozen=True)
-class Step:
-    """What a sampler decides for N candidates of B rows; ``View.step`` fills in what a rule leaves out. In papers:
-    action, transfer."""
-
-    candidates: CandidateStep  # [N] what they commit
-    owner: Owner  # the row of each candidate
-    rows: RowStep  # [B] what becomes of the rows
-
-    @property
-    def commit(self) -> Tensor:
-        return self.candidates.commit
-
-    @property
-    def tokens(self) -> Tensor:
-        return self.candidates.tokens
-
-    @property
-    def confidence(self) -> Tensor:
-        return self.candidates.confidence
-
-    @property
-    def accepted(self) -> Tensor | None:
-        return self.candidates.accepted
-
-    @property
-    def remask(self) -> Tensor:
-        return self.candidates.remask
-
-    @property
-    def edit(self) -> Tensor | None:
-        return self.candidates.edit
-
-    @property
-    def shown(self) -> Tensor | None:
-        return self.candidates.shown
-
-    @property
-    def state(self) -> State:
-        return self.rows.state
-
-    @property
-    def next_positions(self) -> Tensor:
-        return self.rows.next_positions
-
-    @property
-    def stop(self) -> Tensor:
-        return self.rows.stop
-
-    @property
-    def keep_open(self) -> Tensor:
-        return self.rows.keep_open
-
     def but(self, **changes: Any) -> Step:
-        """The same step with other entries of ``candidates`` and ``rows``."""
-        parts = {part: {name: value for name, value in changes.items() if name in names} for part, names in _HALVES}
-        unknown = set(changes).difference(*parts.values())
-        assert not unknown, f"a step has no {unknown}"
-        return replace(self, **{part: replace(getattr(self, part), **new) for part, new in parts.items() if new})
+        """The same step with other entries."""
+        return replace(self, **changes)
 
     def alone(self, rows: Tensor) -> Step:
         """The step with only the first candidate in each of ``rows`` [B] (boolean)."""
         if self.owner.is_single:
             return self
-        row, first = self.owner.row, self.owner.first
-        kept = (~rows[row]).index_fill(0, first, True).nonzero()[:, 0]
-        return replace(self, candidates=select(self.candidates, kept), owner=Owner(row[kept], len(rows)))
+        row = self.owner.row
+        kept = (~rows[row]).index_fill(0, self.owner.first, True).nonzero()[:, 0]
+        entries = {name: getattr(self, name) for name in OF_CANDIDATES}
+        return self.but(**select(entries, kept), owner=Owner(row[kept], len(rows)))
 
     @property
     def written(self) -> Tensor:
@@ -121,5 +61,5 @@ class Step:
         return self.commit if self.edit is None else self.commit | self.edit
 
 
-_HALVES = [("candidates", [entry.name for entry in fields(CandidateStep)]),
-           ("rows", [entry.name for entry in fields(RowStep)])]  # fmt: skip
+# The entries of a step that lead with the candidate; the others lead with the row.
+OF_CANDIDATES = ("commit", "tokens", "confidence", "accepted", "remask", "edit", "shown")

@@ -22,7 +22,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
-from dllm.contract.step import CandidateStep, RowStep, State, Step
+from dllm.contract.step import State, Step
 from dllm.errors import UserError, in_choices
 
 REGIONS = ("block", "suffix", "answer", "ahead", "before")
@@ -250,15 +250,12 @@ class View:
             confidence = owner.per_candidate(self.scores.confidence)
             if isinstance(tokens, Tensor) and tokens.shape == proposed.shape:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
-        commits = CandidateStep(
+        return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.per_candidate(nothing) if remask is None else remask, edit, shown,
-        )  # fmt: skip
-        rows = RowStep(
-            state or {}, nothing if next_positions is None else next_positions, none if stop is None else stop,
+            owner.per_candidate(nothing) if remask is None else remask, edit, shown, owner, state or {},
+            nothing if next_positions is None else next_positions, none if stop is None else stop,
             none if keep_open is None else keep_open,
         )  # fmt: skip
-        return Step(commits, owner, rows)
 
     def restated(self, step: Step, **changes: Any) -> Step:
         """A step that a rule made from other scores of this view, with the confidences of this one."""

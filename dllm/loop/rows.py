@@ -18,7 +18,7 @@ from dllm.compose.fitted import Parts
 from dllm.constrained.batch import ConstrainedBatch
 from dllm.contract import BlockState, Ledger, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.checks import kept_start
+from dllm.contract.checks import checked_start
 from dllm.contract.shapes import HostView, Shapes
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
@@ -96,7 +96,7 @@ class Rows:
             canvas = parts.eos.opened(canvas, first)
         if shapes.bounded:
             known = tuple(map(HostView, first.begin.tolist()))
-        state = kept_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
+        state = checked_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
         return Rows(
             canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session.remembers(canvas),
             torch.zeros_like(canvas.tokens), Ledger.start(canvas),

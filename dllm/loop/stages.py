@@ -14,7 +14,7 @@ from dllm.common.rowwise import Owner, select, update_rows
 from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, ForwardCost, Scores, State, Step, Turn, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.checks import kept_blocks, kept_choice, kept_cut
+from dllm.contract.checks import checked_blocks, checked_choice, checked_cut
 from dllm.contract.constrained import ConstraintMarks
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
@@ -40,7 +40,7 @@ class ScoredCandidates:
 class ChosenCandidates:
     """What a forward says of the candidate that each row goes on with."""
 
-    number: Tensor  # [B] the candidate
+    index: Tensor  # [B] the candidate
     canvas: Canvas  # [B] its canvas
     scores: Scores  # [B] its scores
     forced: Tensor | None  # [B, L] what is committed automatically (None: nothing)
@@ -75,24 +75,24 @@ def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts) -> ChosenCandidates:
     """The candidate that each row goes on with, of which the cache keeps what it computed."""
     blocks, owner = rows.blocks.after_forward(), scored.owner
-    number, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
+    index, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:
-        each = Owner.single(len(number), number.device)
+        each = Owner.single(len(index), index.device)
         view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each)
-        number = kept_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
-        found = select(found, number)
-    remembered = rows.session.keep(scored.run, number, scored.remembered)
+        index = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
+        found = select(found, index)
+    remembered = rows.session.keep(scored.run, index, scored.remembered)
     canvas, scores, forced, corrected = found
     if parts.cache.needs():
         remembered = rows.session.after_scores(remembered, scores)
-    return ChosenCandidates(number, canvas, scores, forced, corrected, blocks, remembered)
+    return ChosenCandidates(index, canvas, scores, forced, corrected, blocks, remembered)
 
 
 def look(rows: Rows, chosen: ChosenCandidates, parts: Parts) -> View:
     """What the rule sees: blocks sized from the scores, and the positions that it may commit."""
     resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
-    blocks = chosen.blocks.update(kept_blocks(parts.blocks, "resize()", resized, chosen.blocks))
-    owner = Owner.single(len(rows), chosen.number.device)
+    blocks = chosen.blocks.update(checked_blocks(parts.blocks, "resize()", resized, chosen.blocks))
+    owner = Owner.single(len(rows), chosen.index.device)
     return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, parts.sampler.traits.edits)
 
 
@@ -101,7 +101,7 @@ def decide(
 ) -> Decision:
     """Which of the open positions to commit: the rule, less what a constraint does not admit together."""
     step = parts.sampler.decide(view, rows.state, vocab)
-    step, refused, replaced = rows.constraints.filter_commits(step, view, scored.owner, chosen.number)
+    step, refused, replaced = rows.constraints.filter_commits(step, view, scored.owner, chosen.index)
     return Decision(step, ConstraintMarks(chosen.corrected, refused, replaced))
 
 
@@ -135,7 +135,7 @@ def close_turn(
     if parts.sampler.traits.edits:
         full = full & ~owner.per_candidate(step.keep_open)
     seen = owner.per_candidate(view if blocks is view.blocks else replace(view, blocks=blocks))
-    cut = kept_cut(
+    cut = checked_cut(
         parts.eos, parts.sampler.traits.edits, parts.eos.cut(canvas, seen, step, ids.ends, full), canvas, seen, step
     )
     if parts.eos.traits.at_once:  # a policy that waits for a full block finds none in a row that waits
@@ -156,6 +156,7 @@ def close_turn(
         carried=scored.carried,
     )  # fmt: skip
     return after, Turn(
-        scored.canvas, scored.owner, chosen.number, scored.cost, view, step, candidates, blocks, after.ledger,
-        rows.constraints, decision.marks, (),
+        tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.index, cost=scored.cost, view=view, step=step,
+        candidates=candidates, blocks=blocks, ledger=after.ledger, constraints=rows.constraints, marks=decision.marks,
+        finished=(),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request, per_row
-from dllm.contract.checks import kept_contents, kept_step
+from dllm.contract.checks import checked_contents, checked_step
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule, declared
 from dllm.samplers.trial import puts_last, repeats_itself
@@ -110,7 +110,7 @@ class Sampler:
         if forced is not None:
             view = replace(view, open=view.open & view.active[:, None])
         acts = shapes.any(view.active)
-        step = kept_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.no_positions)
+        step = checked_step(self, self.step(view, state), view, state) if acts else view.step(view.canvas.no_positions)
         each = step.owner.per_candidate
         step = step.but(commit=step.commit & each(view.open))
         if self.traits.revocable:
@@ -131,8 +131,8 @@ class Sampler:
         there are."""
         step, wraps = self.propose(view, state), type(self).propose is not Sampler.propose
         if wraps:
-            step = kept_step(self, step, view, state)
-        kept_contents(self, step, view, vocab, wraps)
+            step = checked_step(self, step, view, state)
+        checked_contents(self, step, view, vocab, wraps)
         return step
 
     def next_block(self, state: State, rows: Tensor) -> State:

@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "What a part asks for and gets": {
         "contract/types.py": ("Need", "Scores", "View"),
-        "contract/step.py": ("CandidateStep", "RowStep", "Step"),
+        "contract/step.py": ("Step",),
         "contract/attention_weights.py": ("AttentionNeed", "AttentionWeights"),
         "contract/logits.py": ("Logits", "Lookup"),
     },

@@ -10,10 +10,10 @@ PACKAGE = Path(__file__).parents[2] / "dllm"
 # Fields that may be None (44 in all before the redesign). Two are for rows under constraints only, two for rules that
 # read attention, one each for rules that replace tokens and for rules of noise, two for plans that force nothing;
 # others do not pay.
-CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "CandidateStep.accepted",
-            "Schedule.fixed_length", "Scores.repropose", "Lookup.banned", "CandidateStep.edit", "Need.attention",
+CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted",
+            "Schedule.fixed_length", "Scores.repropose", "Lookup.banned", "Step.edit", "Need.attention",
             "Scores.attention", "Scores.drafts", "ForwardPlan.beside", "ForwardPlan.forced", "View.forced",
-            "CandidateStep.shown"}  # fmt: skip
+            "Step.shown"}  # fmt: skip
 CALLS = 9  # of ``Call`` and ``CandidateBuffers``: what a call does without
 FOLDERS = ("contract", "loop", "samplers", "blocks", "cache", "eos", "runtime")
 LINES = 400  # of the contract, which is to be read in a sitting
