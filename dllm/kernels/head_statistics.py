@@ -34,8 +34,8 @@ CONFIGS = {  # by rows
     32: LaunchConfig({"BLOCK_R": 32, "BLOCK_V": 128, "BLOCK_D": 64}, warps=4, stages=3),
 }
 # Measured on an H200 (width 4,096, 126,464 tokens; torch 2.11, Triton 3.6): 269 us fused and 277 in chunks at 16 rows,
-# 275 and 280 at 32, 470 and 287 at 64, 727 and 311 at 128 (``bench_kernels``). Neither a measured time nor the kind of
-# GPU may choose: the two ways round differently, so two ranks could decode differently.
+# 275 and 280 at 32, 470 and 287 at 64, 727 and 311 at 128, by ``experiments.bench.kernels``. Neither a measured time
+# nor the kind of GPU may choose: the two ways round differently, so two ranks could decode differently.
 FUSED_ROWS = 32
 FUSED_BANNED = 2  # MASK and EOS; a model with more stop tokens bans more under ``forbid_eos``
 _COMPILED: set[tuple[Any, ...]] = set()

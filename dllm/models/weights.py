@@ -133,7 +133,7 @@ def prepared(
 
 
 def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> None:
-    """Set ``model.places`` for a model whose tensors lie on several devices, as ``placement`` says.
+    """Set ``Transformer.places`` for a model whose tensors lie on several devices, as ``placement`` says.
 
     Layers in the CPU's memory run on the first GPU: accelerate copies their weights there in every forward.
     """

@@ -33,13 +33,16 @@ Network = Callable[..., tuple[Tensor, "Tensor | None"]]
 
 @dataclass(frozen=True)
 class Runtime:
-    """How a forward is run.
+    """How a forward is run, by ``name``.
 
-    eager: shapes are exact, which takes a few copies from the device in every turn (free on a CPU). static:
-    shapes are bounds that the host knows, so a turn waits for nothing. compile: static, with layers through
-    torch.compile. cudagraph: static, with whole turns recorded as CUDA graphs and replayed (forwards alone, if the
-    sampler or the end-of-text policy asks the device). compile_cudagraph: both. auto: static on a GPU if the parts
-    allow it, else eager."""
+    - ``eager``: shapes are exact, which takes a few copies from the device in every turn (free on a CPU).
+    - ``static``: shapes are bounds that the host knows, so a turn waits for nothing.
+    - ``compile``: static, with layers through torch.compile.
+    - ``cudagraph``: static, with whole turns recorded as CUDA graphs and replayed (forwards alone, if the sampler or
+      the end-of-text policy asks the device).
+    - ``compile_cudagraph``: both.
+    - ``auto``: static on a GPU if the parts allow it, else eager.
+    """
 
     name: str = "auto"  # auto, eager, static, compile, cudagraph or compile_cudagraph
     # how many turns late the host reads what a turn has filled. 0: it waits for every turn, and the device then waits

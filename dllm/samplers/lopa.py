@@ -23,9 +23,10 @@ class LoPA(Sampler):
         alpha * creation + (1 - alpha) * future
 
     score: how sure the model is of a position: ``confidence``, ``margin`` (p1 - p2) or ``entropy`` (negative).
-    creation: that of the position which a lookahead added, 1 for the anchor. future: the mean over the lowest ``share``
-    of the candidate's masks in the open blocks. branching_factor 0 or 1: the anchor alone. as_published: a
-    lookahead may commit the last open position, as published; the tokens are then one forward older.
+    Creation is the score of the position that a lookahead added (1 for the anchor), future the mean score of the lowest
+    ``share`` of the candidate's masks in the open blocks.
+    branching_factor: 0 or 1 is the anchor alone.
+    as_published: a lookahead may commit the last open position, as published; the tokens are then one forward older.
     """
 
     traits = SamplerTraits(stateless=False, by_confidence=False)

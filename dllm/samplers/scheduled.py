@@ -54,7 +54,7 @@ class Scheduled(Sampler):
         """How many positions the schedule commits in this forward [B]. Where ``steps`` are split, the first forwards of
         a block take one more (LLaDA's ``get_num_transfer_tokens``). The last one, and any after it, takes all that is
         open: a cache may have let fewer positions be committed than were due. index [B]: that of this forward in the
-        schedule (None: ``view.index``).
+        schedule (None: ``view.block_step``).
         """
         masks, index = view.blocks.masks, view.block_step if index is None else index
         steps = self.block_steps(view, state)

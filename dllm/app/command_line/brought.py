@@ -121,7 +121,7 @@ def of_model(value: str) -> str | None:
 
 
 def of_choice(group: str, value: str) -> str | None:
-    """The choice of ours that a word of elsewhere is: ``sampler=low_confidence``, ``model=FOLDER``."""
+    """The choice of ours that a word of elsewhere is: ``low_confidence`` for a sampler, a folder for a model."""
     if group == "model" and (advice := of_model(value)) is not None:
         return advice
     if (advice := other_choice(group, value)) is not None:
