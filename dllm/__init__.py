@@ -11,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dllm.analysis.frame import results_frame as results_frame
     from dllm.compose.parts import part as part
     from dllm.decoder import Decoder as Decoder
     from dllm.errors import UserError as UserError
     from dllm.models.bundle import Model as Model
     from dllm.models.bundle import load as load
+    from dllm.record.frame import results_frame as results_frame
     from dllm.record.results import Result as Result
     from dllm.record.trace import Trace as Trace
 
@@ -25,7 +25,7 @@ _PLACES = {
     "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
     "Trace": "dllm.record.trace",
     "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
-    "results_frame": "dllm.analysis.frame",
+    "results_frame": "dllm.record.frame",
 }  # fmt: skip
 __all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part", "results_frame"]
 

@@ -10,9 +10,9 @@ from typing import Any, Never, Unpack
 
 import torch
 
-from dllm.analysis.logprobs import rescored
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.common.arguments import unknown_argument
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint
@@ -21,15 +21,15 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, SamplingOptions
 from dllm.decisions.answered import answered, options_of, refuse_unread_questions
 from dllm.decisions.canvases import DecisionState
+from dllm.decisions.logprobs import rescored
 from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
 from dllm.errors import UserError, name_of
 from dllm.loop.runner import Runner
-from dllm.mini import outside
-from dllm.models.bundle import Model, shipped_models
-from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list, last_text
+from dllm.models.bundle import Model
+from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.decode_config import decode_settings, of_request
@@ -41,7 +41,6 @@ from dllm.record.trace import origin_of
 from dllm.runtime.out_of_memory import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
-from dllm.words.arguments import unknown_argument
 
 Observer = Callable[[Turn], None]
 
@@ -127,7 +126,7 @@ class Decoder:
             while at in done:
                 prompt = many[at][0]
                 text = prompt if isinstance(prompt, str) else ""
-                yield replace(done.pop(at), prompt=text, notes=self._notes(prompt))
+                yield replace(done.pop(at), prompt=text)
                 at += 1
 
     def run(
@@ -203,21 +202,14 @@ class Decoder:
         return answered(self.model, work)
 
     def rescored(self, result: Result) -> LogProbs:
-        """Log-probabilities of an answer's tokens, scored one at a time (``dllm.analysis``). Raises UserError if the
-        result has no trace."""
+        """Log-probabilities of an answer's tokens, scored one at a time (``dllm.decisions.logprobs``). Raises UserError
+        if the result has no trace."""
         return rescored(self.model, result.traced(), self.parts.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
         """The canvas row of a prompt: text, chat messages, token ids, or a ready-made Request (infilling)."""
         request = self.prompts.request(prompt, seed)
         return request if request.constraint is not None else replace(request, constraint=self.constraint)
-
-    def _notes(self, prompt: Prompt) -> tuple[str, ...]:
-        """What is to be said of a prompt: that a model that comes along knows nothing like it."""
-        if self.model.name not in shipped_models() or not (text := last_text(prompt)):
-            return ()
-        sentence = outside.warning([text])
-        return () if sentence is None else (sentence,)
 
     def min_tokens(self, constraint: Constraint) -> int:
         """Tokens of the shortest text that a constraint allows. Raises UserError if it cannot be compiled."""

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 LONGEST_NAME = 200  # characters of what may be a misspelt name
-MISSPELT = 0.75  # names less alike are other words: tests/words/test_words.py has the words that this rests on
+MISSPELT = 0.75  # names less alike are other words: tests/common/test_hints.py has the words that this rests on
 
 
 class UserError(ValueError):

@@ -210,15 +210,6 @@ def is_ids(prompt: list[Any]) -> bool:
     return all(isinstance(token, int) for token in prompt)
 
 
-def last_text(prompt: Prompt) -> str:
-    """What a text prompt or the last message of a conversation asks; empty for token ids and ready-made requests."""
-    if isinstance(prompt, ChatPrompt):
-        prompt = list(prompt.messages)
-    if isinstance(prompt, list) and prompt and isinstance(prompt[-1], dict):
-        return str(prompt[-1].get("content") or "")
-    return prompt if isinstance(prompt, str) else ""
-
-
 def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """Several prompts as they are, one prompt as a list of one. Raises UserError for what is no prompt."""
     single = isinstance(prompts, str | PrefilledPrompt | ChatPrompt | Request)

@@ -33,7 +33,6 @@ import torch
 from replay_parts import CACHES, ELSEWHERE, Case, CaseParts
 from replay_record import Record, relative
 
-from dllm.analysis.parallelism import accuracy_under_parallelism
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache, Session
 from dllm.cache.passes import ForwardPass
@@ -49,6 +48,7 @@ from dllm.models.weights import load_model
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given
+from experiments.report.parallelism import accuracy_under_parallelism
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
+from dllm.common.hints import meaning, other_choice
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
-from dllm.words.meaning import meaning, other_choice
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks

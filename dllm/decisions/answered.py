@@ -7,10 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dllm.analysis.reading import Reading, ReadQuery, read_canvases
 from dllm.decisions.calibration import read_calibration
 from dllm.decisions.protocol import Deciding, DecisionOptions
 from dllm.decisions.questions import Question
+from dllm.decisions.reading import Reading, ReadQuery, read_canvases
 from dllm.decisions.results import Decisions
 from dllm.errors import UserError, nearest
 from dllm.models.bundle import Model

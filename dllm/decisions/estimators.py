@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, fsum, log, prod
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery
+from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery
 
 Cells = tuple[int | None, ...]  # ids by column; None: masked
 TokenIds = tuple[int, ...]

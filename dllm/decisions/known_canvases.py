@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dllm.analysis.reading import ReadQuery
+from dllm.decisions.reading import ReadQuery
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from dllm.analysis.reading import Reading, ReadQuery
 from dllm.common.coerce import coerce
 from dllm.decisions.canvases import (
     SLOT_MODES,
@@ -19,6 +18,7 @@ from dllm.decisions.canvases import (
 from dllm.decisions.estimators import ESTIMATORS, Plan, SlotScores
 from dllm.decisions.known_canvases import refuse_unknown_canvases, sees_behind
 from dllm.decisions.questions import QUESTION_TYPES, Question
+from dllm.decisions.reading import Reading, ReadQuery
 from dllm.decisions.results import Decisions, SlotDecision
 from dllm.decisions.unanswerable import TooManyCanvases, of_question
 from dllm.errors import TooLong, UserError, in_choices, in_range

@@ -15,7 +15,6 @@ import torch
 import yaml
 from tqdm import tqdm
 
-from dllm.analysis.compatibility import PART_GROUPS
 from dllm.common import debug
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.compose.parts import BASE_CLASSES, arguments_of, build_part, class_of, part, part_config, takes_part
@@ -23,6 +22,7 @@ from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims
 from dllm.laws.claims import Trial, may_stand_still
+from dllm.laws.compatibility import PART_GROUPS
 from dllm.laws.trials import USUAL_CASE, TrialCase, Trials, gaps
 
 LAWS: dict[str, Callable[[Trial], None]] = {

@@ -11,7 +11,7 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.compose.fitted import Parts
-from dllm.constrained.batch import ConstrainedBatch
+from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from dllm.analysis.compatibility import PART_GROUPS, ModelKind, all_parts
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError, name_of
 from dllm.laws.claims import Trial, Watched
+from dllm.laws.compatibility import PART_GROUPS, ModelKind, all_parts
 from dllm.laws.cover import widest_first
 from dllm.laws.decodes import sealed
 from dllm.models.config import ModelConfig

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dllm.compose.fitted import Parts
-from dllm.constrained.batch import ConstrainedBatch
+from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import Bounded, Shapes

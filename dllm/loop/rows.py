@@ -15,7 +15,7 @@ from torch import Tensor
 from dllm.cache.base import Session
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
-from dllm.constrained.batch import ConstrainedBatch
+from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import BlockState, Ledger, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_start

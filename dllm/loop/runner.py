@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dllm.compose.fitted import Parts
-from dllm.constrained.requests import Constraints
+from dllm.constraints.decoding.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.eos.thinking_budget import refuse_budget

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Never
 import torch
 from torch import nn
 
+from dllm.common.arguments import unknown_argument
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
@@ -32,10 +33,14 @@ from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
-from dllm.words.arguments import unknown_argument
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
+# What is said when one of the mini models is loaded, after its name.
+KNOWS = (
+    "was trained on lists, puzzles, sentences and records and knows nothing else: its answers to other prompts mean "
+    "nothing. Try: Shuffle these names: Ada, Felix, Zoe"
+)
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
@@ -149,6 +154,8 @@ def load(
     folder = locate(path)
     for sentence in config.warnings:
         warn_once(f"{path}: {sentence}")
+    if name in shipped_models():
+        warn_once(f"{name} {KNOWS}")
     if config.family == MASKED_LM_FAMILY:
         return Model(_of_own_class(folder, config, resolve_device(place), kind), config, words, ids, name, folder)
     invariant = kernels == INVARIANT

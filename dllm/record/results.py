@@ -8,12 +8,10 @@ from typing import Any
 from dllm.contract.constrained import ConstraintReport
 from dllm.errors import UserError
 from dllm.record.final_commits import LogProbs, drawn_at_commit, own_at_commit
-from dllm.record.notebook import coloured
-from dllm.record.trace import Trace
+from dllm.record.trace import Trace, viewer
 
 ResultRow = dict[str, Any]  # a line of results.jsonl: ``Result.to_json``, and what the run adds
-# A trace has a file of its own; words follow from the tokenizer, and notes from the prompt.
-NOT_STORED = ("trace", "words", "notes")
+NOT_STORED = ("trace", "words")  # a trace has a file of its own; words follow from the tokenizer
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,6 @@ class Result:
     words: list[str] = field(default_factory=list, repr=False)  # text of each token of the canvas by itself
     constraint: ConstraintReport | None = None  # what it did to the row; None: the row was free
     trace: Trace | None = field(default=None, repr=False)  # every turn; None: not asked for
-    # sentences on a prompt that is a text, such as the one where a mini model knows nothing like it
-    notes: tuple[str, ...] = ()
 
     @property
     def useful_tokens(self) -> int:
@@ -95,7 +91,5 @@ class Result:
 
     def _repr_html_(self) -> str:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""
-        # An infilling is shown whole, an answer up to its end.
-        shown = len(self.words) if self.given_tokens else len(self.tokens)
-        cost = f"{self.useful_tokens} tokens, {self.nfe} forwards, {self.tpf:.2f} per forward"
-        return coloured(self.prompt, self.words[:shown], self.turns, "\n".join([cost, *self.notes]))
+        page: str = viewer("notebook").result_html(self)
+        return page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from dllm.common.atomic_write import write_or_refuse
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
-from dllm.record.notebook import film
-from dllm.record.page import Pane, trace_page
 from dllm.record.tabular import data_frame
 from dllm.record.trace_data import NoTrace, checked, json_of, jsonable, turn_of
 from dllm.record.turns import TurnRecord
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 ADVICE = "Name a file of a run's traces folder, or of Trace.save; decode with trace=true to get one."
 # What a file says of a trace that was made by hand: there are no settings to decode it with.
 NO_ORIGIN = {"id": "1", "sample": 0, "seed": 0, "batch": [["1", 0]], "config": None}
+
+
+def viewer(module: str) -> Any:
+    """A module of ``dllm.view`` by its name, imported when something is shown: results and traces need none of it, and
+    it draws them, so that it imports this package and not the reverse."""
+    return import_module(f"dllm.view.{module}")
 
 
 @dataclass
@@ -75,28 +80,8 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """In a notebook: the answer forward by forward, each token in the colour of the forward that fixed it."""
-        fixed, rows = [0] * (self.length - self.start), list[list[tuple[str | None, int]]]()
-        canvases = [canvas[self.start :] for canvas in self.canvases()]
-        open_ = [not given for given in self.given[self.start :]]
-        for number, canvas in enumerate(canvases):
-            if number:
-                record, kept = self.path()[number - 1]
-                self._mark(record, kept, number, fixed, open_)
-            rows.append([
-                (None if undecided else self.words.get(token, f"<{token}>"), turn)
-                for token, turn, undecided in zip(canvas, fixed, open_, strict=True)
-            ])  # fmt: skip
-        return film(rows)
-
-    def _mark(self, record: TurnRecord, kept: int, number: int, fixed: list[int], open_: list[bool]) -> None:
-        """Bring up to date which positions of the answer a turn has fixed, and which are undecided after it."""
-        decided = [at for commits in record.written(kept) for at in commits.positions] + record.filled[kept]
-        for at in record.remasked[kept]:
-            fixed[at], open_[at] = 0, True
-        for at in decided:
-            fixed[at], open_[at] = number, False
-        for at in record.rolled[kept]:
-            fixed[at], open_[at] = 0, True
+        page: str = viewer("notebook").trace_html(self)
+        return page
 
     @property
     def _mask(self) -> int:
@@ -137,8 +122,9 @@ class Trace:
     def to_html(self, path: str | Path, other: Trace | None = None) -> Path:
         """Write a page that plays it, beside an ``other`` trace if there is one. Returns where it is. Raises UserError
         where it cannot be written."""
-        panes = [Pane.of("", one.content(), one) for one in (self, other) if one is not None]
-        return write_or_refuse(Path(path).expanduser(), trace_page(panes))
+        page = viewer("page")
+        panes = [page.Pane.of("", one.content(), one) for one in (self, other) if one is not None]
+        return write_or_refuse(Path(path).expanduser(), page.trace_page(panes))
 
     def to_frame(self) -> DataFrame:
         """One row per committed token, and per token that replaced another (``edited``). Raises UserError where pandas

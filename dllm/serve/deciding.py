@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from dllm.analysis.reading import Reading, ReadQuery
 from dllm.decisions import Decisions
 from dllm.decisions.protocol import Deciding, deciding
+from dllm.decisions.reading import Reading, ReadQuery
 from dllm.decisions.unanswerable import TooManyCanvases, Unanswerable
 from dllm.errors import TooLong
 from dllm.serve.api_errors import ApiError, as_refusal

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dllm.common.coerce import coerce, is_list_of, is_text, is_whole
+from dllm.common.hints import meaning
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
 from dllm.serve.unknown import pass_or_refuse, slip_of
-from dllm.words.meaning import meaning
 
 # Kinds of the plain fields.
 KINDS = {

@@ -17,10 +17,10 @@ from math import inf
 from typing import Any
 
 from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
+from dllm.common.hints import other_choice
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
 from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
 from dllm.errors import UnknownChoice, UserError, nearest
-from dllm.words.meaning import other_choice
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
 LONGEST_LIST = 64

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
+from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.serve.jobs import Failed, Limits

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dllm.common.hints import meaning
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import FORMS, object_of, stream_usage
 from dllm.serve.neutral import NEUTRAL, THOUGHT, WITHOUT_EFFECT, is_one_of, is_set
@@ -17,7 +18,6 @@ from dllm.serve.request_parts import Defaults
 from dllm.serve.response_input import messages_of_input, tools_of
 from dllm.serve.unknown import pass_or_refuse, passing, slip_of
 from dllm.serve.wire import ParsedRequest, parse_request
-from dllm.words.meaning import meaning
 
 # Fields that are chat's, too, under the name that chat has for them.
 AS_IN_CHAT = {

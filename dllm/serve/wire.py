@@ -14,8 +14,6 @@ from dllm.constraints.kinds import FunctionCall, JsonSchema
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.errors import TooLong
-from dllm.mini import outside
-from dllm.models.bundle import shipped_models
 from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
@@ -100,7 +98,7 @@ def _parsed_body(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Par
     with as_sent(names):
         found = _parsed(fields, diffusion, chat, defaults, names, use)
     unread = [NOT_SEEN] if use is not None and not reads else []
-    return replace(found, tools=use, notes=(*unread, *notes, *found.notes, *_notes(fields, defaults)))
+    return replace(found, tools=use, notes=(*unread, *notes, *found.notes))
 
 
 def _as_text(fields: Mapping[str, Any], reads: bool) -> list[str]:
@@ -110,18 +108,6 @@ def _as_text(fields: Mapping[str, Any], reads: bool) -> list[str]:
         isinstance(one, Mapping) and (one.get("role") == "tool" or one.get("tool_calls")) for one in messages
     )
     return [WRITTEN_OUT] if told and not reads else []
-
-
-def _notes(fields: Mapping[str, Any], defaults: Defaults) -> list[str]:
-    """A sentence where a model that comes along is asked what it cannot know."""
-    if defaults.model.name not in shipped_models():
-        return []
-    if "messages" in fields:
-        texts = [validated_messages(fields["messages"], tools=True)[-1]["content"]]
-    else:
-        texts = [prompt for _, prompt in validated_prompts(fields.get("prompt", [0])) if isinstance(prompt, str)]
-    sentence = outside.warning([text.strip() for text in texts]) if texts else None
-    return [] if sentence is None else [sentence]
 
 
 def _names(fields: Mapping[str, Any], diffusion: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from dllm.analysis.likelihood import Estimator, Likelihood
+from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.prompts import Message, PrefilledPrompt, Prompts

@@ -8,8 +8,8 @@ from pathlib import Path
 from dllm.common.atomic_write import write_or_refuse
 from dllm.common.terminal import VisibleParser, complain, say
 from dllm.errors import UserError
-from dllm.record.page import Pane, trace_page
 from dllm.record.trace import read_trace
+from dllm.view.page import Pane, trace_page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,9 +15,9 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from dllm.analysis.measures import Measures
 from dllm.common.terminal import as_text, visible
 from dllm.contract import Turn
+from dllm.record.measures import Measures
 from dllm.record.results import ResultRow
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.brush import DIM_STYLE, CanvasRenderer

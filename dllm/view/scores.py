@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dllm.analysis.measures import Measures, by_task, mean, scores_of
-from dllm.analysis.published import Published
 from dllm.common.terminal import as_text
 from dllm.compose.labels import cell_label
+from dllm.record.measures import Measures, by_task, mean, scores_of
+from dllm.record.published import Published
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")

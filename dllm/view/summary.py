@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from dllm.analysis.measures import Measures
 from dllm.common.terminal import as_text
+from dllm.record.measures import Measures
 from dllm.record.results import ResultRow
 
 

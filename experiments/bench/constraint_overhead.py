@@ -26,11 +26,11 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
-from dllm.constrained import joint, reproposals
-from dllm.constrained.batch import ConstrainedBatch
-from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.automata import automaton_of
+from dllm.constraints.decoding import joint, reproposals
+from dllm.constraints.decoding.batch import ConstrainedBatch
+from dllm.constraints.decoding.compiled import CompiledConstraint
+from dllm.constraints.decoding.row import ConstrainedRow
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import TokenLanguage
 from dllm.constraints.tokens import token_automaton

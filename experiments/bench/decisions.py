@@ -21,9 +21,9 @@ from typing import Any
 
 import httpx
 
-from dllm.analysis.measures import quantile
-from dllm.mini.lexicon import TOWNS
+from dllm.record.measures import quantile
 from dllm.tasks.mini import tasks as mini
+from dllm.tasks.mini.lexicon import TOWNS
 from experiments.bench.serve import CHAT, started
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing

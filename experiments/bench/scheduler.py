@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from dllm.analysis.measures import quantile
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
 from dllm.contract import Step, View
@@ -35,6 +34,7 @@ from dllm.eos.base import EndOfText
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
+from dllm.record.measures import quantile
 from dllm.record.stopwatch import machine_load
 from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
 from dllm.serve.scheduler import Scheduler

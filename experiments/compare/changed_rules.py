@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Model, UserError, load
-from dllm.analysis.paired import paired_difference
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.compare.defaults import Bench, Scores
+from experiments.report.paired import paired_difference
 from experiments.support import markdown
 from experiments.support.markdown import percent
 from experiments.support.scripts import refusing

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from dllm import Result
-from dllm.analysis.measures import quantile
+from dllm.record.measures import quantile
 from experiments.support import markdown
 
 SLACK = 0.01  # of the score: what a setting may lose against one token per forward

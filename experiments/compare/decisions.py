@@ -24,13 +24,13 @@ from statistics import fmean
 import torch
 
 from dllm import Decoder, Model, load
-from dllm.analysis.measures import wilson
 from dllm.constraints import Choice as Among
 from dllm.constraints import Constraint, Regex
 from dllm.decisions import Choice, Decision, Score
 from dllm.decisions.calibration import MIN_ERRORS, Labelled, best_temperature, quality
 from dllm.decisions.estimators import ESTIMATORS
 from dllm.prompts import PrefilledPrompt
+from dllm.record.measures import wilson
 from experiments.compare.decision_items import (
     Item,
     Several,

@@ -26,7 +26,6 @@ from rich.progress import track
 from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.analysis.paired import paired_difference
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
 from dllm.prompts import Prompt
@@ -42,6 +41,7 @@ from dllm.tasks.mini.items import Sample
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments.compare.choosing import DRAWS, Column, Place, Pool, mean_at, saving
+from experiments.report.paired import paired_difference
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 

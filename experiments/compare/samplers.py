@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.analysis.bounds import GuessRecorder, bits_per_forward, forced_share, lossless_minimum
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
+from dllm.record.bounds import GuessRecorder, bits_per_forward, forced_share, lossless_minimum
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample

@@ -48,7 +48,7 @@ ENTRIES = [
     Entry(
         "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
     ),
-    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.analysis.compatibility"),), 0.2, same_page),
+    Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.laws.compatibility"),), 0.2, same_page),
     Entry(
         "rules", "docs/reproducing.md",
         (("-m", "experiments.pages.golden_sources"), ("-m", "experiments.compare.changed_rules", "mini-llada")),

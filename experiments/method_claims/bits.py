@@ -11,8 +11,8 @@ from statistics import correlation, fmean, linear_regression
 from typing import Any
 
 from dllm import Model, Result, part
-from dllm.analysis.bounds import bits
-from dllm.analysis.logprobs import rescored
+from dllm.decisions.logprobs import rescored
+from dllm.record.bounds import bits
 from dllm.tasks.mini import tasks as mini
 from experiments.method_claims.runs import Run, items_of, run
 from experiments.support import markdown

@@ -24,11 +24,10 @@ from rich.progress import track
 
 from dllm import Decoder, Model, load, part
 from dllm.blocks.base import Blocks
-from dllm.mini import wordings
 from dllm.prompts import Prompt
 from dllm.samplers.base import Sampler
 from dllm.samplers.static import Static
-from dllm.tasks.mini import tasks
+from dllm.tasks.mini import tasks, wordings
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
 from experiments.support.scripts import refusing

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.mini import lexicon
 from dllm.models.transformer import Transformer
+from dllm.tasks.mini import lexicon
 from experiments.mini.recipe import LETTERS, letter_waves
 
 

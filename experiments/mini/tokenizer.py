@@ -15,7 +15,7 @@ from random import Random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from dllm.mini import lexicon, word_lists, wordings
+from dllm.tasks.mini import lexicon, word_lists, wordings
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"

@@ -27,8 +27,8 @@ from rich.text import Text
 from dllm import Decoder, Model, Result, load, part
 from dllm.common.palette import hexes
 from dllm.compose.parts import composed
-from dllm.record.page import Pane, trace_page
 from dllm.view.live import LiveView
+from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
 from experiments.compare.confidence_band import HIGH, LOW, BandRecorder, Watched, text_length
 from experiments.support.scripts import refusing

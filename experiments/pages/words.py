@@ -2,7 +2,7 @@
 
     python -m experiments.pages.words
 
-``dllm.words.table`` is what the messages of command line, Python and server are made of; the page shows the same.
+``dllm.common.hint_table`` is what the messages of command line, Python and server are made of; the page shows the same.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dllm.words.table import INSTEAD, SETTINGS
+from dllm.common.hint_table import INSTEAD, SETTINGS
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dllm.analysis.measures import by_task
 from dllm.compose.labels import NO_OUTCOME, usual_of
 from dllm.compose.naming import inner_default, own_options, part_at, part_words, places_of, typed_name, value_text
 from dllm.record.folders import relevant
+from dllm.record.measures import by_task
 from experiments.report.cells import POOLED, Cell
 from experiments.report.table import plain
 

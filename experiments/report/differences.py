@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from dllm.analysis.paired import PairedDifference, paired_difference
 from experiments.report.cells import Row
 from experiments.report.methods import Method, baseline, each, methods
+from experiments.report.paired import PairedDifference, paired_difference
 from experiments.report.settings import Setting
 from experiments.report.table import Table, plain
 from experiments.report.tables import NAMES

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from dllm.analysis.bounds import bits_bound
-from dllm.analysis.parallelism import Points, accuracy_under_parallelism, fast_enough
+from dllm.record.bounds import bits_bound
 from experiments.report.cells import Row
 from experiments.report.methods import Method
+from experiments.report.parallelism import Points, accuracy_under_parallelism, fast_enough
 from experiments.report.settings import Setting
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dllm.analysis.frame import typed_settings
 from dllm.app.runs.environment import PACKAGE, checkout_state
 from dllm.common.versions import version_of
 from dllm.errors import UserError
+from dllm.record.frame import typed_settings
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
 from experiments.report.cells import Cell
 from experiments.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share

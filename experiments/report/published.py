@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dllm.analysis.published import Published, beside
+from dllm.record.published import Published, beside
 from experiments.report.machines import place_of
 from experiments.report.methods import each, methods
 from experiments.report.settings import Setting

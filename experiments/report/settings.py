@@ -8,8 +8,8 @@ from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
-from dllm.analysis.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
 from dllm.errors import UserError
+from dllm.record.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
 from experiments.report.cells import Cell, Row, Suite, rows_of
 
 

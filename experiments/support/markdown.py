@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dllm.analysis.measures import wilson
+from dllm.record.measures import wilson
 
 
 def line(cells: Iterable[str]) -> str:

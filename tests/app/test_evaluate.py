@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from dllm import Decoder, load
-from dllm.analysis.bounds import bits
-from dllm.analysis.measures import Measures, quantile, wilson
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.folder import RunFolder
 from dllm.blocks.fixed import Fixed
 from dllm.common.signals import ENDING
 from dllm.compose.parts import part
+from dllm.record.bounds import bits
+from dllm.record.measures import Measures, quantile, wilson
 from dllm.runtime.runtime import Runtime
 from tests.app.conftest import Run, rows_of, timeless
 

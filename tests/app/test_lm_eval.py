@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.analysis.likelihood import Estimator, Likelihood
+from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.errors import UserError
 
 pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")

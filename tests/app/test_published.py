@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from dllm.analysis.published import FIGURES, Published, beside, reported
 from dllm.app.command_line.options import Options, checked_sampling, checked_settings
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.reference import with_reference
@@ -32,6 +31,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.models.visibility import DenoisedBlock
 from dllm.models.weights import read_model_config
 from dllm.record.folders import relevant
+from dllm.record.published import FIGURES, Published, beside, reported
 from tests.app.conftest import ROOT, Run
 from tests.support.harness import full
 from tests.support.tiny import make_tiny

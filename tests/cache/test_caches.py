@@ -45,7 +45,7 @@ from dllm.cache.recap import Recap
 from dllm.cache.window import Window
 from dllm.common.rowwise import select_or_all
 from dllm.compose.fitted import Parts
-from dllm.constrained.batch import ConstrainedBatch
+from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dllm import UserError, part
-from dllm.compose.importing import MOVED, imported_class
 from dllm.compose.parts import build_part, choices, composed, part_config
-from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.localleap import LocalLeap
 
@@ -141,13 +138,3 @@ def test_threads_may_compose_at_once() -> None:
     finally:
         sys.setswitchinterval(pause)
     assert [target.split(".")[2] for target in found] == names
-
-
-def test_a_module_that_has_moved_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for old, new in MOVED.items():
-        import_module(new)
-        name = f"old_{old.rpartition('.')[2]}"
-        (tmp_path / f"{name}.py").write_text(f"import {old}\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(UserError, match=f"{name}.py, line 1: {old} is now {new}. Mend that line"):
-            imported_class("sampler._target_", f"{name}.Mine", Sampler)

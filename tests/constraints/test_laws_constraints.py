@@ -28,11 +28,11 @@ from law import law
 from recording import FakeGraph
 from test_law_runtimes import Case, static_cases
 
-from dllm.constrained.batch import ConstrainedBatch
-from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.row import ConstrainedRow
 from dllm.constraints import Regex
 from dllm.constraints.automata import automaton_of
+from dllm.constraints.decoding.batch import ConstrainedBatch
+from dllm.constraints.decoding.compiled import CompiledConstraint
+from dllm.constraints.decoding.row import ConstrainedRow
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.tokens import token_automaton

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, UserError, load
-from dllm.analysis.likelihood import Estimator, Likelihood
 from dllm.decisions import Choice, Predicate, Score
 from dllm.decisions.estimators import softmax
+from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.prompts import PrefilledPrompt
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'

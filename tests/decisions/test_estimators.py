@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from dllm import Decoder
-from dllm.analysis.likelihood import Estimator, Likelihood
-from dllm.analysis.reading import read_canvases
 from dllm.constraints import Choice as Among
 from dllm.decisions.canvases import Laid, plan_of_slot
 from dllm.decisions.estimators import Slot, SlotScores, planned, softmax
+from dllm.decisions.likelihood import Estimator, Likelihood
+from dllm.decisions.reading import read_canvases
 from dllm.models.bundle import Model, load
 from dllm.record.final_commits import final_commits
 from dllm.samplers.order import Order

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError
-from dllm.analysis.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.blocks.fixed import Fixed
 from dllm.contract import Turn
 from dllm.decisions.known_canvases import refuse_unknown_canvases
+from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.models.bundle import Model, load
 from dllm.samplers.renoise import Renoise
 from tests.support.harness import DATA, full

@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dllm import UserError
-from dllm.analysis.bounds import bits_bound
-from dllm.analysis.measures import wilson
 from dllm.app.runs.environment import environment_stamp
+from dllm.record.bounds import bits_bound
 from dllm.record.cost import MACHINES, Machine
+from dllm.record.measures import wilson
 from experiments.report import figures, look, plots, tables
 from experiments.report.__main__ import Choice, report
 from experiments.report.cells import Cell, read

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.analysis.measures import wilson, wilson_of_items
-from dllm.analysis.student import quantile_of_t
 from dllm.app.runs.code_hash import code_hash, targets
 from dllm.compose.naming import CHOICES
+from dllm.record.measures import wilson, wilson_of_items
+from dllm.record.student import quantile_of_t
 from experiments.report import look, plots
 from experiments.report.__main__ import Choice, main, report
 from experiments.report.cells import Cell, read

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from model_folders import copy_of, published
 
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import UserError
 from dllm.models.bundle import describe
 from dllm.models.config import ModelConfig

@@ -26,7 +26,7 @@ from broken import Broken, build, make
 from nonsense import BASES, DEEP, HUGE, NAN
 from rich.console import Console
 
-from dllm.analysis.checkpoint import Report, inspect_checkpoint, print_report
+from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
 from dllm.errors import UserError
 from dllm.models.bundle import load
 

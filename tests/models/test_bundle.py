@@ -14,7 +14,7 @@ from model_folders import DATA, copy_of, llada_tokenizer, published, random_fold
 from dllm.compose.parts import choices, composed
 from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models import bundle
-from dllm.models.bundle import CHECKPOINTS, describe, load, shipped_models, warn_of_another
+from dllm.models.bundle import CHECKPOINTS, KNOWS, describe, load, shipped_models, warn_of_another
 from dllm.models.config import FAMILIES
 from dllm.models.gemma_config import DIFFUSION_GEMMA
 from dllm.models.weights import read_model_config
@@ -201,3 +201,10 @@ def test_sdar_takes_its_mask_from_the_tokenizer(tmp_path: Path) -> None:
     random_folder(tmp_path, published("sdar_b4", vocab_size=272, mask_token_id=None, eos_token_id=256))
     sdar_tokenizer(tmp_path)
     assert dataclasses.astuple(describe(tmp_path)[3]) == (260, 256, (256, 258))
+
+
+def test_a_mini_model_says_what_it_knows_and_no_other_model_does(tiny: str) -> None:
+    warn_once.cache_clear()
+    with pytest.warns(SettingWarning, match=f"^mini-llada {KNOWS}") as told:
+        load("mini-llada"), load("mini-llada"), load(tiny)
+    assert len(told) == 1

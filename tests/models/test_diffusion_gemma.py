@@ -14,7 +14,7 @@ from model_folders import DATA, copy_of, edit_weights, published, stored
 from safetensors.torch import save_file
 
 from dllm import UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.models.config import ModelConfig
 from dllm.models.diffusion_gemma import DiffusionGemma
 from dllm.models.ids import Ids

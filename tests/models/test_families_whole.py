@@ -13,7 +13,7 @@ from model_folders import DATA, copy_of, edit_config, published, wide_folder
 from safetensors import safe_open
 
 from dllm import UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.models.config import FAMILIES, ModelConfig
 from tests.support.family_folders import make_family
 

@@ -12,7 +12,7 @@ from model_folders import published as file_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models.bundle import describe
 from dllm.models.weights import load_model

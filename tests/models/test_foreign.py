@@ -9,7 +9,7 @@ import pytest
 import torch
 from model_folders import PARITY, copy_of, edit_config, edit_weights, published
 
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models.bundle import load
 from dllm.models.config import ModelConfig

@@ -17,7 +17,7 @@ from model_folders import HEADERS, byte_tokenizer, logits, published, random_fol
 from test_grouped_packing import held_weights
 
 from dllm import Decoder, UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning
 from dllm.kernels.narrow_linear import packs_by_64
 from dllm.models.bundle import locate

@@ -16,7 +16,7 @@ import pytest
 import torch
 from gguf import GGUFValueType as Type
 
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.weights import load_model, read_model_config

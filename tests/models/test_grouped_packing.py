@@ -11,7 +11,7 @@ from model_folders import DATA, edit_config, edit_weights, logits, wide_folder
 from safetensors.torch import load_file
 
 from dllm import UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning
 from dllm.kernels.narrow_linear import out_of_blocks, packs_by_64, placed
 from dllm.kernels.narrow_product import four_bit_steps, reference

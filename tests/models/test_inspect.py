@@ -10,8 +10,8 @@ import torch
 from model_folders import DATA, copy_of, edit_config, edit_weights, llada_tokenizer, published, random_folder, shard
 from rich.console import Console
 
-from dllm.analysis import checkpoint as module
-from dllm.analysis.checkpoint import Report, inspect_checkpoint, print_report
+from dllm.app.commands import checkpoint as module
+from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
 from dllm.errors import UserError
 
 

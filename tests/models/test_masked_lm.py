@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.compose.parts import choices
 from dllm.constraints.kinds import Regex
 from dllm.models import own_class

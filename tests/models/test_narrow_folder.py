@@ -17,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dllm import Decoder, UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.kernels import narrow_linear
 from dllm.kernels.narrow_linear import packs_by_64, placed, stored
 from dllm.kernels.narrow_product import narrowed

@@ -15,10 +15,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load
-from dllm.analysis.checkpoint import inspect_checkpoint
-from dllm.analysis.likelihood import Estimator, Likelihood
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.constraints import JsonSchema
 from dllm.decisions import Choice
+from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.kernels.narrow_embedding import NarrowEmbedding, NarrowHead
 from dllm.models.bundle import Model, check_numbers, describe
 from dllm.models.config import ModelConfig

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from dllm import Decoder, Result, UserError, load, part
-from dllm.analysis.likelihood import Estimator, Likelihood
+from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.models.bundle import Model
 from dllm.samplers.base import Sampler
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, UserError, load, part
-from dllm.analysis.compatibility import REQUIRED_OPTIONS, compatibility_page
 from dllm.compose.parts import choices
+from dllm.laws.compatibility import REQUIRED_OPTIONS, compatibility_page
 
 FILE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -36,7 +36,7 @@ def lines_of(text: str) -> list[str]:
 @pytest.mark.program
 def test_the_page_in_the_docs_is_current() -> None:
     page = compatibility_page()
-    assert FILE.read_text() == page, "run: python -m dllm.analysis.compatibility > docs/compatibility.md"
+    assert FILE.read_text() == page, "run: python -m dllm.laws.compatibility > docs/compatibility.md"
 
 
 NOISE = ["ancestral", "renoise"]  # samplers of models of noise

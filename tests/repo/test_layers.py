@@ -129,7 +129,7 @@ def test_imports_inside_functions_and_for_types_count(tmp_path: Path) -> None:
 
 PLACES = {
     "triton": {"kernels"},
-    "pandas": {"record", "analysis"},
+    "pandas": {"record"},
     "hydra": {"compose", "app", "tasks"},
     "starlette": {"serve"},
     "sse_starlette": {"serve"},

@@ -12,8 +12,8 @@ import pytest
 import torch
 from harness import Combination
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.contract.canvas import Request
+from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError
 from dllm.serve import reads as reads_module
 from dllm.serve.jobs import Failed, Full, Limits

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import torch
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery
+from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery
 from dllm.models.bundle import Model
 from dllm.serve import reads as reads_module
 from dllm.serve.body import MAX_BYTES

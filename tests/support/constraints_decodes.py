@@ -12,9 +12,9 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
-from dllm.constrained.batch import ConstrainedBatch
-from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.row import ConstrainedRow
+from dllm.constraints.decoding.batch import ConstrainedBatch
+from dllm.constraints.decoding.compiled import CompiledConstraint
+from dllm.constraints.decoding.row import ConstrainedRow
 from dllm.constraints.row_sets import RowSets
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request

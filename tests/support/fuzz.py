@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from dllm.common.hint_table import INSTEAD, SETTINGS
 from dllm.compose.parts import choices, composed, config_groups
-from dllm.words.table import INSTEAD, SETTINGS
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.

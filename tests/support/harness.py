@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dllm.analysis.compatibility import PART_GROUPS, all_parts
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
-from dllm.constrained.batch import ConstrainedBatch
+from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError
 from dllm.laws import decodes, trials
+from dllm.laws.compatibility import PART_GROUPS, all_parts
 from dllm.laws.decodes import Decoded, ending, forward_of, ids_of, recorded, results, sealed, with_mask
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import AnswerBlocks, ContextCausal

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dllm.mini.word_lists import EVERYDAY, FULL_NAMES, RARE
+from dllm.tasks.mini.word_lists import EVERYDAY, FULL_NAMES, RARE
 from dllm.tasks.parallelbench.catalog import SUITES, TaskSpec, templates
 from dllm.tasks.parallelbench.generate import generated_records, spaced, task_seed
 from dllm.tasks.parallelbench.metrics import Judges, metric_scores

@@ -17,10 +17,10 @@ from dllm import Decoder, load, part
 from dllm.app.runs.samples import trace_content
 from dllm.constraints import Choice
 from dllm.contract import Turn
-from dllm.record.page import Pane, pane_data, trace_page
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.live import LiveView
+from dllm.view.page import Pane, pane_data, trace_page
 from dllm.view.picture import MARKS, Picture
 from tests.view.browser import chromium, opened
 

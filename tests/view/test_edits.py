@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.record.page import Pane, trace_page
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.samplers.joint_threshold import JointThreshold
+from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
 from tests.view.browser import chromium, opened
 

@@ -11,9 +11,9 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
 from dllm.compose.parts import composed, plain_config
-from dllm.record.page import Pane, headings, setting_facts, trace_page
 from dllm.record.trace import Trace
 from dllm.view.__main__ import main, write
+from dllm.view.page import Pane, headings, setting_facts, trace_page
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import json
 import re
 
 from dllm import Decoder, load
-from dllm.record.page import Pane, trace_page
+from dllm.view.page import Pane, trace_page
 
 PROMPT = 'Sort {{MARKS}}{{DATA}} the list:\n["Kai", "Emma"]'
 

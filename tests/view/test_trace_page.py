@@ -13,9 +13,9 @@ import pytest
 
 from dllm import Decoder, load, part
 from dllm.models.bundle import Model
-from dllm.record.page import Pane, pane_data, trace_page
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, TurnRecord
+from dllm.view.page import Pane, pane_data, trace_page
 from tests.support.harness import full
 from tests.support.tiny import MODELS, make_tiny
 from tests.view.browser import chromium, opened

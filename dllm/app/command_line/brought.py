@@ -14,10 +14,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from dllm.common.hint_table import OTHER_COMMANDS
+from dllm.common.hints import Meaning, as_listed, meaning, other_choice, typed
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
 from dllm.errors import nearest
-from dllm.words.meaning import Meaning, as_listed, meaning, other_choice, typed
-from dllm.words.table import OTHER_COMMANDS
 
 SEARCHED = ("task", "model", "sampler", "blocks", "cache", "eos", "constraint", "engine")  # in this order
 UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choices say, and no user sets

@@ -16,8 +16,8 @@ from hydra.main import get_args_parser
 
 from dllm.app.command_line.brought import of_flag, prompt_of, values_beside
 from dllm.app.command_line.program import program
+from dllm.common.hints import typed
 from dllm.errors import UserError, nearest
-from dllm.words.meaning import typed
 
 # with what a list or mapping begins, where it may be one
 STRUCTURED = {"stop": "[", "constraint.schema": "{", "constraint.functions": "["}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 from rich.console import Console
@@ -15,13 +15,11 @@ from dllm.common.terminal import as_text, complain, complain_folded, say
 from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
-from dllm.mini import outside
-from dllm.models.bundle import shipped_models
 from dllm.prompts import Message
-from dllm.record.page import setting_facts
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.live import LiveView
+from dllm.view.page import setting_facts
 
 HELP = "Type a message. /reset starts over, /settings shows what decodes, /exit or Ctrl-D leaves."
 EMPTY_ANSWER = "(the answer is empty)"
@@ -114,7 +112,6 @@ class Conversation:
             complain(EMPTY_ANSWER)
         if seen:
             self.console.print(as_text(cost_line(result), "dim"))
-        say_if_outside(self.plan, [message])
         self.history = [*asked, {"role": "assistant", "content": result.text}]
         batch = f"{number + 1}/0"
         row = {"id": f"{number + 1}", "sample": 0, **result.to_json(), "prompt": message, "batch": batch}
@@ -122,13 +119,6 @@ class Conversation:
             self.run_folder.write(row)
         except UserError as error:  # the disk's; the answer is there
             complain(f"{error} The conversation goes on, and this answer is not kept.")
-
-
-def say_if_outside(plan: RunPlan, prompts: Sequence[str]) -> None:
-    """One sentence on stderr where a model that comes along was asked what it cannot know."""
-    sentence = outside.warning(prompts) if plan.prompts.name in shipped_models() else None
-    if sentence is not None:
-        complain_folded(sentence)
 
 
 def cost_line(result: Result) -> str:

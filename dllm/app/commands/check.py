@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.analysis.checkpoint import inspect_checkpoint, print_report
+from dllm.app.commands.checkpoint import inspect_checkpoint, print_report
 from dllm.app.engines.base import refuse_engine
 from dllm.common.terminal import say
 from dllm.models.bundle import read_adapter, warn_of_another

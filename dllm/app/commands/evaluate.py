@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Console
 
-from dllm.analysis.published import Published, beside
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
@@ -17,6 +16,7 @@ from dllm.common.terminal import as_text, complain, say
 from dllm.compose.labels import cell_label
 from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
+from dllm.record.published import Published, beside
 from dllm.tasks.build import task_of
 from dllm.view.scores import headline, published_line, scores_table
 

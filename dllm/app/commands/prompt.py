@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from tqdm import tqdm
 
-from dllm.app.commands.chat import EMPTY_ANSWER, chat, say_if_outside
+from dllm.app.commands.chat import EMPTY_ANSWER, chat
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.commands.unfinished import Unfinished
 from dllm.app.engines.base import refuse_engine
@@ -52,7 +52,6 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         columns = started.decode()
     started.race(columns)
     report_answers(columns, run_folder)
-    say_if_outside(plan, [sample.shown for sample in samples])
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
         shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"

@@ -19,9 +19,9 @@ from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
-from dllm.record.page import PARTS
 from dllm.record.trace import ADVICE, Trace, read_trace
 from dllm.record.turns import Commits, TurnRecord
+from dllm.view.page import PARTS
 
 TOLERANCE = 1e-6  # of confidences
 ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})

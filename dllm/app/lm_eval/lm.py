@@ -1,4 +1,4 @@
-"""``dllm`` as a model of lm-evaluation-harness: generation through Decoder, likelihoods through ``dllm.analysis``.
+"""``dllm`` as a model of lm-evaluation-harness: Decoder generates, ``dllm.decisions.likelihood`` scores.
 
 Written for lm-eval 0.4.13. It is found under its name through the entry point group ``lm_eval.models`` (releases
 after 0.4.13), or through ``python -m dllm.app.lm_eval``, which takes the same arguments as ``lm_eval``.
@@ -18,7 +18,6 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
-from dllm.analysis.likelihood import Estimate, Estimator, Likelihood
 from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.lm_eval.instances import (
     MAX_GEN_TOKS,
@@ -31,6 +30,7 @@ from dllm.app.lm_eval.instances import (
 )
 from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
+from dllm.decisions.likelihood import Estimate, Estimator, Likelihood
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import describe, load
@@ -42,7 +42,7 @@ from dllm.record.results import Result
 class DLLM(TemplateLM):  # type: ignore[misc]
     """model_args are the settings of ``python run.py`` (model=..., sampler=..., sampler.threshold=0.8), and:
 
-    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.analysis.likelihood``. add_bos_token: before every context
+    likelihood, mc_num, mc_batch, mc_seed, cfg: of ``dllm.decisions.likelihood``. add_bos_token: before every context
     that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
     for what each request cost. gen_length overrides the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dllm.analysis.likelihood import Estimator
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.environment import environment_of, spare_threads
 from dllm.app.runs.plan import RunPlan, weights_of
@@ -21,6 +20,7 @@ from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, TaskConstraint
+from dllm.decisions.likelihood import Estimator
 from dllm.decoder import Decoder, requests_per_batch
 from dllm.errors import UserError, not_installed
 from dllm.models import bundle

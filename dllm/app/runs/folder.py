@@ -40,9 +40,9 @@ from dllm.record.folders import (
     read_results,
     relevant,
 )
-from dllm.record.page import Pane, trace_page
 from dllm.record.results import ResultRow
 from dllm.record.trace import trace_in
+from dllm.view.page import Pane, trace_page
 
 
 def identity(config: Mapping[str, Any], content: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from dllm.app.runs.samples import (
 from dllm.common.coerce import coerce
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
-from dllm.constrained.requests import Constraints
+from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dllm.analysis.bounds import GuessRecorder, lossless_minimum
 from dllm.contract.canvas import Request
 from dllm.decoder import Decoder
+from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle
 from dllm.samplers.static import Static

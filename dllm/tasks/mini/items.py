@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from dllm.mini import lexicon
-from dllm.tasks.mini import styles
+from dllm.tasks.mini import lexicon, styles
 
 TEST_SHARE = 8  # one item in eight is held back
 # Items of known names, of spelt ones, of both. Where a spelt word stands in an answer of many masks is uncertain, so

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dllm.mini.word_lists import NOUNS, PLACES, VERBS
 from dllm.tasks.mini.items import Draw, Make, Sample
 from dllm.tasks.mini.styles import spoken
+from dllm.tasks.mini.word_lists import NOUNS, PLACES, VERBS
 from dllm.tasks.parallelbench import sentences
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dllm.mini.word_lists import MINI_SYMBOLS
 from dllm.tasks.mini.items import Draw, Make, Sample
+from dllm.tasks.mini.word_lists import MINI_SYMBOLS
 from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 

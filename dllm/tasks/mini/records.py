@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from dllm.mini.lexicon import TOWNS
 from dllm.tasks.mini.items import Draw, Make, Sample
+from dllm.tasks.mini.lexicon import TOWNS
 from dllm.tasks.mini.styles import write_rows
 
 RECORDS, PEOPLE = (3, 8), (4, 8)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from dllm.mini import wordings
-from dllm.mini.lexicon import invented
+from dllm.tasks.mini import wordings
+from dllm.tasks.mini.lexicon import invented
 from dllm.tasks.parallelbench.scoring import write_list
 
 DISPENSABLE = frozenset(("a", "an", "it", "me", "my", "of", "the", "these", "this", "to"))  # a request does without

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from dllm.mini.word_lists import ADJECTIVES, NOUNS, PLACES, PLURAL, PREPOSITIONS, SINGULAR, VERBS
+from dllm.tasks.mini.word_lists import ADJECTIVES, NOUNS, PLACES, PLURAL, PREPOSITIONS, SINGULAR, VERBS
 from dllm.tasks.parallelbench.scoring import inclusion
 
 

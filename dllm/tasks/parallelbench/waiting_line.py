@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from dllm.mini.word_lists import FULL_NAMES
+from dllm.tasks.mini.word_lists import FULL_NAMES
 from dllm.tasks.parallelbench.record import Answer, Record
 from dllm.tasks.parallelbench.scoring import write_list
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from dllm.mini.word_lists import EVERYDAY, RARE
+from dllm.tasks.mini.word_lists import EVERYDAY, RARE
 from dllm.tasks.parallelbench.record import Record
 from dllm.tasks.parallelbench.waiting_line import MakeRecord
 

@@ -31,13 +31,6 @@ def test_a_prompt_ends_as_text_a_table_and_a_run_folder(run: Run) -> None:
     assert "gen_length: 16" in (outcome.run / "config.yaml").read_text()
 
 
-def test_a_demo_model_says_what_it_cannot_know_and_no_other_model_does(run: Run) -> None:
-    far, within = "prompt='What is the capital of France?'", "prompt='Shuffle these names: Ada, Felix, Zoe'"
-    assert "know nothing like this prompt" in run("model.path=mini-llada", far, "gen_length=4").err.splitlines()[-1]
-    for arguments in (("model.path=mini-llada", within), (far,)):
-        assert "nothing like" not in run(*arguments, "gen_length=4").err
-
-
 def test_a_comparison_leaves_the_trace_of_the_chosen_setting(run: Run) -> None:
     outcome = run("prompt=w1", "sampler=static", "sampler.steps=4", "eos=none", "compare=true", "trace=true")
     (row,), (other,) = outcome.rows(), outcome.rows("compare.jsonl")

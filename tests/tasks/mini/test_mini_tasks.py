@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from dllm.mini import lexicon
-from dllm.tasks.mini import records, tasks
+from dllm.tasks.mini import lexicon, records, tasks
 from dllm.tasks.mini.items import Draw
 from dllm.tasks.parallelbench import sentences
 from dllm.tasks.parallelbench.scoring import write_list

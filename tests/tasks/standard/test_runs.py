@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.analysis.likelihood import METHODS, Estimator
 from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.runs.evaluation import Evaluation
+from dllm.decisions.likelihood import METHODS, Estimator
 from dllm.record.results import ResultRow
 from dllm.tasks.base import Item
 from dllm.tasks.build import measurable

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dllm.constrained.compiled import CompiledConstraint
+from dllm.constraints.decoding.compiled import CompiledConstraint
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.contract.constrained import ConstraintReport

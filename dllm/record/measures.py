@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from dllm.analysis.student import quantile_of_t
 from dllm.record.results import ResultRow
+from dllm.record.student import quantile_of_t
 
 # From this ratio of wall time to the decoding thread's CPU time on, a speed is doubtful. Measured on two cores with
 # mini-llada and one thread: at most 1.01 in twelve decodes that have a core to themselves; 2.0, 2.9 and 4.9 with one,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dllm.analysis.measures import Measures, mean, score_over_tasks, scores_of
 from dllm.compose.naming import typed_name
 from dllm.errors import UserError, in_choices
 from dllm.record.folders import relevant
+from dllm.record.measures import Measures, mean, score_over_tasks, scores_of
 from dllm.record.results import ResultRow
 from dllm.record.stored import StoredCell, refuse_versions, stored_cells
 from dllm.record.tabular import data_frame

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, update_rows
-from dllm.constrained.admission import admitted
-from dllm.constrained.joint import at_its_likeliest, filled_together, jointly
-from dllm.constrained.reproposals import ConstrainedCell, banned, proposed_anew
-from dllm.constrained.row import ConstrainedRow, Ints, clock, rows_to_host
+from dllm.constraints.decoding.admission import admitted
+from dllm.constraints.decoding.joint import at_its_likeliest, filled_together, jointly
+from dllm.constraints.decoding.reproposals import ConstrainedCell, banned, proposed_anew
+from dllm.constraints.decoding.row import ConstrainedRow, Ints, clock, rows_to_host
 from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores, Step, View
 from dllm.contract.canvas import Canvas

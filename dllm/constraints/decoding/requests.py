@@ -7,10 +7,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from dllm.constrained.batch import ConstrainedBatch
-from dllm.constrained.compiled import CompiledConstraint
-from dllm.constrained.row import ConstrainedRow
 from dllm.constraints.compiler import Compiler
+from dllm.constraints.decoding.batch import ConstrainedBatch
+from dllm.constraints.decoding.compiled import CompiledConstraint
+from dllm.constraints.decoding.row import ConstrainedRow
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK

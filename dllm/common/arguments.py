@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from dllm.common.hints import Meaning, as_listed, meaning
 from dllm.errors import UserError, nearest
-from dllm.words.meaning import Meaning, as_listed, meaning
 
 OptionsOf = Callable[[str], Mapping[str, Mapping[str, object]]]  # the options of each choice of a group
 

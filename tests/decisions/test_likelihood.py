@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm.analysis.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
+from dllm.decisions.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
 from dllm.errors import UserError
 from dllm.models.attention import Visible
 from dllm.models.bundle import Model, load
@@ -201,7 +201,7 @@ def test_few_rows_of_logits_exist_at_a_time(monkeypatch: pytest.MonkeyPatch, gui
     estimator, prompt, target = Estimator(samples=16, rows=8, guidance=guidance), [3, 4], [5, 6, 7, 8] * 10
     assert model.config.vocab not in (model.config.width, len(target))
     whole = Likelihood(model, estimator)(prompt, target)
-    monkeypatch.setattr("dllm.analysis.reading.HEAD_ROWS", 7)
+    monkeypatch.setattr("dllm.decisions.reading.HEAD_ROWS", 7)
     with Largest(model.config.vocab) as largest:
         assert Likelihood(model, estimator)(prompt, target).value == pytest.approx(whole.value, rel=1e-12)
     assert 0 < largest.rows <= 7

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.analysis.shared_beginnings import Beginnings, beginnings, encode_behind
 from dllm.contract.process import Uniform, process_of
+from dllm.decisions.shared_beginnings import Beginnings, beginnings, encode_behind
 from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 

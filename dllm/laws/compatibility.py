@@ -1,6 +1,6 @@
 """Which parts fit together, as the parts themselves say.
 
-``python -m dllm.analysis.compatibility`` prints the page of the docs.
+``python -m dllm.laws.compatibility`` prints the page of the docs.
 
 Nothing is decoded and no weights are read. Every sampler, cache and block schedule is built at its defaults, and the
 same check runs as for a command line.
@@ -38,7 +38,7 @@ REQUIRED_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 }
 PAGE_HEAD = """# What goes with what
 
-Made by `python -m dllm.analysis.compatibility` from what every part declares: what a sampler needs, and what a cache
+Made by `python -m dllm.laws.compatibility` from what every part declares: what a sampler needs, and what a cache
 supplies.
 A combination that is refused is refused before weights are read, with the reason and the nearest one that works.
 

@@ -16,7 +16,7 @@ from math import fsum
 import torch
 from torch import Generator, Tensor
 
-from dllm.analysis.reading import ReadCanvas, Reading, ReadQuery, read_canvases
+from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError, in_range, nearest
 from dllm.models.bundle import Model
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load
-from dllm.analysis.bounds import (
+from dllm.record.bounds import (
     GuessRecorder,
     OpenGuesses,
     bits,

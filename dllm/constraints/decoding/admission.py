@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dllm.constrained.row import ConstrainedRow, Ints, rows_to_host
+from dllm.constraints.decoding.row import ConstrainedRow, Ints, rows_to_host
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.transitions import Bits

@@ -1,7 +1,7 @@
 """Words that people bring from other programs, and what to write here: one table for command line, Python and server.
 
 No synonym is accepted, since every setting has one spelling: whoever uses one is told what to write, with the value
-given. An entry holds what to write on the command line; ``dllm.words.meaning`` makes Python and requests of it.
+given. An entry holds what to write on the command line; ``dllm.common.hints`` makes Python and requests of it.
 """
 
 from __future__ import annotations

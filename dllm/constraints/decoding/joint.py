@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.constrained.reproposals import ConstrainedCell, cell_places, chunks
-from dllm.constrained.row import ConstrainedRow
+from dllm.constraints.decoding.reproposals import ConstrainedCell, cell_places, chunks
+from dllm.constraints.decoding.row import ConstrainedRow
 from dllm.constraints.filling import Maxima
 from dllm.constraints.row_sets import RowSets
 from dllm.contract import Scores

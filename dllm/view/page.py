@@ -154,7 +154,7 @@ def marks_legend(panes: Sequence[Pane]) -> str:
 
 def page_asset(name: str) -> str:
     """The text of a file beside this one."""
-    return (files("dllm.record") / name).read_text(encoding="utf-8")
+    return (files("dllm.view") / name).read_text(encoding="utf-8")
 
 
 def pane_data(pane: Pane) -> dict[str, Any]:

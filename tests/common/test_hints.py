@@ -11,11 +11,11 @@ import pytest
 
 from dllm import Decoder, UserError, load, part
 from dllm.app.command_line.brought import near_setting, of_setting, values_beside
+from dllm.common.hint_table import INSTEAD, OTHER_CHOICES, SETTINGS
+from dllm.common.hints import Meaning, meaning
 from dllm.compose.parts import choices, config_groups, options_of_choices
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import DIFFUSION, validated_fields
-from dllm.words.meaning import Meaning, meaning
-from dllm.words.table import INSTEAD, OTHER_CHOICES, SETTINGS
 
 # Words of LLaDA's, Fast-dLLM's and Dream's scripts, transformers, diffusers, lm-eval, OpenAI, vLLM, llama.cpp, and
 # words misspelt: what a newcomer types, and what is right. None: nothing is, so nothing may be guessed.

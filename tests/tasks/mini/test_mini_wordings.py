@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from dllm.mini import wordings
-from dllm.tasks.mini import styles, tasks
+from dllm.tasks.mini import styles, tasks, wordings
 
 SLOTS = {"items": "ITEMS", "word": "WORD", "at": "7"}
 OF = {**wordings.SOURCES, "plain": wordings.TRAINED, "more strewn": wordings.FURTHER}

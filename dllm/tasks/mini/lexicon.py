@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import chain
 from random import Random
 
-from dllm.mini import word_lists
+from dllm.tasks.mini import word_lists
 
 TOWNS = (
     "Oslo", "Rome", "Paris", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Berlin", "Dublin", "Havana", "Lisbon",

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from dllm.analysis.reading import ReadCanvas, ReadQuery, read_canvases
+from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.models.bundle import load
 from tests.support.harness import DATA, full
 

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from dllm.constrained.compiled import CompiledConstraint
+from dllm.constraints.decoding.compiled import CompiledConstraint
 from dllm.constraints.sets import ClassSet
 from dllm.contract import Scores
 from dllm.contract.constrained import Reproposer

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dllm.analysis.frame import typed_settings
 from dllm.compose.naming import CHOICES
 from dllm.compose.parts import choices, composed, plain_config
+from dllm.record.frame import typed_settings
 
 FIGURES = ("score", "tokens_per_second", "tpf", "nfe", "speedup")
 # Settings that say where and how a run is computed: they make no other run of it than the published one.

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dllm.analysis.forward_time import ESTIMATED_ROWS, forward_seconds
+from dllm.app.commands.forward_time import ESTIMATED_ROWS, forward_seconds
 from dllm.common.terminal import as_text
 from dllm.errors import UserError
 from dllm.models.bundle import locate

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.words.table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
+from dllm.common.hint_table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 # A field of a server's request, by the setting of the command line that it is.

@@ -1,1 +1,0 @@
-"""What is computed from results, traces and models."""
