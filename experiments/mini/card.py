@@ -54,7 +54,7 @@ def masked(mix: Mix) -> str:
         f"answer's, and in {kept} committed tokens do not see later ones, so that caches\nmay freeze them. "
         f"{blocks if mix.frozen else ''}{since}{further} requests that are not plain follow further wordings\n("
         + ", ".join(f"`{source}_wordings.txt`" for source in late.further)
-        + " of `dllm/mini`, of which one in six is held back for measuring), and\n"
+        + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
         f"{once} answers of tasks with one right answer are masked from the start of a block of {BLOCK} tokens on."
     )
 

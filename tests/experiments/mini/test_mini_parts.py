@@ -133,7 +133,7 @@ def test_the_card_tells_of_the_run_and_its_base(tmp_path: Path, monkeypatch: pyt
     assert "1 steps of 3 conversations" in text and "--steps 1 " in text and "--base" not in text.split("Ended")[0]
     digest = evaluate.weights_digest(tmp_path / train.BASE)
     assert f"base\nmini-llada (weights {digest}, 0 minutes that the command takes first" in text
-    assert "70 of 100 requests" in text and "(`many_wordings.txt`, `more_wordings.txt` of `dllm/mini`" in text
+    assert "70 of 100 requests" in text and "(`many_wordings.txt`, `more_wordings.txt` of `dllm/tasks/mini`" in text
     assert "### Caches, one token a step" in text and "seed 3" in text
 
 
