@@ -21,10 +21,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 from experiments.figures import compare
 from experiments.figures.compare import PUT, Entry
 from experiments.figures.entries import ENTRIES
+
+WRITING = Lock()  # two entries may have one document
 
 
 def run(entry: Entry, write: bool = False) -> list[str]:
@@ -42,7 +45,8 @@ def run(entry: Entry, write: bool = False) -> list[str]:
                 problems.append(f"exit code {done.returncode}: {last_line(done.stderr or done.stdout)}")
         printed = "\n".join(outputs)  # an empty line between the tables of two commands
         if write and not problems and not entry.sampled:
-            problems += PUT.get(entry.compare, entry.compare)(entry, printed, folder)
+            with WRITING:
+                problems += PUT.get(entry.compare, entry.compare)(entry, printed, folder)
         return problems + list(entry.compare(entry, printed, folder))
 
 

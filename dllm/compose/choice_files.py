@@ -1,9 +1,9 @@
-"""What the YAML files of the choices say in words: a summary, a comment behind each option, and what is served.
+"""What the YAML files of the choices say in words: a summary, a comment after each option, and what is served.
 
 A part says on top of its file what it is: ``# idea:``, ``# paper:`` (numbers of arXiv), ``# checked:`` (what it was
-compared with). ``--help``, ``GET /v1/parts`` and docs/methods.md all show these lines. Any other choice is explained by
-the comment on top of its file, or else by the first sentence of the module that it names; an option by the comment
-behind it. No module is imported for that, so help comes at once.
+compared with). ``--help``, ``GET /v1/parts`` and the guides of the parts show these lines. Any other choice is
+explained by the comment on top of its file, or else by the first sentence of the module that it names; an option by the
+comment after it. No module is imported for that, so help comes at once.
 
 ``# serve_max 8`` at the end of an option's comment says how much of it may be asked for over HTTP (``dllm.serve``): the
 largest whole number, or the longest text. Without it such an option is not offered there.
@@ -94,7 +94,7 @@ def serve_limits(group: str, name: str) -> dict[str, int]:
 
 
 def comments(text: str) -> dict[str, str]:
-    """The comment behind each key of a YAML file, without its ``serve_max``."""
+    """The comment after each key of a YAML file, without its ``serve_max``."""
     return {key: words for key, note in _comments(text).items() if (words := SERVED.sub("", note))}
 
 

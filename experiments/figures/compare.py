@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.figures.tables import NUMBER, blocks, rows
+from experiments.figures.tables import NUMBER, Block, blocks, rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,8 @@ class Entry:
     show the same figures in a machine's fonts. columns: those of a table with a tolerance of their own, counted from 1.
     timed: the entry measures time, and runs alone. sampled: the command takes a part of the document's items, so that
     shares agree where their 95 % intervals meet, and nothing is put into the document. part: commands that make some of
-    the document's tables or files, and run instead where those are compared and not written.
+    the document's tables or files, and run instead where those are compared and not written. shown: a pattern for the
+    headings of the tables that the document has; the command may print more.
     """
 
     name: str
@@ -58,11 +59,16 @@ class Entry:
     timed: bool = False
     sampled: bool = False
     part: tuple[tuple[str, ...], ...] = ()
+    shown: str = ".*"
+
+    def printed_tables(self, printed: str) -> list[Block]:
+        """The printed tables that the document has."""
+        return [block for block in blocks(printed) if re.fullmatch(self.shown, block.title())]
 
 
 def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """The printed tables and the document's have the same rows under the same headings, with cells that agree."""
-    places, found = blocks((ROOT / entry.document).read_text()), blocks(printed)
+    places, found = blocks((ROOT / entry.document).read_text()), entry.printed_tables(printed)
     if not found:
         yield "the command printed no table"
         return
@@ -121,7 +127,7 @@ def interval(cell: str) -> tuple[float, float]:
 def put_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
     """Each printed table and its heading in place of the document's; what is printed bare goes by its first line."""
     page = ROOT / entry.document
-    for made in blocks(printed):
+    for made in entry.printed_tables(printed):
         heading, first = made.name()
         places = [one for one in blocks(page.read_text()) if one.name()[1] == first and heading in ("", one.name()[0])]
         if len(places) != 1:

@@ -21,6 +21,7 @@ DATA = ROOT / "tests" / "data"
 CONSTRAINED = "tests/data/goldens/constrained.json"
 GOLDENS = [name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors"))]
+CLAIMS = "docs/measured/methods.md"
 CARD = "dllm/models/checkpoints/{}/README.md"
 
 LAPTOP = ("float32", "bfloat16", "int8", "int4")
@@ -29,7 +30,7 @@ CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
 def claim(part: str) -> tuple[tuple[str, ...], ...]:
     """The command of a method's claim."""
-    return (("-m", "experiments.method_claims", "--only", part),)
+    return (("-m", "experiments.method_claims", "mini-llada", "--only", part),)
 
 
 SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
@@ -60,30 +61,34 @@ ENTRIES = [
         all_equal,
     ),
     Entry(
-        "caches", "docs/caches.md", (("-m", "experiments.compare.caches"),), 3, same_tables, Tolerance(3),
-        part=(("-m", "experiments.compare.caches", "mini-llada"),),
+        "caches", "docs/measured/caches.md", (("-m", "experiments.compare.caches", "mini-llada"),), 1.5, same_tables,
+        Tolerance(3),
     ),
     Entry(
-        "blocks", "docs/blocks.md", (("-m", "experiments.compare.blocks"),), 6, same_tables, Tolerance(3, 0.05),
+        "blocks", "docs/measured/blocks.md", (("-m", "experiments.compare.blocks", "mini-llada"),), 3, same_tables,
+        Tolerance(3, 0.05), shown=".*AdaBlock|.*regions of confidence.*|.*long answers.*several blocks at once.*",
     ),
-    Entry("defaults", "docs/defaults.md", (("-m", "experiments.compare.defaults"),), 10, same_tables, Tolerance(4)),
+    Entry(
+        "defaults", "docs/measured/defaults.md", (("-m", "experiments.compare.defaults", "mini-llada"),), 5,
+        same_tables, Tolerance(4),
+    ),
     Entry("kinds", "docs/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),
     Entry(
-        "speed", "docs/caches.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4, same_tables,
-        Tolerance(share=0.03), columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
+        "speed", "docs/measured/caches.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
+        same_tables, Tolerance(share=0.03),
+        columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
     Entry(
-        "samplers", "docs/samplers.md",
-        (("-m", "experiments.compare.samplers"), ("-m", "experiments.compare.parallelism")), 9, same_tables,
-        Tolerance(2, 0.05),
-        part=(
+        "samplers", "docs/measured/samplers.md",
+        (
             ("-m", "experiments.compare.samplers", "mini-llada"),
             ("-m", "experiments.compare.parallelism", "mini-llada"),
         ),
+        5, same_tables, Tolerance(2, 0.05),
     ),
     Entry(
-        "filters", "docs/samplers/learn2pd.md", (("-m", "experiments.distill.judge_filter"),), 2, same_tables,
-        Tolerance(1, 0.03),
+        "filters", CLAIMS, (("-m", "experiments.distill.judge_filter", "mini-llada"),), 1, same_tables,
+        Tolerance(1, 0.03), shown=".*one block.*",
     ),
     Entry(
         "wedlm", "docs/models.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
@@ -99,22 +104,21 @@ ENTRIES = [
         Tolerance(1.5, 0.15),
     ),
     Entry(
-        "scout", "docs/samplers/scout.md",
-        (("-m", "experiments.compare.own_sampler"),), 11, same_tables, Tolerance(2, 0.05),
-        columns={9: ANY}, part=(("-m", "experiments.compare.own_sampler", "mini-llada"),),
+        "scout", CLAIMS, (("-m", "experiments.compare.own_sampler", "mini-llada"),), 6, same_tables, Tolerance(2, 0.05),
+        columns={9: ANY}, shown=".* half, .*",
     ),
-    Entry("claim-prophet", "docs/samplers/prophet.md", claim("prophet"), 5, same_tables, Tolerance(4)),
+    Entry("claim-prophet", CLAIMS, claim("prophet"), 2.5, same_tables, Tolerance(4)),
     Entry(
-        "claim-eotp", "docs/eos.md", claim("eotp"), 4, same_tables, Tolerance(4),
-        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)},
+        "claim-eotp", CLAIMS, claim("eotp"), 2, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)}, shown=".* 128",
     ),
     Entry(
-        "claim-ete", "docs/samplers/ete.md", claim("ete"), 2, same_tables, Tolerance(0.05, 0.1),
+        "claim-ete", CLAIMS, claim("ete"), 1, same_tables, Tolerance(0.05, 0.1),
         columns={2: Tolerance(4), 10: Tolerance(4)},
     ),
     Entry(
-        "claim-credit", "docs/samplers/credit.md", claim("credit"), 1, same_tables, Tolerance(4),
-        columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)},
+        "claim-credit", CLAIMS, claim("credit"), 0.5, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)}, shown=".* 32 tokens .*",
     ),
     Entry(
         "constrained", "docs/constraints.md", (("-m", "experiments.compare.constrained_tasks"),), 4, same_tables,

@@ -1,9 +1,8 @@
 """The claims that methods' papers stand on, on both demo models: ``python -m experiments.method_claims``.
 
-Parts, each with its own page: ``prophet`` (answers that stand early, and what an exit saves: docs/samplers/prophet.md),
-``eotp`` (the predicted end of a text on long canvases: docs/eos.md), ``ete`` (rounds against bits:
-docs/samplers/ete.md), ``credit`` (credit over a threshold under caches: docs/samplers/credit.md). Prints Markdown
-tables. ``--only ete`` runs one part, ``--count 2`` takes fewer items of each task.
+Parts: ``prophet`` (answers that stand early, and what an exit saves), ``eotp`` (the predicted end of a text on long
+canvases), ``ete`` (rounds against bits), ``credit`` (credit over a threshold under caches). Prints the tables of
+docs/measured/methods.md. ``--only ete`` runs one part, ``--count 2`` takes fewer items of each task.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from dllm.common import debug
 from dllm.compose.parts import build_part, choices, composed
 from dllm.samplers.base import Sampler
 from dllm.tasks.base import Task
-from experiments.pages.methods import section
+from experiments.pages.parts import options, sections
+from experiments.support.marked import marks
 from tests.support.gguf_files import mini_gguf
 from tests.support.tiny import MODELS, make_tiny
 
@@ -271,21 +272,34 @@ def test_the_commands_of_a_page_run(
 # -- the site ---------------------------------------------------------------------------------------------------
 
 
+PARTS = ("Rule", "What goes with it", "When it helps, when it hurts", "The paper's numbers", "Options", "Source")
+
+
 @pytest.mark.parametrize("name", choices("sampler"))
-def test_every_sampler_has_its_page(name: str) -> None:
+def test_every_sampler_has_its_page_of_one_template(name: str) -> None:
     page = (DOCS / "samplers" / f"{name}.md").read_text()
-    assert page.startswith(f"# {name}\n")
-    assert f"(samplers/{name}.md)" in (DOCS / "methods.md").read_text()
+    assert page.startswith(f"# {name}\n") and f"(samplers/{name}.md)" in (DOCS / "samplers.md").read_text()
+    found = re.findall(r"^\*\*([^*]+)\.\*\*", page, re.MULTILINE)
+    assert found == [part for part in PARTS if part in found] and {*PARTS} - {*found} <= {PARTS[1], "Options"}
+    assert commands(DOCS / "samplers" / f"{name}.md")
 
 
-@pytest.mark.parametrize(("group", "page"), [("blocks", "blocks"), ("cache", "caches"), ("eos", "eos")])
-def test_every_part_is_in_its_table(group: str, page: str) -> None:
-    text = (DOCS / f"{page}.md").read_text()
-    assert [name for name in choices(group) if f"| `{name}` |" not in text] == []
+def test_the_pages_of_parts_are_what_the_command_writes() -> None:
+    old = [
+        (page.name, mark) for page, mark, text in sections()
+        if f"{marks(mark)[0]}\n\n{text}\n{marks(mark)[1]}" not in page.read_text()
+    ]  # fmt: skip
+    assert old == [], "run python -m experiments.pages.parts"
 
 
-def test_the_page_of_methods_is_what_the_command_writes() -> None:
-    assert section() in (DOCS / "methods.md").read_text()
+@pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
+def test_every_option_of_a_part_says_what_it_means(group: str) -> None:
+    silent = [typed for name in choices(group) for typed, note in options(group, name).values() if not note]
+    assert silent == []
+
+
+def test_every_cache_has_its_section() -> None:
+    assert re.findall(r"^### (\w+)$", (DOCS / "caches.md").read_text(), re.MULTILINE) == choices("cache")
 
 
 def test_the_readme_counts_the_parts() -> None:

@@ -1,0 +1,179 @@
+"""What the guides list of samplers, schedules, caches and end-of-text policies: ``python -m experiments.pages.parts``.
+
+Every part says on top of its YAML file what its idea is, which paper has it and what it was compared with, and beside
+each option what that means. ``--help``, ``GET /v1/parts`` and these pages show the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dllm.compose.choice_files import choice_file, choice_notes, part_facts
+from dllm.compose.parts import choices, wrappers
+from experiments.figures.tables import Table, tables
+from experiments.support.markdown import table
+from experiments.support.marked import write_marked
+from experiments.support.scripts import refusing
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "eos.md"}
+LINKS = {"sampler": "[`{0}`](samplers/{0}.md)", "cache": "[`{0}`](#{0})"}
+HEADS = ("name", "idea", "paper", "checked against")
+MEASURED = DOCS / "measured" / "samplers.md"
+SCORE, FORWARDS = 0, 1  # columns of its table after the name
+
+
+# -- the lists --------------------------------------------------------------------------------------------------
+
+
+def listed(group: str) -> str:
+    """The table of a group: a line for each part."""
+    around = wrappers() if group == "sampler" else ()
+    return table(HEADS, (line(group, name, name in around) for name in choices(group)), len(HEADS)) + "\n"
+
+
+def line(group: str, name: str, wraps: bool) -> tuple[str, str, str, str]:
+    facts = part_facts(group, name)
+    idea = f"{facts.idea} (wrapper)" if wraps else facts.idea
+    return LINKS.get(group, "`{0}`").format(name), idea, papers(facts.papers) or "-", facts.checked or "-"
+
+
+def papers(numbers: Iterable[str]) -> str:
+    return " ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in numbers)
+
+
+# -- options ----------------------------------------------------------------------------------------------------
+
+
+@cache
+def options(group: str, name: str) -> Mapping[str, tuple[str, str]]:
+    """What is typed for each option of a choice, with its default, and what it means."""
+    text, notes = choice_file(group, name), choice_notes(group, name)
+    values = yaml.safe_load(text)
+    inner = [f"{key}={value}" for entry in values.get("defaults", []) if isinstance(entry, dict)
+             for key, value in entry.items() if key == "inner"]  # fmt: skip
+    own = values[group] if "@package _global_" in text else values
+    typed = {key: f"{group}.{key}={shown(value)}" for key, value in own.items() if key not in ("_target_", "defaults")}
+    found = {key: (words, notes.get(key, "")) for key, words in typed.items()}
+    return found | dict.fromkeys(("inner",) * len(inner), (f"{group}/{''.join(inner)}", "the rule inside"))
+
+
+def shown(value: Any) -> str:
+    """A value as it is typed."""
+    return str(yaml.safe_dump(value, default_flow_style=True, width=1000)).removesuffix("\n...\n").strip()
+
+
+def bullets(found: Mapping[str, tuple[str, str]]) -> str:
+    return "\n".join(f"- `{typed}`: {note}." for typed, note in found.values())
+
+
+def by_meaning(group: str, names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """The choices of each option; the same option with another explanation is another one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        for key, (_, note) in options(group, name).items():
+            found.setdefault((key, note), []).append(name)
+    return found
+
+
+def with_names(group: str, found: Mapping[tuple[str, str], list[str]]) -> str:
+    """A line for each option, with the choices that have it."""
+    lines = (
+        f"- `{options(group, names[0])[key][0]}` ({', '.join(names)}): {note}." for (key, note), names in found.items()
+    )
+    return "\n".join(lines) + "\n"
+
+
+# -- caches -----------------------------------------------------------------------------------------------------
+
+
+def target(name: str) -> str:
+    return next(line for line in choice_file("cache", name).splitlines() if "_target_" in line).split(".")[-2]
+
+
+def base_of(name: str) -> str | None:
+    """The cache of the same class or the same words whose options ``name`` has, with other defaults."""
+    alike = [other for other in choices("cache") if options("cache", other).keys() == options("cache", name).keys()
+             and (target(other) == target(name) or notes(other) == notes(name))]  # fmt: skip
+    first = min(alike, key=lambda other: target(other) != other)
+    return None if first == name else first
+
+
+def notes(name: str) -> list[str]:
+    return [note for _, note in options("cache", name).values()]
+
+
+def shared() -> dict[tuple[str, str], list[str]]:
+    """The options that several caches explain in the same words, and whose they are."""
+    own = [name for name in choices("cache") if base_of(name) is None]
+    return {key: names for key, names in by_meaning("cache", own).items() if len(names) > 1}
+
+
+def cache_section(name: str) -> str:
+    """The options of one cache: its own, and the names of those that several have."""
+    found, base, several = options("cache", name), base_of(name), shared()
+    if base is not None:
+        other = options("cache", base)
+        changed = [f"`{typed}`" for key, (typed, _) in found.items() if typed != other[key][0]]
+        return f"Options of [`{base}`](#{base}){', with ' + ', '.join(changed) if changed else ''}.\n"
+    own = {key: value for key, value in found.items() if (key, value[1]) not in several}
+    rest = [f"`{key}`" for key in found if key not in own]
+    more = f"And [options of several caches](#options-of-several-caches): {', '.join(rest)}." if rest else ""
+    return "\n\n".join(filter(None, (bullets(own), more))) + "\n"
+
+
+# -- the pages of the samplers ----------------------------------------------------------------------------------
+
+
+def sampler_section(name: str, measured: Table) -> str:
+    """What ends a sampler's page: its options, figures and sources."""
+    facts, found = part_facts("sampler", name), options("sampler", name)
+    source = f"**Source.** {f'arXiv {papers(facts.papers)}. ' if facts.papers else ''}"
+    checked = {"own": "Ours: tested against cases worked by hand.", "paper": "Written from the paper alone."}
+    source += checked.get(facts.checked, f"Checked against {facts.checked}.")
+    parts = ("**Options.**", bullets(found), " ".join(figures(name, measured)), source)
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def figures(name: str, measured: Table) -> Iterator[str]:
+    """What the measured table says of a sampler, in a sentence."""
+    for (heading, first), cells in measured.items():
+        if first == name and heading.startswith("mini-llada"):
+            yield (
+                f"**On mini-llada** {cells[SCORE]} % of the answers are right, with {cells[FORWARDS]} forwards "
+                "([all samplers](../measured/samplers.md))."
+            )
+
+
+# -- all of it --------------------------------------------------------------------------------------------------
+
+
+def sections() -> Iterator[tuple[Path, str, str]]:
+    """Every section that is written: its page, the name of its marks, its text."""
+    for group, page in PAGES.items():
+        yield DOCS / page, "list", listed(group)
+    for group in ("blocks", "eos"):
+        yield DOCS / PAGES[group], "options", with_names(group, by_meaning(group, choices(group)))
+    for name in choices("cache"):
+        if options("cache", name):
+            yield DOCS / PAGES["cache"], name, cache_section(name)
+    yield DOCS / PAGES["cache"], "shared", with_names("cache", shared())
+    measured = tables(MEASURED.read_text())
+    for name in choices("sampler"):
+        yield DOCS / "samplers" / f"{name}.md", "facts", sampler_section(name, measured)
+
+
+@refusing
+def main() -> int:
+    for page, mark, text in sections():
+        write_marked(page, mark, text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
