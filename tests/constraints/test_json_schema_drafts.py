@@ -15,7 +15,7 @@ from dllm.constraints import JsonSchema, automaton_of
 from dllm.errors import UserError
 
 D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 6, 7))
-D2019 = "https://json-schema.org/draft/2019-09/schema"
+D2019, D2020 = (f"https://json-schema.org/draft/{year}/schema" for year in ("2019-09", "2020-12"))
 INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
 PAIR = {"type": "array", "items": [INTEGER, {"type": "null"}]}
 SCHEMAS: list[dict[str, Any]] = [
@@ -28,6 +28,16 @@ SCHEMAS: list[dict[str, Any]] = [
     {"$schema": D2019, "$defs": {"x": PAIR}, "type": "array", "items": {"$ref": "#/$defs/x", "maxItems": 1}},
     {"$schema": D4, "type": "integer", "minimum": 1, "exclusiveMinimum": True, "maximum": 3, "exclusiveMaximum": False},
     {"$schema": D4, "type": "integer", "exclusiveMinimum": True, "id": "http://example.org/x"},
+    *({"$schema": draft, "$defs": {"x": {"$anchor": "p", "type": "array", "maxItems": 1}, "const": {"$anchor": "q"}},
+       "type": "array", "items": {"$ref": "#p", "minItems": 1}} for draft in (D2019, D2020)),
+    *({"$schema": draft, "definitions": {"x": {key: "#p", "type": "array", "maxItems": 1}}, "type": "array",
+       "items": {"$ref": "#p"}} for draft, key in ((D4, "id"), (D6, "$id"), (D7, "$id"))),
+    {"$schema": D2020, "$anchor": "list", "type": "array", "items": {"anyOf": [INTEGER, {"$ref": "#list"}]}},
+    {"$schema": D2020, "$id": "http://example.org/x", "type": "array", "items": {"$ref": "http://example.org/x#p"},
+     "$defs": {"a/b": {"anyOf": [TEXT, {"$dynamicAnchor": "p", "type": "null"}]},
+               "other": {"$id": "http://example.org/y", "$anchor": "p", **TEXT}}},
+    {"$schema": D2020, "type": "array", "items": {"$ref": "#p"}, "prefixItems": [{"const": {"$anchor": "p"}},
+     {"$anchor": "p", "$ref": "#q"}], "$defs": {"q": {"$anchor": "q", **INTEGER}, "r": {"properties": {"$anchor": TEXT}}}},
     {"$schema": D7, "type": "object", "properties": {"a": INTEGER, "b": INTEGER},
      "dependencies": {"b": ["a"], "a": {"properties": {"a": {"const": 1}}}}},
 ]  # fmt: skip

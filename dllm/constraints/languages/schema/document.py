@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
 from dllm.constraints.languages.limits import Budget
 from dllm.constraints.languages.schema.drafts import as_2020
 from dllm.constraints.languages.schema.keywords import (
+    ANCHORS,
     KNOWN_KEYWORDS,
     NUMBER_KINDS,
     PASSED_OVER,
@@ -41,21 +42,30 @@ class Document:
     def __init__(self, schema: Schema, strict: bool, clock: Budget) -> None:
         self.root, self.strict, self._clock = Node("#", as_2020(plain(schema))), strict, clock
         self._checked: dict[str, Node] = {}
-        check_schema(self.root, clock.time)
+        self._anchors = _anchors(check_schema(self.root, clock.time))
 
     def target(self, node: Node) -> Node:
         """What the ``$ref`` of a node points to. Raises UserError."""
         ref = node.get("$ref")
         document = self.root.get("$id")
         path = ref.removeprefix(document.rstrip("#")) if isinstance(document, str) and document else ref
-        if path not in ("", "#") and not path.startswith("#/"):
-            name = path.removeprefix("#")
-            raise refused(node.place, f"$ref {ref!r} leads outside or to a name. Copy what it means to '#/$defs/name', "
-                                      f"and point there by the path." + self._nearest_definition(name))  # fmt: skip
         place = unquote(path) or "#"
+        if place != "#" and not place.startswith("#/"):
+            place = self._anchored(node, ref, place)
         if place not in self._checked:
             self._checked[place] = self._walk(place, node, ref)
         return self._checked[place]
+
+    def _anchored(self, node: Node, ref: str, fragment: str) -> str:
+        """The place that a name stands for. Raises UserError."""
+        name = fragment.removeprefix("#")
+        if name == fragment:
+            raise refused(node.place, f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point there "
+                                      f"by the path.{self._nearest_definition(name)}")  # fmt: skip
+        if name not in self._anchors:
+            hint = nearest(name, list(self._anchors)) or self._nearest_definition(name)
+            raise refused(node.place, f"$ref {ref!r} leads to a name that no $anchor gives.{hint}")
+        return self._anchors[name]
 
     def _nearest_definition(self, name: str) -> str:
         return nearest(f"#/$defs/{name}", [f"#/$defs/{key}" for key in self.root.get("$defs") or ()])
@@ -101,6 +111,20 @@ class Document:
         if self.strict and keyword not in KNOWN_KEYWORDS:
             raise refused(node.place, f"the keyword {keyword!r} is unknown.{nearest(keyword, sorted(KNOWN_KEYWORDS))} "
                                       "With strict=false such keywords are passed over.")  # fmt: skip
+
+
+def _anchors(schemas: Iterable[Node]) -> dict[str, str]:
+    """The places of a document's anchors, by their names. schemas: each before those inside it. Raises UserError."""
+    places, elsewhere = dict[str, str](), ""
+    for node in schemas:
+        if elsewhere and node.place.startswith(elsewhere):
+            continue
+        elsewhere = "" if node.place == "#" or node.get("$id") is None else f"{node.place}/"  # a document of its own
+        for name in {node.get(keyword) for keyword in ANCHORS} - {None} if not elsewhere else ():
+            if name in places:
+                raise refused(node.place, f"the anchor {name!r} is also that of {places[name]}. Rename one.")
+            places[name] = node.place
+    return places
 
 
 def _says_nothing(node: Node, keyword: str) -> bool:

@@ -32,6 +32,7 @@ def _translated(schema: Any, draft: str) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     found = {key: _inner(key, value, draft) for key, value in schema.items()}
+    _write_names(found, draft)
     if isinstance(found.get("$ref"), str):
         found["$ref"] = _moved(found["$ref"])
         if draft != "2019-09":  # there, and only since, what stands beside $ref counts
@@ -74,13 +75,19 @@ def _write_dependencies(found: dict[str, Any]) -> None:
             found[keyword] = {**of_kind, **found.get(keyword, {})}
 
 
+def _write_names(found: dict[str, Any], draft: str) -> None:
+    """Draft 4 has ``id``, and up to Draft 7 one that begins with # is an anchor."""
+    if draft == "4" and isinstance(found.get("id"), str) and "$id" not in found:
+        found["$id"] = found.pop("id")
+    if draft != "2019-09" and isinstance(found.get("$id"), str) and found["$id"].startswith("#"):
+        found["$anchor"] = found.pop("$id")[1:]
+
+
 def _write_bounds(found: dict[str, Any]) -> None:
     """Draft 4: exclusiveMinimum says whether minimum itself is out."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(found.get(exclusive), bool) and found.pop(exclusive) and bound in found:
             found[exclusive] = found.pop(bound)
-    if isinstance(found.get("id"), str) and "$id" not in found:
-        found["$id"] = found.pop("id")
 
 
 def _moved(ref: str) -> str:

@@ -24,18 +24,21 @@ _OLDER = {
 Tick = Callable[[int], None]
 
 
-def check_schema(root: Node, tick: Tick) -> None:
-    """Refuse what the metaschema refuses, with its place. tick: called with the schemas seen. Raises UserError."""
-    waiting, seen = [root], 0
+def check_schema(root: Node, tick: Tick) -> list[Node]:
+    """Refuse what the metaschema refuses, with its place. Returns the schema and all inside it, each before those inside
+    it. tick: called with the number of schemas seen. Raises UserError."""
+    waiting, seen = [root], list[Node]()
     while waiting:
-        node, seen = waiting.pop(), seen + 1
-        tick(seen)
+        node = waiting.pop()
+        seen.append(node)
+        tick(len(seen))
         if isinstance(node.schema, bool):
             continue
         if not isinstance(node.schema, Mapping):
             raise _none(node.place, f"{node.schema!r:.100} is not of type 'object', 'boolean'")
         for keyword in sorted(_keywords().keys() & node.schema.keys()):
             waiting += _check(node, keyword, _keywords()[keyword])
+    return seen
 
 
 def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
