@@ -163,7 +163,7 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"required": ["a"]}, "at #: required names 'a', which is not in properties"),
     ({"pattern": "a(?=b)"}, "at #: the pattern 'a(?=b)' looks ahead or behind"),
     ({"$ref": "http://example.com/x"}, "$ref 'http://example.com/x' leads outside"),
-    ({"$ref": "#nam", "$defs": {"a": {"$anchor": "name"}}}, "leads to a name that no $anchor gives. Did you mean 'name'?"),
+    ({"$ref": "#nam", "$defs": {"a": {"$anchor": "name"}}}, "a name that no $anchor gives. Did you mean 'name'?"),
     ({"$ref": "#name", "$defs": {"name": {}}}, "no $anchor gives. Did you mean '#/$defs/name'?"),
     ({"$ref": "#p", "$defs": {"x": {"$id": "http://x/y", "$anchor": "p"}}}, "leads to a name that no $anchor gives."),
     ({"items": {"$anchor": "p"}, "$anchor": "p"}, "at #/items: the anchor 'p' is also that of #. Rename one."),

@@ -37,7 +37,7 @@ SCHEMAS: list[dict[str, Any]] = [
      "$defs": {"a/b": {"anyOf": [TEXT, {"$dynamicAnchor": "p", "type": "null"}]},
                "other": {"$id": "http://example.org/y", "$anchor": "p", **TEXT}}},
     {"$schema": D2020, "type": "array", "items": {"$ref": "#p"}, "prefixItems": [{"const": {"$anchor": "p"}},
-     {"$anchor": "p", "$ref": "#q"}], "$defs": {"q": {"$anchor": "q", **INTEGER}, "r": {"properties": {"$anchor": TEXT}}}},
+     {"$anchor": "p", "$ref": "#q"}], "$defs": {"q": {"$anchor": "q", **INTEGER}, "r": {"enum": ["$anchor"]}}},
     {"$schema": D7, "type": "object", "properties": {"a": INTEGER, "b": INTEGER},
      "dependencies": {"b": ["a"], "a": {"properties": {"a": {"const": 1}}}}},
 ]  # fmt: skip

@@ -60,8 +60,8 @@ class Document:
         """The place that a name stands for. Raises UserError."""
         name = fragment.removeprefix("#")
         if name == fragment:
-            raise refused(node.place, f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point there "
-                                      f"by the path.{self._nearest_definition(name)}")  # fmt: skip
+            raise refused(node.place, f"$ref {ref!r} leads outside. Copy what it means to '#/$defs/name', and point "
+                                      f"there by the path.{self._nearest_definition(name)}")  # fmt: skip
         if name not in self._anchors:
             hint = nearest(name, list(self._anchors)) or self._nearest_definition(name)
             raise refused(node.place, f"$ref {ref!r} leads to a name that no $anchor gives.{hint}")

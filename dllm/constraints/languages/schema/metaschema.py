@@ -25,8 +25,8 @@ Tick = Callable[[int], None]
 
 
 def check_schema(root: Node, tick: Tick) -> list[Node]:
-    """Refuse what the metaschema refuses, with its place. Returns the schema and all inside it, each before those inside
-    it. tick: called with the number of schemas seen. Raises UserError."""
+    """Refuse what the metaschema refuses, with its place. Returns the schema and all inside, each before its own.
+    tick: called with the number of schemas seen. Raises UserError."""
     waiting, seen = [root], list[Node]()
     while waiting:
         node = waiting.pop()
