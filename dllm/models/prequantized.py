@@ -25,12 +25,13 @@ _LEAVES = (
 
 
 def refuse_quantised(published: Mapping[str, Any], file: str, but: Collection[str] = ()) -> None:
-    """Raise UserError where a config says that its weights are quantised. but: methods that are read."""
+    """Raise UserError where a config says that its weights are quantised. but: methods that are read, where
+    ``quantization_config`` names them."""
     for name in QUANTISED_KEYS:
         value = published.get(name)
-        if not value or (isinstance(value, Mapping) and value.get("quant_method") in but):
-            continue
         method = value.get("quant_method") if isinstance(value, Mapping) else None
+        if not value or (name == QUANTISATION and method is not None and method in but):
+            continue
         given = f"{name}={shown(value)}" if method is None else f"{name}.quant_method={shown(method)}"
         raise UserError(f"{file} has {given}: quantised weights of other programs are not read. {UNQUANTISED}.")
 

@@ -110,7 +110,7 @@ MORE |= {
         "dlm_paradigm": ("block_diff", "autoregressive"), "sliding_window": (4096,), "block_size": (10**9,),
         "rope_parameters": (
             *({**_YARN, key: value} for key, value in {
-                "rope_type": "linear", "factor": 0, "mscale": 0.5, "truncate": False, "attention_factor": 1.2,
+                "rope_type": "linear", "factor": 0, "mscale": 0.5, "truncate": "no", "attention_factor": 1.2,
                 "original_max_position_embeddings": "x", "llama_4_scaling_beta": -1, "new_scale": 1,
             }.items()), {},
         ),

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from mmap import mmap
 from pathlib import Path
 from types import FrameType
@@ -63,7 +63,8 @@ def bounded() -> Iterator[None]:
 
 
 def judged(folder: Path) -> Report:
-    """The report on a folder. What loads must agree: ready means a forward of finite logits, else the same refusal."""
+    """The report on a folder. What loads must agree: ready means a forward of finite logits, else the same refusal.
+    A template that writes no message is a problem of the check alone: plain text needs none."""
     with bounded():
         report = inspect_checkpoint(folder)
         print_report(report, Console(file=io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), width=200))
@@ -74,7 +75,8 @@ def judged(folder: Path) -> Report:
             assert logits.shape == (1, 40, transformer.config.vocab)
             assert logits.isfinite().all()
         else:
-            with pytest.raises(UserError):
+            template = all(problem.startswith("The chat template writes no message") for problem in report.problems)
+            with nullcontext() if template else pytest.raises(UserError):
                 load(folder)
     for problem in report.problems:
         assert problem.endswith(".") and len(problem) < 1000
@@ -118,6 +120,7 @@ CONFIGS: list[tuple[str, dict[str, Any]]] = [
         ("num_experts", 10**8), ("num_experts", 9000), ("num_experts_per_tok", 999), ("n_group", 0), ("n_group", 3),
         ("topk_group", 5), ("num_experts_per_tok", 7), ("partial_rotary_factor", 0.2), ("moe_intermediate_size", HUGE),
     ]),
+    ("nemotron", {"quantization": {"quant_method": "gptq"}}),
     ("llada_moe", {"num_experts_per_tok": 999}), ("llada_moe", {"moe_layer_freq": [1]}),
     ("llada_moe", {"dense_intermediate_size": None, "moe_layer_freq": [1, 0]}),
 ]  # fmt: skip
