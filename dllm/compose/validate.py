@@ -40,7 +40,7 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         raise UserError(f"sampler={name}: resolved() returned {sampler!r}, and must return the rule (return self).")
     assert isinstance(blocks, Blocks)
     sampler.check(setting)
-    if setting.sampling.eos_last and not sampler.by_confidence:
+    if setting.sampling.eos_last and not sampler.traits.by_confidence:
         raise UserError(
             "sampling.eos_last=true ranks end-of-text proposals last by their confidence, but "
             f"sampler={name_of(sampler)} with these options does not rank by confidence alone. Set eos_last to false, "

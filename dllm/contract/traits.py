@@ -38,6 +38,12 @@ class SamplerTraits(Traits):
     """What other parts must know of a rule."""
 
     stateless: bool  # it carries nothing but parameters from turn to turn
+    deterministic: bool  # the same scores give the same step, whatever the number of the turn
+    by_confidence: bool  # it commits positions of confidence -1 (``sampling.eos_last``) only when no other is open
+    # ``confidence``, or a statistic such as ``entropy`` (lowest first): of the open positions of a block it commits the
+    # first in that order, however many (empty: it goes by something else as well)
+    ranks_by: str = ""
+    thresholds: bool = True  # it compares confidences with numbers, not only with each other
     revocable: bool = False  # it may remask
     # it is for models of uniform noise: it draws every undecided position of the open blocks anew in every turn, at a
     # temperature of its own, and says what they show next
@@ -57,10 +63,6 @@ class SamplerTraits(Traits):
     lookahead: int = 0  # how many blocks are open beyond the current one
     # how many turns in a row it may leave a row as it is, although something is open, or a full block is kept open
     patience: int = 16
-    deterministic: bool | None = None  # the same scores always give the same step (None: it is tried)
-    # it commits positions of confidence -1 last (``sampling.eos_last``), because it goes by confidence (None: it is
-    # tried)
-    by_confidence: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims
 from dllm.laws.claims import Trial, may_stand_still
 from dllm.laws.compatibility import PART_GROUPS
+from dllm.laws.stated import traits_hold
 from dllm.laws.trials import USUAL_CASE, TrialCase, Trials, gaps
 
 LAWS: dict[str, Callable[[Trial], None]] = {
@@ -35,6 +36,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "the same batch decodes the same again": claims.the_same_again,
     "a trace redraws every canvas": claims.a_trace_redraws,
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
+    "a rule does what its traits state": traits_hold,
     "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
 }
 

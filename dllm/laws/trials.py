@@ -23,6 +23,7 @@ from dllm.laws.decodes import sealed
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
+from dllm.samplers.wrapper import Wrapper
 
 # Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences lie apart, from 0.2 to 0.9.
 VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5
@@ -181,8 +182,8 @@ class Trials:
 
 
 def watched(part: Any) -> Any:
-    """A rule whose steps are looked at; other parts as they are."""
-    if isinstance(part, Sampler):
+    """A rule whose steps are looked at; other parts as they are, and wrappers, whose commits the loop looks at."""
+    if isinstance(part, Sampler) and not isinstance(part, Wrapper):
         kind = type(part)
         part_class = type(kind.__name__, (Watched, kind), {"__module__": kind.__module__, "__init__": kind.__init__})
         object.__setattr__(part, "__class__", part_class)

@@ -12,7 +12,6 @@ from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.trial import goes_by
 from dllm.samplers.wrapper import Wrapper
 
 
@@ -33,7 +32,7 @@ class Adas(Wrapper):
                 f"{name_of(inner)} with these options goes by something else. Use an inner sampler that goes by "
                 "confidence or entropy alone, commits the first of that order and remembers nothing: confidence, "
                 "easing, factor, frechet, eb, dparallel, static or dream. Wrappers go around it: sampler=prophet "
-                "sampler/inner=adas."
+                "sampler/inner=adas. (A rule of your own says ranks_by in its traits.)"
             )
         super().__init__(inner)
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
@@ -65,17 +64,11 @@ class Adas(Wrapper):
 
 def ranks_alone(rule: Sampler, statistic: str | None) -> bool:
     """Whether the rule commits the first positions by confidence, or by one ``statistic`` that it asks for."""
-    needs = rule.needs()
+    needs, traits = rule.needs(), rule.traits
     reads_more = any(need.logits or need.lookup or need.attention or len(need.statistics) > 1 for need in needs)
-    plain = rule.traits.stateless and not (
-        rule.traits.revocable
-        or rule.traits.edits
-        or rule.traits.branches
-        or rule.traits.commits_ahead
-        or rule.traits.lookahead
-    )
-    follows = plain and not reads_more and (rule.by_confidence or statistic is not None)
-    return follows and rule.deterministic and goes_by(rule, statistic)
+    does_more = traits.revocable or traits.edits or traits.branches or traits.commits_ahead or traits.lookahead
+    ranks = traits.ranks_by == (statistic or "confidence") and traits.stateless and traits.deterministic
+    return ranks and not (reads_more or does_more)
 
 
 def debts(

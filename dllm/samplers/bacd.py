@@ -22,7 +22,7 @@ class BACD(Sampler):
     history: ``block`` (reset at every block, as published) or ``sequence`` (an ablation of ours).
     """
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True)
     per_request = ("lower", "upper")
 
     def __init__(self, lower: PerRequest = 0.6, upper: PerRequest = 0.9, history: str = "block") -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,7 +19,6 @@ from dllm.contract.canvas import Canvas, Request, per_row
 from dllm.contract.checks import checked_contents, checked_step
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule, declared
-from dllm.samplers.trial import puts_last, repeats_itself
 
 
 class Sampler:
@@ -29,7 +27,8 @@ class Sampler:
     ``propose``, which calls ``step``. A rule implements ``step``, and ``start`` if it has state; the rest has defaults.
     B rows, N candidates, L columns.
 
-    ``traits`` say what other parts must know of a rule; what they say wrongly is refused in its first step.
+    ``traits`` say what other parts must know of a rule. What a step can show is refused in the first step that shows
+    otherwise; the rest is tried by ``python -m dllm.laws``.
     """
 
     traits: SamplerTraits
@@ -43,19 +42,6 @@ class Sampler:
 
     def __init_subclass__(cls) -> None:
         declared(cls, "SamplerTraits")
-
-    @cached_property
-    def deterministic(self) -> bool:
-        """Whether the same scores always give the same step. A class that does not say so is tried."""
-        said = self.traits.deterministic
-        return repeats_itself(self) if said is None else said
-
-    @cached_property
-    def by_confidence(self) -> bool:
-        """Whether it commits positions of confidence -1 last (``sampling.eos_last``), because it goes by confidence. A
-        class that does not say so is tried."""
-        said = self.traits.by_confidence
-        return puts_last(self) if said is None else said
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for this rule. The head runs on the union of all parts' needs."""

@@ -13,7 +13,7 @@ from dllm.samplers.base import Sampler
 class Confidence(Sampler):
     """Commit each open position whose confidence is at least ``threshold``, and always the most confident one."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     per_request = ("threshold",)
 

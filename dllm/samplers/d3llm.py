@@ -22,7 +22,7 @@ class D3LLM(Sampler):
     In one block at a time that is ``DParallel``. It is meant for ``blocks=ahead``.
     """
 
-    traits = SamplerTraits(stateless=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, ranks_by="entropy")
     per_request = ("threshold",)
 
     def __init__(self, threshold: PerRequest = 0.5, form: str = "llada") -> None:

@@ -32,7 +32,7 @@ class Dawn(Sampler):
     """
 
     # how many rounds the last set takes
-    traits = SamplerTraits(stateless=True, by_confidence=False, syncs=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, syncs=True)
     per_request = ("threshold", "induced_threshold", "low_threshold", "edge", "sink")
 
     def __init__(

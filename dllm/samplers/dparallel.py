@@ -14,7 +14,7 @@ class DParallel(Sampler):
     """Commit each open position of at most ``threshold`` nats of entropy, and always the one of least entropy. The rule
     works with any model, and gains most with one distilled for it."""
 
-    traits = SamplerTraits(stateless=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, ranks_by="entropy")
     per_request = ("threshold",)
 
     def __init__(self, threshold: PerRequest = 0.5) -> None:

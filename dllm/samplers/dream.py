@@ -51,7 +51,9 @@ class Dream(Static):
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
         if alg_temp > 0:
-            self.traits = self.traits.but(stateless=False, deterministic=False, by_confidence=False)
+            self.traits = self.traits.but(
+                stateless=False, deterministic=False, by_confidence=False, ranks_by="", thresholds=True
+            )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         self._grids(len(canvas.columns), canvas.columns.device)  # made here, not in a turn

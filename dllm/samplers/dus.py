@@ -27,7 +27,7 @@ class DUS(Sampler):
     """
 
     # its state is a table
-    traits = SamplerTraits(stateless=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "binary", threshold: float = 0.0) -> None:
         in_range("sampler.base", base, 2, advice="The spacing is divided by it every turn.")

@@ -22,7 +22,7 @@ class Easing(Sampler):
     whose forwards do not compute them).
     """
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     per_request = ("threshold", "alpha")
 

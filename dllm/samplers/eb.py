@@ -14,7 +14,7 @@ class EntropyBound(Sampler):
     """Sort the open positions by entropy, H(1) <= H(2) <= ... Commit the longest prefix whose sum without its largest
     entry is at most ``gamma`` nats. That is always at least one position: its sum without itself is 0."""
 
-    traits = SamplerTraits(stateless=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, ranks_by="entropy")
     per_request = ("gamma",)
 
     def __init__(self, gamma: PerRequest = 0.1) -> None:

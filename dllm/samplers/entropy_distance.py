@@ -15,7 +15,7 @@ class EntropyDistance(Sampler):
     one. Commit what costs less than ``threshold``, and always the cheapest. A position of no entropy waits until it is
     within threshold / penalty columns. threshold 0: one position per forward."""
 
-    traits = SamplerTraits(stateless=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
     per_request = ("threshold", "penalty")
 
     def __init__(self, threshold: PerRequest = 0.4, penalty: PerRequest = 0.02) -> None:

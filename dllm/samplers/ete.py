@@ -25,7 +25,7 @@ class ETE(Sampler):
     becomes a candidate of the next forward, and the row goes on with the most plausible.
     """
 
-    traits = SamplerTraits(stateless=False, branches=True, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, branches=True, by_confidence=False)
     per_request = ("threshold", "cross_threshold")
 
     def __init__(

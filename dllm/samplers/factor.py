@@ -19,7 +19,7 @@ class Factor(Sampler):
     commit_last: if only the very last rank fails, commit it too (the published code does, the paper does not).
     """
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     per_request = ("factor",)
 

@@ -24,7 +24,7 @@ class FlashVerify(Sampler):
     at least ``gamma``; it may be empty. Nothing is drafted that comes last by ``sampling.eos_last``.
     """
 
-    traits = SamplerTraits(stateless=False, verifies="beside")
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, verifies="beside")
     per_request = ("threshold", "gamma")
 
     def __init__(self, threshold: PerRequest = 0.9, gamma: PerRequest = 0.8) -> None:

@@ -21,7 +21,7 @@ class Frechet(Sampler):
     Where ``factor`` counts the weakest error n + 1 times, this rule counts each error once, and the weakest twice.
     """
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     per_request = ("margin",)
 

@@ -35,7 +35,7 @@ class FreeDave(Wrapper):
 
     def __init__(self, inner: Sampler, draft_steps: int = 4, as_published: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
-        if not (inner.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
+        if not (inner.traits.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
             raise UserError(
                 f"sampler={name_of(self)} repeats its inner sampler on the same scores, so "
                 f"sampler/inner={name_of(inner)} must be deterministic and carry no state. "

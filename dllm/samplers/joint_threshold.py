@@ -27,7 +27,7 @@ class JointThreshold(Sampler):
     taken from the logit of the token that stands one column to the left in the block, masks included.
     """
 
-    traits = SamplerTraits(stateless=False, edits=True)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, edits=True)
     per_request = ("threshold", "edit_threshold")
 
     def __init__(

@@ -32,7 +32,7 @@ class KLASS(Scheduled):
     tokens and bfloat16. A position that a cache left out for a forward begins anew.
     """
 
-    traits = Scheduled.traits.but(stateless=False)
+    traits = Scheduled.traits.but(stateless=False, by_confidence=True)
     per_request = ("threshold", "kl")
 
     def __init__(

@@ -32,7 +32,6 @@ class Learn2PD(Scheduled):
     filter that comes with the model. steps None: a quota of one position per forward.
     """
 
-    traits = Scheduled.traits.but(stateless=True, deterministic=True, by_confidence=False)
     per_request = ("threshold",)
 
     def __init__(

@@ -24,7 +24,7 @@ class LinearSpec(Sampler):
     autoregressive decoding gives, and each judging forward commits at least one.
     """
 
-    traits = SamplerTraits(stateless=False, verifies="in_place", deterministic=True, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, verifies="in_place", by_confidence=False)
     per_request = ("threshold",)
 
     def __init__(self, threshold: PerRequest = 0.0) -> None:

@@ -17,7 +17,7 @@ class LocalLeap(Sampler):
     """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
     ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are no anchors in the same turn."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
     per_request = ("threshold", "relaxed_threshold", "radius")
 

@@ -29,7 +29,7 @@ class LoPA(Sampler):
     as_published: a lookahead may commit the last open position, as published; the tokens are then one forward older.
     """
 
-    traits = SamplerTraits(stateless=False, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
     per_request = ("threshold",)
 
     def __init__(

@@ -26,7 +26,7 @@ class Order(Scheduled):
     positions: ``random``, ``left_to_right``, or the answer-relative positions in order, each named once.
     """
 
-    traits = Scheduled.traits.but(stateless=True, plans_ahead=True, fixed_order=True, by_confidence=False)
+    traits = Scheduled.traits.but(plans_ahead=True, fixed_order=True)
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:

@@ -34,7 +34,7 @@ class PC(Scheduled):
     counts). steps None: one token per forward.
     """
 
-    traits = Scheduled.traits.but(stateless=True)
+    traits = Scheduled.traits.but(by_confidence=True, thresholds=False)
     per_request = ("decay",)
 
     def __init__(

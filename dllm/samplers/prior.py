@@ -8,7 +8,6 @@ from dllm.common.density import certainty_density
 from dllm.contract import State, Step, View
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.trial import is_free_of_scale
 from dllm.samplers.wrapper import Wrapper
 
 
@@ -23,7 +22,9 @@ class Prior(Wrapper):
 
     def __init__(self, inner: Sampler, sigma: float = 10.0, over_thresholds: bool = False) -> None:
         in_range("sampler.sigma", sigma, 0.1, advice="It counts columns.")
-        plain = not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.by_confidence
+        plain = (
+            not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.traits.by_confidence
+        )
         if not plain or any(need.statistics for need in inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
@@ -31,11 +32,12 @@ class Prior(Wrapper):
                 "static, pc, or dream with sampler.inner.alg=maskgit_plus. credit, prophet, freedave and frontier go "
                 "around it: sampler=credit sampler/inner=prior."
             )
-        if not over_thresholds and not is_free_of_scale(inner):
+        if not over_thresholds and inner.traits.thresholds:
             raise UserError(
                 f"sampler={name_of(self)} makes every confidence smaller, and sampler/inner={name_of(inner)} compares "
                 "it with a threshold, which becomes stricter. Use static, or allow it by "
-                "sampler.over_thresholds=true."
+                "sampler.over_thresholds=true. (A rule of your own that compares confidences only with each other says "
+                "thresholds=False in its traits.)"
             )
         super().__init__(inner)
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False)

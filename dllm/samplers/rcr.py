@@ -51,7 +51,7 @@ class RCR(Scheduled):
         in_choices("sampler.curve", curve, tuple(CURVES))
         in_choices("sampler.score", score, ("low_confidence", "margin", "entropy"))
         self.curve, self.score = curve, score
-        self.by_confidence = score == "low_confidence"
+        self.traits = self.traits.but(by_confidence=score == "low_confidence")
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=ranking_statistics(self.score)),)

@@ -27,7 +27,7 @@ class ReMDM(Scheduled):
     per forward).
     """
 
-    traits = Scheduled.traits.but(stateless=False, revocable=True)
+    traits = Scheduled.traits.but(stateless=False, revocable=True, by_confidence=True)
 
     def __init__(self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None) -> None:
         super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)

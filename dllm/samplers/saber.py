@@ -32,7 +32,7 @@ class Saber(Sampler):
     The published loops take back in the whole answer up to the open block's end: ``blocks=growing`` or ``whole``.
     """
 
-    traits = SamplerTraits(stateless=False, revocable=True, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, revocable=True, by_confidence=False)
 
     def __init__(self, minimum: int = 2, backtrack: int = 8, form: str = "llada") -> None:
         in_range("sampler.minimum", minimum, 1)

@@ -19,7 +19,7 @@ class Scheduled(Sampler):
     per forward, and in a block's last one what is left.
     """
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
         in_range("sampler.steps", steps, 1, advice="null is one token per step.")

@@ -22,7 +22,10 @@ class Static(Scheduled):
         super().__init__(steps, per_step)
         self.score = score
         plain, ranks = score != "random", score in ("low_confidence", "margin")
-        self.traits = self.traits.but(stateless=plain, deterministic=plain, by_confidence=ranks)
+        order = {"low_confidence": "confidence", "entropy": "entropy"}.get(score, "")
+        self.traits = self.traits.but(
+            stateless=plain, deterministic=plain, by_confidence=ranks, ranks_by=order, thresholds=False
+        )
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=ranking_statistics(self.score)),)

@@ -56,7 +56,7 @@ class TACG(Sampler):
     position. Else it holds one or two rows of logits for each, of the widest block or of the whole canvas.
     """
 
-    traits = SamplerTraits(stateless=False, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
     per_request = ("threshold", "floor", "escape")
 
     def __init__(

@@ -30,7 +30,7 @@ class WINO(Sampler):
     still takes at most K turns, because its commits exceed what it takes back by at least one a turn.
     """
 
-    traits = SamplerTraits(stateless=False, revocable=True)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, revocable=True)
     per_request = ("threshold", "back_threshold")
 
     def __init__(self, threshold: PerRequest = 0.7, back_threshold: PerRequest = 0.9) -> None:

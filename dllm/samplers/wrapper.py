@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -28,7 +27,7 @@ class Wrapper(Sampler):
     never collide.
     """
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True)
 
     def __init__(self, inner: Sampler) -> None:
         if inner.traits.renoises:
@@ -42,21 +41,12 @@ class Wrapper(Sampler):
                 f"{name_of(inner)} takes two for each of its steps. Use sampler/inner=confidence."
             )
         self.inner = inner
-        self.traits = inner.traits.but(stateless=False, verifies="", **own_traits(type(self)))
+        self.traits = inner.traits.but(stateless=False, verifies="", ranks_by="", **own_traits(type(self)))
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        assert cls.step is Sampler.step, f"{cls.__name__} wraps a rule, so it decides in propose: step is never called."
-
-    @cached_property
-    def deterministic(self) -> bool:
-        said = self.traits.deterministic
-        return self.inner.deterministic if said is None else said
-
-    @cached_property
-    def by_confidence(self) -> bool:
-        said = self.traits.by_confidence
-        return self.inner.by_confidence if said is None else said
+        if cls.step is not Sampler.step:
+            raise UserError(f"{cls.__name__} wraps a rule, so its step is never called: write propose instead.")
 
     @property
     def per_block(self) -> Mapping[str, float]:

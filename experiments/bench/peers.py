@@ -81,7 +81,7 @@ def followed(decoder: Decoder, prompt: list[int]) -> tuple[list[tuple[int, int]]
         scores, commit = turn.view.scores, turn.step.commit
         least = min(least, float(scores.statistic("gap")[commit].min()))
         left = scores.confidence[turn.view.open & ~commit]
-        if len(left) and decoder.sampler.by_confidence:
+        if len(left) and decoder.sampler.traits.by_confidence:
             least = min(least, float((scores.confidence[commit].min() / left.max()).log()))
     return rows, least
 

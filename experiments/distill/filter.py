@@ -78,7 +78,7 @@ class Options:
 class Replay(Sampler):
     """Commits what equals the reference; a block whose predictions repeat themselves is filled with the reference."""
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
 
     def __init__(self, reference: Sequence[Sequence[int]]) -> None:
         self.reference = reference

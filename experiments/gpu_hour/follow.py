@@ -48,7 +48,7 @@ class Follow(Sampler):
     cache may hold a position back beyond its turn). Each row strings the recorded blocks together from another one on.
     """
 
-    traits = SamplerTraits(stateless=False, by_confidence=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
 
     def __init__(self, block: int = LENGTH) -> None:
         self.block = block

@@ -179,7 +179,7 @@ def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
     """A user's class need not name kinds."""
 
     class Mine(Sampler):
-        traits = SamplerTraits(stateless=True)
+        traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
         def __init__(self, threshold=0.9, count=3, score="margin", inner=None, width: int = 4) -> None:  # type: ignore[no-untyped-def]
             self.threshold = threshold

@@ -72,7 +72,7 @@ def test_a_step_that_is_none_is_refused_in_one_sentence(what: str) -> None:
 
 def test_a_step_that_is_forgotten_is_refused() -> None:
     class Silent(Sampler):
-        traits = SamplerTraits(stateless=True)
+        traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
         def step(self, view: View, state: State) -> Step:
             return None  # type: ignore[return-value]
@@ -99,7 +99,7 @@ def decode(sampler: Sampler, blocks: Blocks | None = None, cache: Cache | None =
 class Starts(Sampler):
     """A rule whose first state is ``made``."""
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True)
 
     def __init__(self, made: Any) -> None:
         self.made = made

@@ -26,6 +26,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.laws import claims
 from dllm.laws.claims import Trial
+from dllm.laws.stated import traits_hold
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 REFUSES = {"flash_verify", "linear_spec"}  # forwards that verify drafts perhaps in vain, or only make them
@@ -82,6 +83,11 @@ def others(combination: Combination) -> list[list[int]]:
 @of_decodes()
 def test_a_trace_redraws_every_canvas(combination: Combination) -> None:
     claims.a_trace_redraws(trial(combination))
+
+
+@law(CASES, daily=20, least=5000)
+def test_a_rule_does_what_its_traits_state(combination: Combination) -> None:
+    traits_hold(trial(combination))
 
 
 @pytest.mark.parametrize("sampler", ["confidence", "static", "dream"])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.buffer import Buffered, CacheView
+from dllm.common.noise import uniform
 from dllm.common.ranking import argmax_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, State, Step, View
@@ -19,7 +20,7 @@ from dllm.samplers.base import Sampler
 class Honest(Sampler):
     """The surest position, and all above a bound."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     def __init__(self, low: float = 0.6) -> None:
         self.low = low
@@ -108,7 +109,7 @@ class Idle(Honest):
 class Undoing(Honest):
     """Takes back tokens of blocks that are closed."""
 
-    traits = SamplerTraits(stateless=True, revocable=True)
+    traits = Honest.traits.but(revocable=True)
 
     def step(self, view: View, state: State) -> Step:
         first = view.canvas.columns == view.canvas.start[:, None]
@@ -119,7 +120,7 @@ class Undoing(Honest):
 class Shared(Honest):
     """Remembers one number for the whole batch."""
 
-    traits = SamplerTraits(stateless=False)
+    traits = Honest.traits.but(stateless=False, ranks_by="")
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"highest": torch.zeros_like(canvas.temperature)}
@@ -128,6 +129,39 @@ class Shared(Honest):
         highest = torch.maximum(state["highest"].max(), view.scores.confidence.max()).expand(len(view.open)).clone()
         accepted = view.open & (view.scores.confidence >= 0.8 * state["highest"][:, None])
         return view.step(accepted | argmax_mask(view.scores.confidence, view.open), state={"highest": highest})
+
+
+class Drawn(Honest):
+    """Draws the bound in every turn, and states that it decides by the scores alone."""
+
+    def bound(self, view: View) -> Tensor:
+        return uniform(view.canvas.seed, view.blocks.turn)[:, None]
+
+
+class LeftFirst(Sampler):
+    """Goes from left to right, and states that it goes by confidence."""
+
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
+
+    def step(self, view: View, state: State) -> Step:
+        return view.step(argmax_mask(-view.canvas.columns.expand_as(view.canvas.tokens).double(), view.open))
+
+
+class Spread(Honest):
+    """Leaves out every other column, and states that it begins with the most confident."""
+
+    traits = Honest.traits.but(by_confidence=False)
+
+    def step(self, view: View, state: State) -> Step:
+        step, even = super().step(view, state), view.open & (view.canvas.columns % 2 == 0)
+        return step.but(commit=torch.where(even.any(1, keepdim=True), step.commit & even, step.commit)
+                        | argmax_mask(view.scores.confidence, even))  # fmt: skip
+
+
+class Measured(Honest):
+    """Compares confidences with a bound, and states that it does not."""
+
+    traits = Honest.traits.but(thresholds=False)
 
 
 class Behind(Buffered):
@@ -190,7 +224,23 @@ class AllAtOnce(EndOfText):
 
 
 WRONG: dict[str, tuple[type, ...]] = {
-    "sampler": (Leaky, MeanOfBatch, ByOrder, Padded, Noting, Appending, Tossing, Outside, Idle, Undoing, Shared),
+    "sampler": (
+        Leaky,
+        MeanOfBatch,
+        ByOrder,
+        Padded,
+        Noting,
+        Appending,
+        Tossing,
+        Outside,
+        Idle,
+        Undoing,
+        Shared,
+        Drawn,
+        LeftFirst,
+        Spread,
+        Measured,
+    ),
     "cache": (Behind, Neighbourly, Blind),
     "blocks": (Together, Ajar),
     "eos": (AllAtOnce,),

@@ -34,7 +34,7 @@ class Waits(Sampler):
     """Shows noise in the first forwards of a block, except for its draws in even columns, and commits the likeliest
     tokens in the last one. It cools down in the meantime."""
 
-    traits = SamplerTraits(stateless=True, renoises=True, tempered=True)
+    traits = SamplerTraits(stateless=True, deterministic=False, by_confidence=False, renoises=True, tempered=True)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"likeliest", "entropy"}), logits=True),)

@@ -28,7 +28,7 @@ from tests.support.dense_credit import dense_credit
 class Seen(Sampler):
     """Commits one position a turn and keeps what it was shown."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
     view: View
 
     def step(self, view: View, state: dict[str, torch.Tensor]) -> Step:

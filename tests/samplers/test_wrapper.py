@@ -242,7 +242,7 @@ def test_names_of_state_never_meet() -> None:
 
 
 def test_a_wrapper_that_decides_where_nobody_asks_is_no_class() -> None:
-    with pytest.raises(AssertionError, match="Lost wraps a rule, so it decides in propose"):
+    with pytest.raises(UserError, match="^Lost wraps a rule, so its step is never called: write propose instead.$"):
 
         class Lost(Wrapper):
             def step(self, view: View, state: State) -> Step:

@@ -59,7 +59,7 @@ def test_what_names_a_file_is_not_offered() -> None:
 class Fresh(Sampler):
     """A part that somebody adds, without a word about the server."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(
         self, threshold: float = 0.5, copies: int = 3, file: str = "table.json", sizes: Any = 4, spans: Any = None,

@@ -19,7 +19,7 @@ from dllm.samplers.wrapper import Wrapper
 class Above(Sampler):
     """A threshold on the confidence."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence")
 
     per_request = ("threshold",)
 
@@ -34,7 +34,9 @@ class Above(Sampler):
 class Surest(Sampler):
     """Two positions a turn, the surest first."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(
+        stateless=True, deterministic=True, by_confidence=True, ranks_by="confidence", thresholds=False
+    )
 
     def step(self, view: View, state: State) -> Step:
         return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, 2)))
@@ -43,7 +45,9 @@ class Surest(Sampler):
 class Calmest(Sampler):
     """Two positions a turn, of the least entropy."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(
+        stateless=True, deterministic=True, by_confidence=False, ranks_by="entropy", thresholds=False
+    )
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(statistics=frozenset({"entropy"})),)
@@ -57,7 +61,7 @@ class Calmest(Sampler):
 class Alternate(Sampler):
     """Every other position first: the example of ``docs/add_a_sampler.md``."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, thresholds=False)
 
     def step(self, view: View, state: State) -> Step:
         even = view.open & ((view.canvas.columns - view.blocks.begin[:, None]) % 2 == 0)
@@ -68,7 +72,7 @@ class Alternate(Sampler):
 class Drawing(Sampler):
     """A position at random."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=False, by_confidence=False)
 
     def step(self, view: View, state: State) -> Step:
         return view.step(argmax_mask(torch.rand(view.open.shape, dtype=torch.float64), view.open))
@@ -77,7 +81,7 @@ class Drawing(Sampler):
 class Steady(Sampler):
     """What was proposed two turns in a row, or the best: it remembers."""
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False, thresholds=False)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return {"before": torch.full_like(canvas.tokens, -1)}
@@ -135,7 +139,7 @@ class CutFirst(EndOfText):
 class Says(Sampler):
     """Returns whatever a test hands to it: ``commit``, and the rest of a step."""
 
-    traits = SamplerTraits(stateless=False)
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
 
     def __init__(self, commit: Tensor | None = None, **rest: Any) -> None:
         self.commit, self.rest = commit, rest

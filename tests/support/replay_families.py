@@ -46,7 +46,7 @@ PLAIN = Sampling(suppress_mask=False)
 class Quotas(Sampler):
     """So many positions in each forward, the surest first."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.counts = list(counts)
@@ -71,7 +71,7 @@ class Above(Confidence):
 class OverSteps(Sampler):
     """The masks that a block begins with over so many forwards, the first ones one more where they do not divide."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
     def __init__(self, steps: int) -> None:
         self.steps = steps

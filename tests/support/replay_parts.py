@@ -333,7 +333,7 @@ class StopAfterBlock(EndOfText):
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 
-    traits = SamplerTraits(stateless=True)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -25,7 +25,8 @@ from tests.app.conftest import ROOT
 MODULES = {
     "syntax": "class A:\n    def x(self:\n        pass\n", "lacking": "import numpyy\n", "name": "x = y\n",
     "sound": "from dllm.contract.traits import SamplerTraits\nfrom dllm.samplers.base import Sampler\n\n\n"
-             "class Rising(Sampler):\n    traits = SamplerTraits(stateless=True)\n\n    def __init__(self, low=0.4):\n"
+             "class Rising(Sampler):\n    traits = SamplerTraits(stateless=True, deterministic=True, "
+             "by_confidence=True)\n\n    def __init__(self, low=0.4):\n"
              "        self.low = {}['x']\n\n\nclass Other:\n    pass\n",
 }  # fmt: skip
 UNIMPORTED = {

@@ -1,0 +1,93 @@
+"""A rule's traits are true: of ours under every option that changes them, and each false claim is found."""
+
+from __future__ import annotations
+
+import pytest
+import wrong_parts
+from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest, Twice
+
+from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.contract.traits import SamplerTraits
+from dllm.eos.none import FullLength
+from dllm.laws.claims import Trial
+from dllm.laws.decodes import Broken
+from dllm.laws.stated import traits_hold
+from dllm.laws.trials import network
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.dream import Dream
+from dllm.samplers.ete import ETE
+from dllm.samplers.prior import Prior
+from dllm.samplers.rcr import RCR
+from dllm.samplers.static import Static
+
+ROWS = tuple(Request.answer([1, 5, 3], length, 15, seed) for seed, length in enumerate((8, 5)))
+
+
+def tried(rule: Sampler) -> None:
+    parts = Parts(rule, Fixed(4), NoCache(), FullLength(), Sampling().under(rule))
+    traits_hold(Trial(network("llada"), parts, ROWS, parts.sampling))
+
+
+# What options change: whether the rule is deterministic, by_confidence, ranks_by, and compares with thresholds.
+STATED: list[tuple[Sampler, tuple[bool, bool, str, bool]]] = [
+    (Static(), (True, True, "confidence", False)),
+    (Static(score="margin"), (True, True, "", False)),
+    (Static(score="entropy"), (True, False, "entropy", False)),
+    (Static(score="random"), (False, False, "", False)),
+    (Dream("maskgit_plus"), (True, True, "confidence", False)),
+    (Dream("origin"), (False, False, "", False)),
+    (Dream("maskgit_plus", alg_temp=0.5), (False, False, "", True)),
+    (RCR(score="low_confidence"), (True, True, "", True)),
+    (RCR(score="margin"), (True, False, "", True)),
+    (Prior(Static()), (True, False, "", False)),
+    (Above(), (True, True, "confidence", True)),
+    (Surest(), (True, True, "confidence", False)),
+    (Calmest(), (True, False, "entropy", False)),
+    (Alternate(), (True, False, "", False)),
+    (Drawing(), (False, False, "", True)),
+    (Steady(), (True, False, "", False)),
+    (Twice(Confidence()), (True, True, "", True)),
+    (Twice(Twice(Drawing())), (False, False, "", True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "stated"), STATED, ids=[f"{at}-{type(one).__name__}" for at, (one, _) in enumerate(STATED)]
+)
+def test_traits_are_what_options_make_of_them(rule: Sampler, stated: tuple[bool, bool, str, bool]) -> None:
+    traits = rule.traits
+    assert (traits.deterministic, traits.by_confidence, traits.ranks_by, traits.thresholds) == stated
+    tried(rule)
+
+
+@pytest.mark.parametrize(("rule", "claim"), [
+    (wrong_parts.Drawn(), "deterministic=True, and decides otherwise in a later turn"),
+    (wrong_parts.LeftFirst(), "by_confidence=True, and commits a confidence of -1 before others"),
+    (wrong_parts.Spread(), "ranks_by='confidence', and commits another position"),
+    (wrong_parts.Measured(), "thresholds=False, and decides otherwise where all confidences are halved"),
+], ids=["draws", "left-to-right", "spread", "threshold"])  # fmt: skip
+def test_a_false_claim_is_found(rule: Sampler, claim: str) -> None:
+    with pytest.raises(Broken, match=f"^{type(rule).__name__} states {claim}"):
+        tried(rule)
+
+
+def test_what_a_rule_draws_from_torch_is_found_at_once() -> None:
+    rule = Drawing()
+    rule.traits = rule.traits.but(deterministic=True)
+    with pytest.raises(Broken, match="decides otherwise on the same scores"):
+        tried(rule)
+
+
+def test_a_class_that_leaves_a_trait_out_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="'deterministic' and 'by_confidence'"):
+        SamplerTraits(stateless=True)  # type: ignore[call-arg]
+
+
+def test_a_wrapper_passes_on_what_is_inside() -> None:
+    pair = Twice(ETE())
+    assert pair.traits.branches and pair.traits.lookahead == 1 and not pair.traits.stateless
