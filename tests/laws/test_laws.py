@@ -85,7 +85,7 @@ def test_a_trace_redraws_every_canvas(combination: Combination) -> None:
     claims.a_trace_redraws(trial(combination))
 
 
-@law(CASES, daily=20, least=5000)
+@law(CASES, daily=6, least=5000)
 def test_a_rule_does_what_its_traits_state(combination: Combination) -> None:
     traits_hold(trial(combination))
 
