@@ -1,7 +1,7 @@
 """Weights in fewer bits: ``model.quantize=int8 | int4 | float8``.
 
 These are a half or a quarter of bfloat16's bytes. On a GPU that saves memory and not yet time: a turn of LLaDA-8B at
-batch 1 took 6.1 ms in int8 as in bfloat16 on an H200, and 13.4 ms in int4 (docs/benchmarks.md).
+batch 1 took 6.1 ms in int8 as in bfloat16 on an H200, and 13.4 ms in int4 (docs/measured/speed.md).
 
 int8, int4: the weights alone. The product widens them tile by tile: on a GPU in our kernels, on a CPU in PyTorch's
 operators. The host of an eager GPU takes longer to launch the products than the GPU to read the weights, so there

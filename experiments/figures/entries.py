@@ -133,7 +133,7 @@ ENTRIES = [
         timed=True,
     ),
     Entry(
-        "plain", "docs/benchmarks.md",
+        "plain", "docs/measured/speed.md",
         (("-m", "experiments.bench.step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,
     ),

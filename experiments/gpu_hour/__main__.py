@@ -7,7 +7,7 @@ first one ended, and refuses a folder of another device, code or version. A cell
 sentence, and the others go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
 
 ``--minutes 9`` ends cleanly between cells, says how many are left, and returns 0. ``--docs`` measures nothing: it
-writes the results, or that there are none, into docs/benchmarks.md. ``--dry`` runs a tiny model on a CPU.
+writes the results, or that there are none, into docs/measured/speed.md. ``--dry`` runs a tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="end cleanly before so many minutes are over")
     parser.add_argument("--again", action="store_true", help="run the cells again that failed")
     parser.add_argument("--dry", action="store_true", help="a tiny model on the CPU: shows that the command works")
-    parser.add_argument("--docs", action="store_true", help="only write the results into docs/benchmarks.md")
+    parser.add_argument("--docs", action="store_true", help="only write the results into docs/measured/speed.md")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # one part, in this process
     options = parser.parse_args(arguments)
     options.out = options.out.resolve()

@@ -1,4 +1,4 @@
-"""The section of docs/benchmarks.md that holds the results, between two markers."""
+"""The section of docs/measured/speed.md that holds the results, between two markers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def write_section(found: Mapping[str, Mapping[str, Any]], out: Path, docs: Path)
     where the page has no markers."""
     if any(part["identity"]["dry"] for part in found.values()):
         raise UserError(f"OUT={out} holds a dry run, whose times mean nothing. Name the folder of a run on a GPU.")
-    page = docs / "benchmarks.md"
+    page = docs / "measured" / "speed.md"
     there = [name for name in PICTURES if (out / name).exists()] if found else []
     for name in there:
         shutil.copyfile(out / name, docs / "pictures" / name)
-    text = section(found, {name: f"pictures/{name}" for name in there})
+    text = section(found, {name: f"../pictures/{name}" for name in there})
     write_marked(page, "gpu_hour", text)
     return f"{page}: {'the results of ' + str(out) if found else 'nothing was measured yet'}."

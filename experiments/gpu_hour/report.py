@@ -13,7 +13,6 @@ from experiments.gpu_hour.work import Part
 from experiments.report.table import Table, text
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
-GRID = ("cudagraph", "eager")  # the runtimes of the table of caches and batches
 NOT_MEASURED = ("failed", "too_large", "refused", "begun")
 
 
@@ -92,29 +91,18 @@ def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
 
 
 HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
-         "p95 ms", "floor ms", "of the floor", "of the weights' floor", "GB/s", "of peak", "GB"]  # fmt: skip
+         "p95 ms", "of the floor", "of the weights' floor", "GB"]  # fmt: skip
 
 
 def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
-    """The tables of a model: what scales, what the host costs, what rules and narrow weights gain."""
+    """One table of a model: all settings, by cache, rule and batch."""
     every = measured_cells(steps, model=model)
-    plain = [one for one in every if one["weights"] in ("bfloat16", "float32")]
-    fixed = [one for one in plain if one["rule"] == "fixed"]
-    sections = {
-        "Caches and batches": [one for one in fixed if one["runtime"] in GRID and one["lag"] == (
-            0 if one["runtime"] == "eager" else 1)],
-        "Runtimes": [one for one in fixed if one["cache"] == "dual"],
-        "Rules": [one for one in plain if one["rule"] != "fixed"],
-        "Weights": [one for one in every if one not in plain],
-    }  # fmt: skip
-    for name, chosen in sections.items():
-        if chosen:
-            yield f"### {name}\n"
-            yield Table(HEADS, [row(one) for one in chosen], words=4).without_empty().markdown()
-    if sections["Rules"]:
+    order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["rule"], one["batch"], one["runtime"]))
+    yield Table(HEADS, [row(one) for one in order], words=4).without_empty().markdown()
+    if any(one["rule"] == "recorded" for one in every):
         yield (f"`recorded` follows a recorded trace ({trace()['of']}: {recorded_tpf():.2f} useful tokens a forward). "
                "Useful tokens are those before the end of the text.\n")  # fmt: skip
-    if sections["Weights"]:
+    if len({one["weights"] for one in every}) > 1:
         yield "The floors of narrow weights are those of bfloat16: more than 100 % is what narrow weights gain.\n"
 
 
@@ -123,8 +111,7 @@ def row(one: Figures) -> list[str]:
     return [
         one["cache"], one["weights"], runtime, one["rule"], str(one["batch"]), text(one["forwards_per_s"]),
         text(one["tokens_per_s"]), text(one["useful_per_s"]), text(one["p50_ms"], 2), text(one["p95_ms"], 2),
-        text(one["floor_ms"], 2), percent(one["share"]), percent(one["share_weights"]), text(one["gbps"], 0),
-        percent(one["share_peak"]), text(one["peak_gb"]),
+        percent(one["share"]), percent(one["share_weights"]), text(one["peak_gb"]),
     ]  # fmt: skip
 
 
@@ -133,16 +120,15 @@ def percent(value: float | None) -> str:
 
 
 def kernels(cells: Mapping[str, Outcome]) -> Iterable[str]:
-    """Times of every operation by our kernel and by plain PyTorch."""
+    """Times of every operation by plain PyTorch and by our kernel, and what share of the ceiling ours reaches."""
     rows = [
-        [name, shape, way, *(text(found[key], 1) for key in ("p50_us", "p95_us", "gbps", "tflops")),
-         percent(found["copy"]), percent(found["share"])]
-        for name, one in cells.items() for shape, ways in one.get("figures", {}).items() for way, found in ways.items()
+        [name, shape, *(text(ways[way]["p50_us"], 1) if way in ways else "" for way in ("torch", "triton")),
+         percent(ways["triton"]["share"]) if "triton" in ways else ""]
+        for name, one in cells.items() for shape, ways in one.get("figures", {}).items()
     ]  # fmt: skip
     if rows:
-        heads = ["operation", "shape", "way", "p50 us", "p95 us", "GB/s", "TFLOP/s", "of the copy", "of the ceiling"]
         yield "## Kernels\n"
-        yield Table(heads, rows, words=3).markdown()
+        yield Table(["operation", "shape", "torch us", "triton us", "of the ceiling"], rows, words=2).markdown()
 
 
 def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:

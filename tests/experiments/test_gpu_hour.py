@@ -228,18 +228,19 @@ def test_a_profile_counts_what_runs_and_what_waits() -> None:
 
 
 def test_the_results_go_between_two_lines_of_the_page(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    page = (ROOT / "docs" / "measured" / "speed.md").read_text()
     inside = page.partition(BEGIN)[2].partition(END)[0].strip()
     assert inside == NOTHING.strip() or inside.startswith("Measured on ")
-    (tmp_path / "benchmarks.md").write_text(f"# A\n{BEGIN}\nold\n{END}\nrest\n")
+    (tmp_path / "measured").mkdir()
+    (tmp_path / "measured" / "speed.md").write_text(f"# A\n{BEGIN}\nold\n{END}\nrest\n")
     (tmp_path / "pictures").mkdir()
     store = Store(tmp_path / "out", {**MINE, "dry": False})
     store.write("machine", "rates", {"figures": {"flops": 1e15, "bytes": 3e12, "peak": None, "obstacle": None}})
     write_section(parts_in(tmp_path / "out"), tmp_path / "out", tmp_path)
-    text = (tmp_path / "benchmarks.md").read_text()
+    text = (tmp_path / "measured" / "speed.md").read_text()
     assert "Measured on card" in text and "\n### Targets" in text and "old" not in text and text.endswith("rest\n")
     write_section({}, tmp_path / "out", tmp_path)
-    assert (tmp_path / "benchmarks.md").read_text() == f"# A\n{BEGIN}\n\n{NOTHING}\n{END}\nrest\n"
+    assert (tmp_path / "measured" / "speed.md").read_text() == f"# A\n{BEGIN}\n\n{NOTHING}\n{END}\nrest\n"
     with pytest.raises(ValueError, match="holds a dry run"):
         write_section({"machine": {"identity": MINE, "cells": {}}}, tmp_path, tmp_path)
 

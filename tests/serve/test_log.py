@@ -1,4 +1,4 @@
-"""The log: a line for every request, with one name in header, error and line. docs/serving.md says so."""
+"""The log: a line for every request, with one name in header, error and line. docs/serving_operate.md says so."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 
 KEY = {"authorization": "Bearer a-key-of-the-tests"}
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
+PAGE = Path(__file__).parents[2] / "docs" / "serving_operate.md"
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

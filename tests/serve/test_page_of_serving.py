@@ -16,8 +16,9 @@ from dllm.serve.settings import ServeSettings
 from tests.repo.test_docs import code
 from tests.serve.live import Live, live
 
-PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "serving.md"
+TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("serving", "serving_fields", "serving_operate"))
 HERE = "http://127.0.0.1:8000"
 
 
