@@ -18,7 +18,9 @@ from tests.serve.live import Live, live
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "serving.md"
-TEXT = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("serving", "serving_fields", "serving_operate"))
+TEXT = "".join(
+    (DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("serving", "serving_fields", "serving_operate")
+)
 HERE = "http://127.0.0.1:8000"
 
 
