@@ -1,7 +1,8 @@
 """Compare our transformer with reference logits: ``python tests/parity.py DIR...``.
 
-Each folder holds config.json, model.safetensors and logits.safetensors: tensors ``<case>.<field>``. Every field of
-``FIELDS`` that a case has is used or compared; any other one is a failure, and so is a folder that is refused.
+Each folder holds config.json, model.safetensors and logits.safetensors (or logits.safetensors.xz): tensors
+``<case>.<field>``. Every field of ``FIELDS`` that a case has is used or compared; any other one is a failure, and so is
+a folder that is refused.
 
 Models of two passes (DiffusionGemma) have reference_logits.json instead: a list of cases with ``PASSES``.
 """
@@ -9,6 +10,7 @@ Models of two passes (DiffusionGemma) have reference_logits.json instead: a list
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from dllm.errors import UserError
@@ -26,6 +28,7 @@ from dllm.models.transformer import Transformer
 from dllm.models.visibility import FULL, AnswerBlocks, BlockCausal, SeededBlocks
 from dllm.models.weights import load_model, read_model_config
 
+LOGITS = "logits.safetensors"
 TWO_PASSES = "reference_logits.json"
 MASK = 126  # in the folders whose config.json names no mask
 FIELDS = {
@@ -66,9 +69,15 @@ class Outcome:
         return self.error <= (GATES[self.dtype] if self.gate is None else self.gate)
 
 
+def tensors_of(folder: Path) -> dict[str, Tensor]:
+    """All reference tensors of a folder; a plain file goes before a compressed one."""
+    plain = folder / LOGITS
+    return load(plain.read_bytes() if plain.is_file() else lzma.open(f"{plain}.xz").read())
+
+
 def cases_of(folder: Path) -> dict[str, dict[str, Tensor]]:
     cases: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in load_file(folder / "logits.safetensors").items():
+    for name, tensor in sorted(tensors_of(folder).items()):
         case, field = name.rsplit(".", 1)
         cases.setdefault(case, {})[field] = tensor
     return cases
@@ -178,8 +187,8 @@ def main(folders: list[str]) -> int:
             failed += 1
             print(f"{folder.name}: refused: {error}")
             continue
-        if not any((folder / name).is_file() for name in ("logits.safetensors", TWO_PASSES)):
-            print(f"{folder.name}: no logits.safetensors, nothing to compare")
+        if not any((folder / name).is_file() for name in (LOGITS, f"{LOGITS}.xz", TWO_PASSES)):
+            print(f"{folder.name}: no {LOGITS}, nothing to compare")
             continue
         for one in compare(folder):
             failed += not one.passed

@@ -16,7 +16,8 @@ from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of, nearest, warn_once
 from dllm.kernels import row_statistics
-from dllm.models.bundle import locate, shipped_models
+from dllm.models.bundle import locate
+from dllm.models.shipped import shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
@@ -97,7 +98,7 @@ def models_for(setting: Setting, policy: Cache) -> str:
     """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
     if "full" in policy.traits.kinds or setting.model.attention.name in policy.traits.kinds:
         return ""
-    names = [name for name in shipped_models() if _kind(locate(name)) in policy.traits.kinds]
+    names = [name for name in shipped_models() if _kind(locate(name, weights=False)) in policy.traits.kinds]
     return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
 
 

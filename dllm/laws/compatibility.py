@@ -23,8 +23,8 @@ from dllm.compose.parts import build_part, choices, composed
 from dllm.compose.validate import validate
 from dllm.contract.setting import Setting
 from dllm.errors import IncompatibleParts, SettingWarning, UserError
-from dllm.models.bundle import CHECKPOINTS
 from dllm.models.config import ModelConfig
+from dllm.models.shipped import CHECKPOINTS
 from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock
 from dllm.models.weights import read_model_config
 

@@ -30,11 +30,11 @@ from dllm.models.networks import network_of
 from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
+from dllm.models.shipped import plain_folder, shipped_folder, shipped_models
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
-CHECKPOINTS = Path(__file__).parent / "checkpoints"
 DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 # What is said when one of the mini models is loaded, after its name.
 KNOWS = (
@@ -61,11 +61,6 @@ class Model:
     quantize_head: str | None = None  # as given to ``load``, or as its files are
 
 
-def shipped_models() -> list[str]:
-    """Names of the models that are shipped with the package."""
-    return sorted(folder.name for folder in CHECKPOINTS.glob("*") if (folder / "config.json").is_file())
-
-
 def locate(path: str | Path, weights: bool = True) -> Path:
     """The folder of a shipped model, a local folder or a hub id, or a GGUF file, here or on the hub (owner/name/FILE).
 
@@ -74,8 +69,10 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     """
     name, known, folder = str(path), shipped_models(), Path(path).expanduser()
     if name in known:
-        return CHECKPOINTS / name
-    if folder.is_dir() or is_gguf(folder):
+        folder = shipped_folder(name)
+    if folder.is_dir():
+        return plain_folder(folder) if weights else folder
+    if is_gguf(folder):
         return folder
     wanted = DATA_FILES + ["*.safetensors"] * weights
     if folder.is_file():

@@ -8,7 +8,8 @@ from typing import Any
 
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
-from dllm.models.bundle import CHECKPOINTS, Model
+from dllm.models.bundle import Model
+from dllm.models.shipped import is_shipped
 from dllm.runtime.runtime import Runtime
 
 
@@ -35,7 +36,7 @@ def of_request(settings: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 def model_settings(model: Model) -> dict[str, Any]:
     """Where the model lies, and how it was loaded. A shipped one goes by its name, wherever dllm is installed."""
-    shipped, network = model.path.parent == CHECKPOINTS, model.transformer
+    shipped, network = is_shipped(model.path), model.transformer
     return {
         "name": model.name, "path": model.path.name if shipped else str(model.path), "device": network.device.type,
         "dtype": str(network.dtype).removeprefix("torch."), "mask_id": model.ids.mask, "quantize": model.quantize,

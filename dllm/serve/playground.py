@@ -15,7 +15,7 @@ from typing import Any
 from dllm.common.palette import GRADIENT
 from dllm.compose.naming import own_options, part_words, typed_name
 from dllm.compose.parts import choice_of, composed, options_of_choices, plain_config
-from dllm.models.bundle import shipped_models
+from dllm.models.shipped import shipped_models
 from dllm.serve.offered import OFFERED_GROUPS
 from dllm.serve.request_parts import Defaults
 from dllm.view.page import page_asset

@@ -31,8 +31,9 @@ from dllm.contract import Need
 from dllm.eos.base import EndOfText
 from dllm.eos.none import FullLength
 from dllm.kernels.packed import PackedLinear
-from dllm.models.bundle import CHECKPOINTS, Model
+from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
+from dllm.models.shipped import CHECKPOINTS
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
 from experiments.bench.peer_commands import REPOSITORIES, Time, Worker, interpreters, timed

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dllm.errors import UserError
-from dllm.models.bundle import locate, shipped_models
+from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
+from dllm.models.shipped import shipped_models
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from experiments.mini import tokenizer as tokens

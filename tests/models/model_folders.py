@@ -18,7 +18,7 @@ from dllm.models.weights import save_model
 from tests.support.random_models import random_model
 
 DATA = Path(__file__).parents[1] / "data" / "models"
-PARITY = sorted(folder for folder in DATA.iterdir() if (folder / "logits.safetensors").is_file())
+PARITY = sorted(folder for folder in DATA.iterdir() if (folder / "logits.safetensors.xz").is_file())
 IMSTYLE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

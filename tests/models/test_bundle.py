@@ -13,10 +13,11 @@ from model_folders import DATA, copy_of, llada_tokenizer, published, random_fold
 
 from dllm.compose.parts import choices, composed
 from dllm.errors import SettingWarning, UserError, warn_once
-from dllm.models import bundle
-from dllm.models.bundle import CHECKPOINTS, KNOWS, describe, load, shipped_models, warn_of_another
+from dllm.models import shipped
+from dllm.models.bundle import KNOWS, describe, load, warn_of_another
 from dllm.models.config import FAMILIES
 from dllm.models.gemma_config import DIFFUSION_GEMMA
+from dllm.models.shipped import CHECKPOINTS, shipped_models
 from dllm.models.weights import read_model_config
 
 
@@ -163,7 +164,7 @@ def test_auto_finds_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shipped_models_go_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy_of("tiny-llada", tmp_path)
-    monkeypatch.setattr(bundle, "CHECKPOINTS", tmp_path)
+    monkeypatch.setattr(shipped, "CHECKPOINTS", tmp_path)
     assert load("tiny-llada").path == tmp_path / "tiny-llada"
     with pytest.raises(UserError, match="'tiny-lada' is no shipped model.*Did you mean 'tiny-llada'"):
         load("tiny-lada")

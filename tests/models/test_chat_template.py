@@ -14,7 +14,7 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from dllm.errors import UserError
-from dllm.models.bundle import CHECKPOINTS, shipped_models
+from dllm.models.shipped import CHECKPOINTS, shipped_models
 from dllm.models.tokenizer import Tokenizer
 from tests.support.tiny import TEMPLATE
 

@@ -154,7 +154,6 @@ def test_a_pointer_in_the_place_of_a_vocabulary_is_called_one(name: str, tmp_pat
 
 def test_other_weights_than_expected_are_listed(tmp_path: Path) -> None:
     folder = copy_of("dream_gqa", tmp_path)
-    (folder / "logits.safetensors").unlink()
     (folder / "model.safetensors").rename(folder / ONE)
     with pytest.raises(UserError, match=rf"neither model.safetensors nor {INDEX} \(it has {ONE}\)"):
         load_model(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_folders import DATA, PARITY, copy_of, logits, published
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dllm.kernels.rope_scatter import rotated
@@ -15,7 +15,7 @@ from dllm.models.names import parameter_sources
 from dllm.models.transformer import Rotary, Transformer
 from dllm.models.visibility import AttentionOrder
 from dllm.models.weights import load_model
-from tests.parity import GATES, case_error, cases_of, main
+from tests.parity import GATES, case_error, cases_of, main, tensors_of
 from tests.support.random_models import random_model
 
 CASES = [(folder, case, dtype) for folder in PARITY for case in cases_of(folder) for dtype in GATES]
@@ -28,7 +28,7 @@ def test_logits_equal_the_published_code(folder: Path, case: str, dtype: torch.d
 
 def test_a_field_that_is_not_known_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = copy_of("nbdiff_gqa", tmp_path)
-    cases = load_file(folder / "logits.safetensors")
+    cases = tensors_of(folder)
     fields = {name: tensor for name, tensor in cases.items() if name.startswith(("commit.", "row1_unpadded."))}
     save_file(fields | {"commit.layers": torch.ones(1)}, folder / "logits.safetensors")
     assert main([str(folder)]) == 1

@@ -14,7 +14,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from dllm.errors import UserError
-from dllm.models.bundle import CHECKPOINTS, describe, shipped_models
+from dllm.models.bundle import describe
+from dllm.models.shipped import CHECKPOINTS, shipped_models
 from dllm.models.tokenizer import Tokenizer
 from dllm.prompts import PrefilledPrompt, Prompts
 from dllm.tasks.mini.tasks import TASKS, generate

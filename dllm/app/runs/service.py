@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dllm.app.runs.plan import RunPlan, runtime_of
 from dllm.common.terminal import VisibleLog
 from dllm.errors import UserError
-from dllm.models.bundle import called, shipped_models
+from dllm.models.bundle import called
+from dllm.models.shipped import shipped_models
 
 if TYPE_CHECKING:
     from dllm.serve.app import Service

@@ -13,7 +13,7 @@ import pytest
 
 from dllm.compose.parts import choices, config_groups
 from dllm.errors import SettingWarning, warn_once
-from dllm.models import bundle
+from dllm.models import bundle, shipped
 from tests.app.command_line.conftest import Run
 
 MODELS = Path(__file__).parents[2] / "data" / "models"
@@ -243,7 +243,7 @@ def test_a_preset_of_another_kind_names_the_models_to_choose(
     for name, source in (("mini-wedlm", "tiny-wedlm"), ("mini-nbdiff", "tiny-nbdiff"), ("mini-llada", "tiny-llada")):
         (tmp_path / "shipped" / name).mkdir(parents=True)
         shutil.copy(MODELS / source / "config.json", tmp_path / "shipped" / name)
-    monkeypatch.setattr(bundle, "CHECKPOINTS", tmp_path / "shipped")
+    monkeypatch.setattr(shipped, "CHECKPOINTS", tmp_path / "shipped")
     outcome = run("prompt=w1", *f"experiment={experiment}".split(), model=tiny)
     assert outcome.code == 2 and outcome.err.count("\n") == 1
     assert "models for cache=finished: model=mini-nbdiff, model=mini-wedlm." in outcome.err

@@ -7,7 +7,8 @@ import pytest
 
 from dllm import Model, load
 from dllm.compose.parts import composed
-from dllm.models.bundle import locate, shipped_models
+from dllm.models.bundle import locate
+from dllm.models.shipped import shipped_models
 from dllm.models.visibility import FULL
 from dllm.models.weights import read_model_config
 from dllm.samplers.static import Static

@@ -1,0 +1,105 @@
+"""The models that come with the package. Their weights are stored compressed, and unpacked once for each user."""
+
+from __future__ import annotations
+
+import atexit
+import lzma
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from dllm.common.digest import digest, sha256_of
+from dllm.errors import UserError
+from dllm.models.files import SINGLE
+
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
+PACKED = f"{SINGLE}.xz"
+# Weights in bfloat16 shrink to 64 % where pairs of bytes are told apart (lp, pb), to 68 % otherwise.
+XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1}]
+
+
+def shipped_models() -> list[str]:
+    """Names of the models that are shipped with the package."""
+    return sorted(folder.name for folder in CHECKPOINTS.glob("*") if (folder / "config.json").is_file())
+
+
+def shipped_folder(name: str) -> Path:
+    """Where a shipped model is in the package. Its weights may be compressed there: see ``plain_folder``."""
+    return CHECKPOINTS / name
+
+
+def is_shipped(folder: Path) -> bool:
+    """Whether a model was loaded by the name of a shipped one."""
+    return folder.name in shipped_models() and folder == plain_folder(shipped_folder(folder.name))
+
+
+def plain_folder(source: Path) -> Path:
+    """The folder itself, or for one with compressed weights, its copy with plain ones.
+
+    The copy is below ``$XDG_CACHE_HOME/dllm`` (``~/.cache/dllm``), named by the digest of all files. It is made once,
+    in 0.3 s. Where nothing can be written there, it is a temporary folder of this process.
+    """
+    if not (source / PACKED).is_file():
+        return source
+    try:
+        folder = _cached(source)
+    except (OSError, RuntimeError):  # a full or read-only disk; RuntimeError: the user has no home
+        return _temporary(source)
+    return folder if _whole(source, folder) else _temporary(source)
+
+
+def pack(folder: Path) -> None:
+    """Compress a folder's weights. Raises OSError."""
+    with lzma.open(folder / PACKED, "wb", filters=XZ_FILTERS) as stream:
+        stream.write((folder / SINGLE).read_bytes())
+    (folder / SINGLE).unlink()
+
+
+def _cached(source: Path) -> Path:
+    """The copy among the user's caches, made where it is missing. The model's name comes last: reports show it."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = digest("".join(sha256_of(file) for file in _files(source)).encode())
+    folder = home / "dllm" / "checkpoints" / key / source.resolve().name
+    if _whole(source, folder):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # one that a cleaner of caches left incomplete
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
+        made = Path(place) / "made"
+        _unpack(source, made)
+        with suppress(OSError):  # another process was first
+            made.rename(folder)
+    return folder
+
+
+@cache
+def _temporary(source: Path) -> Path:
+    place = Path(tempfile.mkdtemp(prefix="dllm."))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    folder = place / source.resolve().name
+    _unpack(source, folder)
+    return folder
+
+
+def _files(source: Path) -> list[Path]:
+    return sorted(file for file in source.iterdir() if file.is_file())
+
+
+def _whole(source: Path, folder: Path) -> bool:
+    names = {file.name for file in _files(source)} - {PACKED} | {SINGLE}
+    return all((folder / name).is_file() for name in names)
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    folder.mkdir()
+    for file in _files(source):
+        if file.name != PACKED:
+            shutil.copyfile(file, folder / file.name)
+    try:
+        with lzma.open(source / PACKED) as stream, (folder / SINGLE).open("wb") as target:
+            shutil.copyfileobj(stream, target)
+    except (lzma.LZMAError, EOFError) as error:
+        raise UserError(f"{source / PACKED} cannot be unpacked ({error}). Fetch it again, whole.") from None
