@@ -1,5 +1,5 @@
 """Compiles every shipped kernel ahead of time: ``python tests/kernels/aot.py [NAME@TARGET ...]`` prints lines of JSON,
-and with ``--table`` the table of docs/kernels.md.
+and with ``--table`` a table of registers and shared memory.
 
 Needs no GPU, and a process without TRITON_INTERPRET, in which kernels are no kernels. NVIDIA's numbers come from the
 cubin by way of cuobjdump, AMD's from the assembly's metadata.
