@@ -68,7 +68,9 @@ ENTRIES = [
         "defaults", "docs/measured/defaults.md", (("-m", "experiments.compare.defaults", "mini-llada"),), 5,
         same_tables, Tolerance(4),
     ),
-    Entry("kinds", "docs/measured/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05)),
+    Entry(
+        "kinds", "docs/measured/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
+    ),
     Entry(
         "speed", "docs/measured/caches.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
         same_tables, Tolerance(share=0.03),
