@@ -12,7 +12,7 @@ import torch
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.common.arguments import unknown_argument
+from dllm.common.hints import unknown_argument
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.hint_table import INSTEAD, INSTEAD_IN_REQUESTS, OTHER_CHOICES, SERVERS_OWN, SETTINGS
+from dllm.errors import UserError, nearest
 
+OptionsOf = Callable[[str], Mapping[str, Mapping[str, object]]]  # the options of each choice of a group
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 # A field of a server's request, by the setting of the command line that it is.
 _FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "stop", "prompt": "prompt",
@@ -53,7 +55,7 @@ class Meaning:
 
 
 def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None:
-    """What a word from elsewhere means here; None: nobody knows. value: as given; None: a flag without one. has:
+    """What a word from elsewhere means here; None: unknown. value: as given; None: a flag without one. has:
     whether the choices made have an option."""
     word = as_listed(word)
     if word in INSTEAD:
@@ -70,9 +72,38 @@ def meaning(word: str, value: Any, has: Callable[[str], bool]) -> Meaning | None
 
 
 def other_choice(group: str, value: str) -> str | None:
-    """What to write for a choice by its name elsewhere, or by its former one here; None: nobody knows."""
+    """What to write for a choice by its name elsewhere; None: unknown."""
     listed = OTHER_CHOICES.get(group, {}).get(as_listed(value))
     return None if listed is None else f"write {listed}"
+
+
+def unknown_argument(
+    called: str, name: str, value: object, known: Iterable[str], chosen: Mapping[str, str] | None = None,
+    options_of: OptionsOf | None = None,
+) -> UserError:  # fmt: skip
+    """The error for ``called(name=value)``. known: its arguments. chosen: the names of the parts chosen, by their
+    groups, whose options people give to the whole (``Decoder(model, threshold=0.5)``)."""
+    chosen, names = chosen or {}, list(known)
+    there = {group: {} if options_of is None else options_of(group) for group in chosen}
+
+    def has(key: str) -> bool:
+        group, _, option = key.partition(".")
+        return option in there.get(group, {}).get(chosen.get(group, ""), {})
+
+    meant = next((Meaning(((f"{group}.{name}", value),)) for group in chosen if has(f"{group}.{name}")), None)
+    meant = meant or meaning(name, value, has) or _owned(name, value, there)
+    if meant is not None:
+        return UserError(f"{called} has no argument {name!r}: {meant.python(chosen)}.")
+    return UserError(f"{called} has no argument {name!r}; it has {', '.join(names)}.{nearest(as_listed(name), names)}")
+
+
+def _owned(name: str, value: object, there: Mapping[str, Mapping[str, Mapping[str, object]]]) -> Meaning | None:
+    """An option of a part that was not chosen."""
+    for group, choices in there.items():
+        for choice, options in choices.items():
+            if name in options:
+                return Meaning(((group, choice), (f"{group}.{name}", value)))
+    return None
 
 
 def as_listed(word: str) -> str:
@@ -114,8 +145,6 @@ def _form(settings: Mapping[str, Any]) -> dict[str, Any]:
     kind, held = settings.get("constraint"), [value for key, value in settings.items() if key.startswith("constraint.")]
     if kind == "json_schema":
         return {"type": kind, "json_schema": {"schema": held[0]}}
-    if kind == "json":
-        return {"type": "json_object"}
     return {} if kind is None else {"type": kind, _FORMS[kind]: held[0]}
 
 

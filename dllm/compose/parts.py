@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
 
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
-from dllm.common.hints import meaning, other_choice
+from dllm.common.hints import other_choice
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest
 
@@ -101,10 +101,7 @@ def with_options(group: str, choice: str, config: Mapping[str, Any], options: Ma
     for key, value in options.items():
         if key not in known:
             listed = ", ".join(known) or "none"
-            meant = meaning(key, value, lambda name: name.partition(".")[2] in known)
-            own = [one for one, _ in meant.settings if one.partition(".")[2] in known] if meant else []
-            hint = f" Write {own[0].partition('.')[2]}={value!r}." if own else nearest(key, known)
-            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{hint}")
+            raise UserError(f"{group}={choice} has no option {key!r}; it has {listed}.{nearest(key, known)}")
         name = f"{group}.{key}"
         new[key] = _inside(name, value) if _is_part(config[key]) else _value(name, value, config["_target_"])
     return new

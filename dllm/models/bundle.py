@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Never
 import torch
 from torch import nn
 
-from dllm.common.arguments import unknown_argument
+from dllm.common.hints import unknown_argument
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton

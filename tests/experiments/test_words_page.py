@@ -16,4 +16,4 @@ def test_what_is_written_stands_beside_its_words() -> None:
     rows = dict(line.strip("| ").split(" | ") for line in section().splitlines()[2:])
     (words,) = [words for words, here in rows.items() if here == "`gen_length=VALUE`"]
     assert "`max_tokens`" in words and "`max_new_tokens`" in words
-    assert rows["`remasking=random`, `remask=random`"] == "`sampler=static sampler.score=random`"
+    assert rows["`remasking=random`"] == "`sampler=static sampler.score=random`"

@@ -14,7 +14,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from dllm.common.hint_table import OTHER_COMMANDS
 from dllm.common.hints import Meaning, as_listed, meaning, other_choice, typed
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
 from dllm.errors import nearest
@@ -75,8 +74,6 @@ def of_flag(flag: str, following: Sequence[str], known: Mapping[str, Any]) -> tu
     word, equals, value = flag.partition("=")
     taken = following[0] if following and not equals and _is_value(following[0]) else value if equals else None
     shown = flag if equals or taken is None else f"{flag} {typed(taken)}"
-    if taken is not None and as_listed(word) == "prompt":
-        return shown, prompt_of(taken)
     return shown, of_setting(word, taken, known)
 
 
@@ -85,11 +82,9 @@ def _is_value(word: str) -> bool:
 
 
 def of_bare_word(word: str, known: Mapping[str, Any]) -> str | None:
-    """What was meant by a word without ``=``: a prompt, a command, a choice, a model, a file, or a setting's name."""
+    """What was meant by a word without ``=``: a prompt, a choice, a model, a file, or a setting's name."""
     if re.search(r"\s", word.strip()):
         return prompt_of(word)
-    if as_listed(word) in OTHER_COMMANDS:
-        return OTHER_COMMANDS[as_listed(word)]
     chosen = [f"{group}={name}" for group in SEARCHED for name in choices(group) if name == word.casefold()]
     if chosen:
         return f"write {' or '.join(chosen)}"

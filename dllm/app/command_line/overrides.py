@@ -14,9 +14,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.main import get_args_parser
 
-from dllm.app.command_line.brought import of_flag, prompt_of, values_beside
+from dllm.app.command_line.brought import of_flag, values_beside
 from dllm.app.command_line.program import program
-from dllm.common.hints import typed
 from dllm.errors import UserError, nearest
 
 # with what a list or mapping begins, where it may be one
@@ -25,32 +24,28 @@ TEXT_SETTINGS = ("prompt", "constraint.pattern", "constraint.grammar", *STRUCTUR
 PATH_SETTINGS = ("prompts", "trace", "resume", "name", "output", "model.path")
 
 
-# Hydra's flags beside -m: some show a configuration, some add one of the user's own.
-SHOW_FLAGS = ("hydra_help", "cfg", "info", "shell_completion")
-COMPLETION = {"install", "uninstall", "query"}
+SHOW_FLAGS = ("cfg", "info")  # Hydra's flags that show a configuration instead of running it
+PASSED_FLAGS = (*SHOW_FLAGS, "resolve", "config_dir")
+OTHER_FLAGS = ("hydra_help", "shell_completion", "package", "config_path", "config_name", "experimental_rerun")
 USUAL_FLAGS = ("--help", "--version", "--multirun", "--cfg", "--info", "--config-dir")  # that a misspelt one may mean
-PASSED_FLAGS = (*SHOW_FLAGS, "resolve", "package", "config_path", "config_name", "config_dir")
 
 
 def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
     """The arguments as Hydra's own parser reads them, and its flags beside -m as words of a command line.
 
-    Raises UserError for a flag that does not exist, lacks its value, or contradicts another.
+    Raises UserError for a flag that is not offered, lacks its value, or contradicts another.
     """
     parser = get_args_parser()
     parser.error = partial(refuse_flags, arguments=arguments)
     found = parser.parse_intermixed_args(list(arguments))
+    for name in OTHER_FLAGS:
+        if getattr(found, name):
+            refuse_flags(f"--{name.replace('_', '-')} is not offered")
     shown = [name for name in (*SHOW_FLAGS, "multirun") if getattr(found, name)]
     if len(shown) > 1:
-        refuse_flags(f"--{shown[0]} and --{shown[1]} exclude each other".replace("_", "-"))
+        refuse_flags(f"--{shown[0]} and --{shown[1]} exclude each other")
     if found.resolve and not found.cfg:
         refuse_flags("--resolve goes with --cfg")
-    if found.package and not found.cfg:
-        refuse_flags(f"--package {typed(found.package)} goes with --cfg, and {prompt_of(found.package)}")
-    if found.experimental_rerun is not None:
-        refuse_flags("--experimental-rerun is not offered: resume=FOLDER goes on with a run")
-    if found.shell_completion and not {word.partition("=")[0] for word in found.overrides} & COMPLETION:
-        refuse_flags(f"--shell-completion wants one of {', '.join(sorted(COMPLETION))}, as in install=bash")
     given = [(name.replace("_", "-"), getattr(found, name)) for name in PASSED_FLAGS if getattr(found, name)]
     return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
 

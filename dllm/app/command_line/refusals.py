@@ -12,7 +12,6 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quoted
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.brackets import unclosed
 from dllm.app.command_line.brought import (
     near_setting,
     of_bare_word,
@@ -30,6 +29,9 @@ from dllm.errors import UserError, first_line, nearest, not_installed
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
 OF_RUN = ("hydra.run.dir",)
 OF_SWEEP = ("hydra.sweep.dir", "hydra/launcher", "hydra.launcher.", "hydra.job.env_set.")
+
+CLOSES = {"[": "]", "{": "}"}
+SHOWN_AFTER = 24  # characters shown of what a bracket begins
 
 
 def refuse_settings(arguments: Sequence[str], sweep: bool) -> None:
@@ -104,10 +106,36 @@ def _unreadable(argument: str, arguments: Sequence[str]) -> str:
         advice = of_bare_word(argument, values_beside(arguments)) if argument else None
         usual = f"write NAME=VALUE, such as sampler=static or prompt=TEXT; {program()} --help lists them"
         return f"{shortened(argument)!r} is no setting: {advice or usual}."
-    if (problem := unclosed(value)) is not None:
+    if (problem := _unclosed(value)) is not None:
         return f"{shortened(argument)!r} cannot be read: {problem}."
     quoted = f'"{key}={hydra_quote(value)}"'
     return f"{argument!r} cannot be read: quote the value twice, as in {quoted}, or write {key}=null."
+
+
+def _unclosed(value: str) -> str | None:
+    """What is missing, and where: a bracket or quote that is not closed, or one that closes nothing. None: nothing."""
+    opened: list[int] = []
+    quote = None
+    for at, sign in enumerate(value):
+        if quote is not None:
+            quote = None if sign == value[quote] and value[at - 1] != "\\" else quote
+        elif sign in "'\"" and (at == 0 or value[at - 1] in "[{,: "):
+            quote = at
+        elif sign in CLOSES:
+            opened.append(at)
+        elif sign in CLOSES.values():
+            if not opened:
+                return f"the {sign} at its character {at + 1} closes nothing. Drop it, or open it before"
+            begun = value[opened.pop()]
+            if CLOSES[begun] != sign:
+                shown = value[: at + 1][-SHOWN_AFTER:]
+                return f"a {CLOSES[begun]} is missing before its {sign} at character {at + 1}, after {shown[:-1]!r}"
+    if quote is not None:
+        return f"the quote that begins {value[quote : quote + SHOWN_AFTER]!r} is not closed. Close it, or drop it"
+    if opened:
+        sign, shown = value[opened[-1]], value[opened[-1] :][:SHOWN_AFTER]
+        return f"a {CLOSES[sign]} is missing at its end, for the {sign} that begins {shown!r}"
+    return None
 
 
 def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
