@@ -20,7 +20,7 @@ test: .venv/developer lint  ## Install what tests need too, lint, check types, t
 test-programs: .venv/developer  ## Run what the documentation tells people to type, other harnesses, kills. CI runs it too.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m program --ignore=tests/experiments
 
-test-experiments: .venv/developer  ## Test what trains, measures and reports. CI runs it too.
+test-experiments: .venv/developer  ## Test what trains and measures. CI runs it too.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/experiments
 
 lint: .venv/developer  ## ruff (rules and format) and mypy.

@@ -45,10 +45,10 @@ from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
+from dllm.report.parallelism import accuracy_under_parallelism
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given
-from experiments.report.parallelism import accuracy_under_parallelism
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS

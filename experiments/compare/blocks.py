@@ -27,6 +27,7 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.prompts import Prompt
+from dllm.report.paired import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.d3llm import D3LLM
@@ -35,7 +36,6 @@ from dllm.tasks.mini.items import Sample
 from experiments.compare.choosing import saving
 from experiments.compare.confidence_band import BandRecorder, Seen, Watched, by_distance, regions, text_length
 from experiments.compare.samplers import interval
-from experiments.report.paired import paired_difference
 from experiments.support import markdown
 from experiments.support.markdown import percent
 from experiments.support.scripts import counted, refusing

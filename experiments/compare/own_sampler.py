@@ -29,6 +29,7 @@ from dllm import Decoder, Model, UserError, load, part
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
 from dllm.prompts import Prompt
+from dllm.report.paired import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.eb import EntropyBound
@@ -41,7 +42,6 @@ from dllm.tasks.mini.items import Sample
 from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments.compare.choosing import DRAWS, Column, Place, Pool, mean_at, saving
-from experiments.report.paired import paired_difference
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 

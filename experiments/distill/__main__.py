@@ -22,12 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dllm import Model, UserError, load
-from dllm.app.runs.environment import environment_stamp
 from dllm.models.bundle import describe, locate, parse_device
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.prompts import Prompts
+from dllm.record.environment import environment_stamp
 from dllm.record.fingerprint import fingerprint
 from experiments.distill import chunks, curve, decoding, student
 from experiments.distill.data import Data, Example

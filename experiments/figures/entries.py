@@ -34,7 +34,7 @@ def claim(part: str) -> tuple[tuple[str, ...], ...]:
 
 
 SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
-REPORT = ("-m", "experiments.report", "OUT/small", "--out", "OUT/report")
+REPORT = ("run.py", "report", "OUT/small", "--out", "OUT/report")
 
 
 def one_model(name: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from dllm.report.plots import COLOURS, MARKERS, STYLE
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells
-from experiments.report.look import COLOURS, MARKERS, STYLE
 
 Cells = Mapping[str, Mapping[str, Outcome]]
 

@@ -10,7 +10,7 @@ from experiments.gpu_hour.follow import recorded_tpf, trace
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
 from experiments.gpu_hour.work import Part
-from experiments.report.table import Table, text
+from dllm.report.page_pieces import ReportTable, text
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
 NOT_MEASURED = ("failed", "too_large", "refused", "begun")
@@ -74,7 +74,7 @@ def header(found: Parts) -> str:
 
 def targets(cells: Mapping[str, Mapping[str, Outcome]], device: str) -> str:
     rows = [[one.target, one.found, one.word] for one in verdicts(cells, device)]
-    return Table(["target", "found", ""], rows, words=3).markdown()
+    return ReportTable(["target", "found", ""], rows, words=3).markdown()
 
 
 def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
@@ -87,7 +87,7 @@ def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
         words = one.get("failed") or "; ".join(f"{note} ({count})" for note, count in notes.items())
         rows.append([name, str(counts.get("passed", "")), str(counts.get("skipped", 0) or ""), words.replace("|", "/")])
     yield "## Tests on the device\n"
-    yield Table(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
+    yield ReportTable(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
 
 
 HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
@@ -98,7 +98,7 @@ def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
     """One table of a model: all settings, by cache, rule and batch."""
     every = measured_cells(steps, model=model)
     order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["rule"], one["batch"], one["runtime"]))
-    yield Table(HEADS, [row(one) for one in order], words=4).without_empty().markdown()
+    yield ReportTable(HEADS, [row(one) for one in order], words=4).without_empty().markdown()
     if any(one["rule"] == "recorded" for one in every):
         yield (f"`recorded` follows a recorded trace ({trace()['of']}: {recorded_tpf():.2f} useful tokens a forward). "
                "Useful tokens are those before the end of the text.\n")  # fmt: skip
@@ -128,7 +128,7 @@ def kernels(cells: Mapping[str, Outcome]) -> Iterable[str]:
     ]  # fmt: skip
     if rows:
         yield "## Kernels\n"
-        yield Table(["operation", "shape", "torch us", "triton us", "of the ceiling"], rows, words=2).markdown()
+        yield ReportTable(["operation", "shape", "torch us", "triton us", "of the ceiling"], rows, words=2).markdown()
 
 
 def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:
@@ -142,7 +142,7 @@ def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:
                f"{found['idle_ms']:.2f} ms; {found['launches']:.0f} launches.\n")  # fmt: skip
         rows = [[f"`{line['name']}`".replace("|", "/"), text(line["ms"], 3), text(line["launches"])]
                 for line in found["kernels"]]  # fmt: skip
-        yield Table(["kernel", "ms a turn", "launches a turn"], rows, words=1).markdown()
+        yield ReportTable(["kernel", "ms a turn", "launches a turn"], rows, words=1).markdown()
 
 
 def missing(cells: Mapping[str, Mapping[str, Outcome]]) -> Iterable[str]:
@@ -153,7 +153,7 @@ def missing(cells: Mapping[str, Mapping[str, Outcome]]) -> Iterable[str]:
     ]  # fmt: skip
     if rows:
         yield "## Not measured\n"
-        yield Table(["part", "cell", "", "why"], rows, words=4).markdown()
+        yield ReportTable(["part", "cell", "", "why"], rows, words=4).markdown()
 
 
 def times(cells: Mapping[str, Mapping[str, Outcome]], plan: Mapping[str, Part]) -> Iterable[str]:
@@ -165,5 +165,5 @@ def times(cells: Mapping[str, Mapping[str, Outcome]], plan: Mapping[str, Part]) 
         rows.append([name, str(done), f"{part.seconds:.0f}", str(len(taken)), text(spent, 0)])
     total = sum(part.seconds for part in plan.values())
     yield "## Seconds\n"
-    yield Table(["part", "cells", "expected s", "done", "taken s"], rows, words=1).markdown()
+    yield ReportTable(["part", "cells", "expected s", "done", "taken s"], rows, words=1).markdown()
     yield f"Expected in all, for an H100 of 80 GB: {total:.0f} s, which is {total / 60:.0f} minutes.\n"

@@ -32,11 +32,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 import dllm
-from dllm.app.runs.environment import checkout_state, environment_stamp
 from dllm.errors import UserError
 from dllm.models.bundle import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
+from dllm.record.environment import checkout_state, environment_stamp
 from experiments.mini import data, tokenizer
 from experiments.mini.evaluate import weights_digest
 from experiments.mini.objectives import OBJECTIVES

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dllm.app.runs.code_hash import code_hash
-from dllm.app.runs.environment import checkout_state
+from dllm.record.code_hash import code_hash
+from dllm.record.environment import checkout_state
 from tests.app.conftest import Run, cells_of, rows_of
 
 A = Path("runs/a")

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from experiments.report import tables
-from experiments.report.cells import read
-from experiments.report.labels import settings
+from dllm.report import setting_tables as tables
+from dllm.report.pooling import read_cells
+from dllm.report.setting_names import named_settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 from tests.support.killing import Work, hashes
 
@@ -62,8 +62,8 @@ def test_a_killed_run_of_prompts_has_every_sample_once(run: Run, tiny: Path, tmp
 
 def tables_of(sweep: Path) -> list[str]:
     """All but the times."""
-    found = settings(read(sweep)[0])
-    return [table(found).csv() for table in (tables.outcomes, tables.distances, tables.curves, tables.tasks)]
+    found = named_settings(read_cells(sweep)[0])
+    return [table(found).csv() for table in (tables.outcomes, tables.limit_distances, tables.curves, tables.tasks)]
 
 
 @pytest.mark.parametrize("kind", ["quantize", "report"])

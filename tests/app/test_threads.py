@@ -27,6 +27,6 @@ def test_a_small_network_takes_one_thread(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
-    monkeypatch.setattr("dllm.app.runs.environment.SMALL_MODEL", small)
+    monkeypatch.setattr("dllm.app.runs.plan.SMALL_MODEL", small)
     assert run(f"model.path={tiny}", "prompt=w1", "gen_length=8", "name=one", bare=True).code == 0
     assert json.loads(Path("runs/one/environment.json").read_text())["threads"] == threads

@@ -99,6 +99,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circle(graph) == []
 
 
+def test_the_package_imports_nothing_that_its_wheel_lacks() -> None:
+    apart = {"experiments", "tests"}
+    assert [module for module, file in MODULES.items() if apart & {n.partition(".")[0] for n in imports(file)}] == []
+
+
 @pytest.mark.parametrize(
     ("place", "module", "bad"),
     [
@@ -135,6 +140,7 @@ PLACES = {
     "sse_starlette": {"serve"},
     "uvicorn": {"serve"},
     "prometheus_client": {"serve"},
+    "matplotlib": {"report"},
 }
 
 
@@ -145,8 +151,9 @@ def test_a_library_stays_where_it_belongs(library: str) -> None:
     assert places and places <= PLACES[library]
 
 
-# Read by lm-eval alone, or by task=serve once it knows that the extra is installed.
+# Read by lm-eval alone, or by a report, task=serve once they know that the extra is installed.
 OF_LM_EVAL = {"app.lm_eval.lm", "app.lm_eval.mini_lists"}
+OF_A_REPORT = {"report.plots"}
 OF_SERVE = {"starlette", "sse_starlette", "uvicorn", "prometheus_client"}
 MODULE_NAMES = {"hydra-core": {"hydra", "omegaconf"}, "pyyaml": {"yaml"}}  # where they are not the distribution's
 
@@ -179,7 +186,7 @@ def test_importing_a_module_takes_no_more_than_the_base_install() -> None:
     for module, file in MODULES.items():
         allowed = base | OF_SERVE if place_of(module) == "serve" else base
         more = {name.partition(".")[0] for name in at_the_top(file)} - allowed
-        if more and module not in OF_LM_EVAL:
+        if more and module not in OF_LM_EVAL | OF_A_REPORT:
             lacking[module] = more
     assert lacking == {} and {"torch", "rich"} < base and not {"transformers", "triton", "pandas"} & base
 

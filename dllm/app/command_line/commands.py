@@ -8,7 +8,6 @@ Each stands for settings, and takes any others behind it. A word without ``=`` i
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,23 +121,3 @@ def _model(name: str, word: str) -> list[str]:
     near = of_model(word) or ""
     hint = f" Did you mean {near.removeprefix('write model=')!r}?" if near else nearest(word, choices("model"))
     raise UserError(f"{word!r} is no model. {way_out}{said}.{hint}")
-
-
-def run_report(arguments: Sequence[str]) -> int:
-    """``dllm report``, which comes with a checkout. Raises UserError where there is none. Returns the exit code."""
-    root = Path(__file__).parents[3]  # of the checkout; ``dllm`` as a script of an environment does not look there
-    if (root / "experiments" / "report").is_dir() and str(root) not in sys.path:
-        sys.path.append(str(root))
-    try:
-        from experiments.report.arguments import parser
-
-        parser("dllm report").parse_args(arguments)  # which ends here for --help, before anything heavy is imported
-        from experiments.report.__main__ import main
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "experiments":
-            raise
-        raise UserError(
-            "dllm report comes with a checkout of the repository, and not with the installed package. Start it there, "
-            "or take dllm.results_frame(FOLDER)."
-        ) from None
-    return int(main(arguments) or 0)

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dllm.app.command_line.commands import COMMANDS, run_report, with_command
+from dllm.app.command_line.commands import COMMANDS, with_command
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.options import checked_settings
@@ -27,6 +27,7 @@ from dllm.app.command_line.overrides import at_home, flags_of, hydra_quoted, set
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
+from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import resumed
 from dllm.common.signals import Terminated, obey_signals
 from dllm.common.terminal import complain, excepthook, say
@@ -103,14 +104,13 @@ def main() -> None:
     store_inner_choices()
     try:
         with user_errors(given), warnings_as_sentences():
-            code = run_report(at_home(given[1:])) if given[:1] == ["report"] else 0
-            if given[:1] != ["report"]:
+            if given[:1] == ["report"]:
+                run_report(at_home(given[1:]))
+            else:
                 words = hydra_quoted(with_command(given))
                 with user_errors(words):
                     dispatch(words, given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
-        if code:
-            raise SystemExit(code)
     finally:
         sys.argv[1:] = given
 

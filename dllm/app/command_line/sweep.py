@@ -53,7 +53,8 @@ def run_sweep(overrides: list[str], flags: list[str], start: Callable[[], None])
     with sweep.undone():
         start_cells(sweep, flags, start)
         if int(os.environ.get("RANK", "0")) == 0:  # several processes may share the cells
-            say(f"Sweep folder: {sweep.folder}\n{report_hint(sweep.folder)}", flush=True)
+            hint = f"Tables and pictures: {command(f'report {shlex.quote(str(sweep.folder))}')}"
+            say(f"Sweep folder: {sweep.folder}\n{hint}", flush=True)
     if any(STATE.failed):
         from dllm.app.commands.evaluate import FAILED
 
@@ -75,13 +76,6 @@ def start_cells(sweep: Sweep, flags: list[str], start: Callable[[], None]) -> No
         STATE.evaluated.extend(taken)
         STATE.failed.append(failed)
     refuse_empty_sweep(total, sweep.folder)
-
-
-def report_hint(folder: Path) -> str:
-    """How to go on with a sweep's results. The report comes with a checkout, not with the installed package."""
-    if (Path(__file__).parents[3] / "experiments").is_dir():
-        return f"Tables and pictures: {command(f'report {shlex.quote(str(folder))}')}"
-    return f"As a table of pandas: dllm.results_frame({str(folder)!r})"
 
 
 def refuse_empty_sweep(total: int, folder: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 
 from rich.console import Console
 
-from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.common.terminal import as_text, complain, complain_folded, say
@@ -16,6 +15,7 @@ from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.prompts import Message
+from dllm.record.environment import environment_of
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
 from dllm.view.live import LiveView

@@ -15,7 +15,6 @@ from dllm.app.commands.chat import EMPTY_ANSWER, chat
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.commands.unfinished import Unfinished
 from dllm.app.engines.base import refuse_engine
-from dllm.app.runs.environment import environment_of
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
@@ -25,6 +24,7 @@ from dllm.compose.naming import typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, requests_per_batch
 from dllm.models.bundle import Model
+from dllm.record.environment import environment_of
 from dllm.record.folders import RESULTS, key_of
 from dllm.record.results import Result, ResultRow
 from dllm.record.stopwatch import Stopwatch

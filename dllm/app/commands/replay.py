@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dllm.app.command_line.options import checked_settings
-from dllm.app.runs.code_hash import targets
 from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
@@ -19,6 +18,7 @@ from dllm.common.terminal import say
 from dllm.compose.parts import options_of_choices, part_of
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
+from dllm.record.code_hash import targets
 from dllm.record.trace import ADVICE, Trace, read_trace
 from dllm.record.turns import Commits, TurnRecord
 from dllm.view.page import PARTS

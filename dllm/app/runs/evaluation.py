@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dllm.app.runs.decisions import DecisionCount
-from dllm.app.runs.environment import environment_of, spare_threads
-from dllm.app.runs.plan import RunPlan, weights_of
+from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.reference import needs_reference, one_per_step, reference_oracle, with_reference
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
@@ -25,6 +24,7 @@ from dllm.decoder import Decoder, requests_per_batch
 from dllm.errors import UserError, not_installed
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
+from dllm.record.environment import environment_of
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result, ResultRow
 from dllm.tasks.answer_formats import is_word, lacking_library

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dllm.app.command_line import commands
 from dllm.app.command_line.commands import COMMANDS, with_command
 from dllm.app.command_line.help import command_help
 from dllm.errors import UserError
@@ -61,16 +60,3 @@ def test_one_prompt_under_several_samplers(run: Run, monkeypatch: pytest.MonkeyP
     assert other["prompt"] == own["prompt"] and "confidence" in outcome.err
     assert not (outcome.run / "compare-static.jsonl").exists(), "the chosen one is not decoded twice"
     assert "same as the last" in outcome.err and sys.argv
-
-
-def test_report_is_found_from_the_script_of_an_environment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose path has no folder of the checkout: only ``dllm`` is installed."""
-    root = str(Path(commands.__file__).parents[3])
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if Path(place or ".").resolve() != Path(root)])
-    for name in [name for name in sys.modules if name.partition(".")[0] == "experiments"]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(SystemExit) as stop:
-        commands.run_report(["--help"])
-    assert stop.value.code == 0 and capsys.readouterr().out.startswith("usage: dllm report")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.app.runs.environment import processor_name
-from experiments.report.__main__ import report
-from experiments.report.cells import read
-from experiments.report.differences import Compared, paired
-from experiments.report.methods import baseline, methods
-from experiments.report.origin import origin
-from tests.experiments.report_cells import cell, points
+from dllm.record.environment import processor_name
+from dllm.report.differences import Compared, paired
+from dllm.report.methods import baseline, methods
+from dllm.report.origin import origin
+from dllm.report.pooling import read_cells
+from dllm.report.sections import write_report
+from tests.report.report_cells import cell, points
 
 STAMP = {
     "started": "2026-03-01T10:00:00+00:00", "versions": {"dllm": "0.1.0", "torch": "2.9.1"}, "python": "3.12.1",
@@ -33,7 +33,7 @@ def stamped(folder: Path, **changes: Any) -> None:
 def test_a_report_says_where_its_numbers_come_from(sweep: Path) -> None:
     for name in "abcd":
         stamped(sweep / name)
-    page = report([sweep], sweep / "report").read_text()
+    page = write_report([sweep], sweep / "report").read_text()
     text = (sweep / "report" / "report.md").read_text()
     facts = {"dllm": "0.1.0", "commit": "a" * 40, "files": "edited (dirty)", "decoded": "2026-03-01", "torch": "2.9.1",
              "Python": "3.12.1", "seeds": "0", "cells": "4",
@@ -48,7 +48,7 @@ def test_what_differs_between_cells_is_counted_and_two_versions_are_named(sweep:
     for name in "abc":
         stamped(sweep / name)
     stamped(sweep / "d", commit="b" * 40, resumed=[{**STAMP, "started": "2026-03-05T01:00:00+00:00"}])
-    report([sweep], sweep / "report")
+    write_report([sweep], sweep / "report")
     text = (sweep / "report" / "report.md").read_text()
     assert f"| commit | {'a' * 40} (4 of 4 cells); {'b' * 40} (1 of 4 cells) |" in text
     assert "| decoded | 2026-03-01 (4 of 4 cells); 2026-03-05 (1 of 4 cells) |" in text
@@ -58,7 +58,7 @@ def test_what_differs_between_cells_is_counted_and_two_versions_are_named(sweep:
 
 def about(folder: Path) -> dict[str, str]:
     """The report's first table."""
-    return dict(origin(read(folder)[0]).rows)
+    return dict(origin(read_cells(folder)[0]).rows)
 
 
 def test_every_setting_that_is_not_usual_is_said_though_all_cells_share_it(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_processor_is_called_as_its_maker_does(tmp_path: Path) -> None:
 
 
 def test_every_refused_combination_is_named_with_its_reason(sweep: Path) -> None:
-    page = report([sweep], sweep / "report").read_text()
+    page = write_report([sweep], sweep / "report").read_text()
     text = (sweep / "report" / "report.md").read_text()
     (line,) = re.findall(r"^\| (.*) \| This pair cannot work\. \|$", text, re.MULTILINE)
     assert line.split() == ["sampler=wino", "sampler.threshold=0.7", "blocks=fixed", "cache=dkv_pd"]
@@ -102,12 +102,12 @@ def test_every_refused_combination_is_named_with_its_reason(sweep: Path) -> None
 def test_results_without_their_configuration_are_a_sentence(sweep: Path) -> None:
     (sweep / "a" / "config.yaml").unlink()
     with pytest.raises(UserError, match="a is no whole run folder: its config.yaml is missing or broken"):
-        read(sweep)
+        read_cells(sweep)
 
 
 def test_differences_are_those_of_the_same_items(sweep: Path) -> None:
     """static at 4: shuffle falls by 100, copy stays; the oracle stays. Half of items is -50 in the mean."""
-    found = paired(points(*read(sweep)[0]))
+    found = paired(points(*read_cells(sweep)[0]))
     assert found is not None and found.notes[0].startswith("Baseline: static, per step=1 (a). ")
     lines = {(line[0], line[1]): line[2:6] for line in found.whole.rows}
     assert lines.keys() == {("confidence", "defaults"), ("oracle", "defaults"), ("static", "per step=4")}

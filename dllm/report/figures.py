@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from math import nan
 
 from dllm.record.bounds import bits_bound
-from experiments.report.cells import Row
-from experiments.report.methods import Method
-from experiments.report.parallelism import Points, accuracy_under_parallelism, fast_enough
-from experiments.report.settings import Setting
+from dllm.report.methods import Method
+from dllm.report.parallelism import Points, accuracy_under_parallelism, fast_enough
+from dllm.report.pooling import SampleRow, SettingResults
 
 
 def aup(points: Points, best: float) -> float:
@@ -53,40 +52,41 @@ def mean_aup(method: Method, others: Sequence[Method]) -> float:
     return sum(found) / len(found) if found else nan
 
 
-def tpf_of(one: Setting, task: str) -> float:
+def tpf_of(one: SettingResults, task: str) -> float:
     """Useful tokens per forward on one sub-task."""
     rows = one.tasks[task]
     return sum(row["useful_tokens"] for row in rows) / max(1, sum(row["nfe"] for row in rows))
 
 
-def lossless_tpf(oracle: Setting) -> float:
+def lossless_tpf(oracle: SettingResults) -> float:
     """Useful tokens per forward at the lossless minimum of an oracle's setting, whose texts are those of one token per
     step."""
     return oracle.measures.tokens / max(1, sum(row["lossless"] for row in oracle.rows))
 
 
-def steps_of(method: Method) -> list[tuple[float, float]]:
+def steps_and_scores(method: Method) -> list[tuple[float, float]]:
     return [(one.tokens_per_step, one.quality) for one in method.settings]
 
 
-def reference_of(one: Setting, settings: Sequence[Setting]) -> Setting | None:
+def reference_of(one: SettingResults, settings: Sequence[SettingResults]) -> SettingResults | None:
     """The oracle's setting of the same model, suite and layout."""
     oracle = (other for other in settings if other.is_reference and other.layout == one.layout)
     return next(oracle, None)
 
 
-def pairs(one: Setting, oracle: Setting) -> list[tuple[Row, Row]]:
+def pairs(one: SettingResults, oracle: SettingResults) -> list[tuple[SampleRow, SampleRow]]:
     """The rows of the samples, of the same seed and number, that both have."""
     there = {(row["id"], row["run"]): row for row in oracle.rows}
     return [(row, there[key]) for row in one.rows if (key := (row["id"], row["run"])) in there]
 
 
-def limits(one: Setting, settings: Sequence[Setting]) -> dict[str, float | None]:
+def limits(one: SettingResults, settings: Sequence[SettingResults]) -> dict[str, float | None]:
     """Distances of a setting to its limits.
 
-    closeness: the oracle's forwards over the setting's. lossless: the fewest that reproduce one token per step, over
-    the setting's. same: percent of texts equal to one token per step. bits: per forward. forced: percent of commits
-    that the rule did not accept. budget: percent used of the bits that the rule allows a forward, if it has a bound.
+    Keys: ``closeness``, the oracle's forwards over the setting's; ``lossless``, the fewest that reproduce one token per
+    step, over the setting's; ``same``, percent of texts equal to one token per step; ``bits`` per forward; ``forced``,
+    percent of commits that the rule did not accept; ``budget``, percent used of the bits that the rule allows a
+    forward, if it has a bound.
     """
     bits = sum(sum(row["bits"]) for row in one.rows)
     commits, forwards = sum(sum(row["commits"]) for row in one.rows), sum(row["nfe"] for row in one.rows)
@@ -106,7 +106,7 @@ def limits(one: Setting, settings: Sequence[Setting]) -> dict[str, float | None]
     return out
 
 
-def budget_use(one: Setting) -> float | None:
+def budget_use(one: SettingResults) -> float | None:
     """Percent of the rule's budget that its forwards without forced commits use, on average."""
     shares = []
     for row in one.rows:
@@ -117,7 +117,7 @@ def budget_use(one: Setting) -> float | None:
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-def width(one: Setting, row: Row) -> int:
+def width(one: SettingResults, row: SampleRow) -> int:
     """The most positions that a forward may commit: a block."""
     length = one.config["blocks"].get("block_length")
     return min(length, len(row["canvas"])) if length else len(row["canvas"])

@@ -15,19 +15,18 @@ from typing import Any
 
 import pytest
 
-from dllm.app.runs.code_hash import code_hash, targets
-from experiments.report import tables
-from experiments.report.cells import read
-from experiments.report.differences import paired
-from experiments.report.labels import settings
-from experiments.report.methods import baselines
-from experiments.report.settings import Setting
-from experiments.report.table import Table
-from tests.experiments.report_cells import config_of, row, stored
+from dllm.record.code_hash import code_hash, targets
+from dllm.report import setting_tables as tables
+from dllm.report.differences import paired
+from dllm.report.methods import baselines
+from dllm.report.page_pieces import ReportTable
+from dllm.report.pooling import SettingResults, read_cells
+from dllm.report.setting_names import named_settings
+from tests.report.report_cells import config_of, row, stored
 
 Key = tuple[str, str, str]  # model, method, setting
 Rows = list[tuple[int, dict[str, Any]]]  # with their seeds
-Bed = tuple[list[Setting], dict[Key, Rows]]
+Bed = tuple[list[SettingResults], dict[Key, Rows]]
 TASKS = ("lists/copy", "lists/shuffle")
 LLADA, DREAM = "my-llada", "my-dream"
 # Overrides, checkpoints, temperatures, forwards of an answer, method, setting.
@@ -57,7 +56,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Bed:
             called += " + older code" if code == "old" else ""
             rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
             truth.setdefault((checkpoint, called, name), []).extend((seed, entry) for entry in rows)
-    return settings(read(place)[0]), truth
+    return named_settings(read_cells(place)[0]), truth
 
 
 def make_cell(
@@ -79,12 +78,12 @@ def make_cell(
     stored(folder, config, rows, content=content, started=f"2026-01-0{1 if code == 'old' else 2}")
 
 
-def lines(table: Table, *, heads: int = 2) -> dict[tuple[str, ...], dict[str, str]]:
+def lines(table: ReportTable, *, heads: int = 2) -> dict[tuple[str, ...], dict[str, str]]:
     found = csv.DictReader(StringIO(table.csv()))
     return {tuple(list(line.values())[:heads]): line for line in found}
 
 
-def of_model(bed: Bed, model: str) -> tuple[list[Setting], dict[tuple[str, str], Rows]]:
+def of_model(bed: Bed, model: str) -> tuple[list[SettingResults], dict[tuple[str, str], Rows]]:
     mine = {key[1:]: rows for key, rows in bed[1].items() if key[0] == model}
     return [one for one in bed[0] if one.model == model], mine
 
@@ -209,7 +208,7 @@ def test_differences_pair_items_and_seeds(bed: Bed) -> None:
 
 def test_speeds_and_limits(bed: Bed) -> None:
     mine, truth = of_model(bed, LLADA)
-    speeds, limits = lines(tables.speeds(mine, None)), lines(tables.distances(mine))
+    speeds, limits = lines(tables.speeds(mine, None)), lines(tables.limit_distances(mine))
     for key, rows in truth.items():
         every = [entry for _, entry in rows]
         seconds, forwards = [entry["seconds"] for entry in every], sum(entry["nfe"] for entry in every)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from experiments.report.__main__ import report
-from experiments.report.published import published
-from tests.experiments.report_cells import cell, points
+from dllm.report.sections import write_report
+from dllm.report.setting_tables import published
+from tests.report.report_cells import cell, points
 
 FACTOR = ["experiment=published/factor"]
 
@@ -15,7 +15,7 @@ FACTOR = ["experiment=published/factor"]
 def test_the_report_shows_ours_beside_theirs(tmp_path: Path) -> None:
     cell(tmp_path / "sweep" / "a", FACTOR, {"copy": [1, 0]}, 4)
     cell(tmp_path / "sweep" / "b", ["sampler=static"], {"copy": [1, 1]}, 8)
-    page = report([tmp_path / "sweep"], tmp_path / "out")
+    page = write_report([tmp_path / "sweep"], tmp_path / "out")
     heads, ours, theirs = csv.reader((tmp_path / "out" / "published-llada-8b-instruct.csv").open())
     ours_by, theirs_by = dict(zip(heads, ours, strict=True)), dict(zip(heads, theirs, strict=True))
     assert [ours_by[head] for head in ("whose", "score", "forwards", "tokens / forward")] == ["ours", "50", "4", "1"]

@@ -17,17 +17,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dllm import UserError
-from dllm.app.runs.environment import environment_stamp
 from dllm.record.bounds import bits_bound
 from dllm.record.cost import MACHINES, Machine
+from dllm.record.environment import environment_stamp
 from dllm.record.measures import wilson
-from experiments.report import figures, look, plots, tables
-from experiments.report.__main__ import Choice, report
-from experiments.report.cells import Cell, read
-from experiments.report.machines import warnings
-from experiments.report.methods import methods
-from experiments.report.settings import Setting
-from tests.experiments.report_cells import cell, points
+from dllm.report import figures, plots
+from dllm.report import setting_tables as tables
+from dllm.report.methods import methods
+from dllm.report.origin import warnings
+from dllm.report.pooling import CellResults, SettingResults, read_cells
+from dllm.report.sections import ReportOptions, write_report
+from tests.report.report_cells import cell, points
 
 Point = tuple[float, float]
 
@@ -36,7 +36,7 @@ Point = tuple[float, float]
 def closed() -> Iterator[None]:
     """pyplot keeps every figure until it is closed, and warns of twenty."""
     yield
-    look.plt.close("all")
+    plots.plt.close("all")
 
 
 def test_aup_is_the_published_one() -> None:
@@ -89,14 +89,14 @@ def test_quality_is_the_mean_over_tasks_and_missing_scores_are_named(tmp_path: P
 
 
 def test_methods_are_lines_over_their_numbers(sweep: Path) -> None:
-    found = {method.name: [one.name for one in method.settings] for method in methods(points(*read(sweep)[0]))}
+    found = {method.name: [one.name for one in method.settings] for method in methods(points(*read_cells(sweep)[0]))}
     assert found == {
         "static": ["per step=1", "per step=4"], "confidence": ["defaults"], "oracle": ["defaults"],
     }  # fmt: skip
 
 
 def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
-    settings = points(*read(sweep)[0])
+    settings = points(*read_cells(sweep)[0])
     found = {one.folders: figures.limits(one, settings) for one in settings}
     assert found["a"]["closeness"] == 2 / 8 and found["a"]["lossless"] == 3 / 8 and found["a"]["same"] == 100
     assert found["d"]["closeness"] == 1 and found["c"]["bits"] == 0.5
@@ -111,7 +111,7 @@ def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
 
 @pytest.mark.usefixtures("vectors")
 def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
-    page = report([sweep], sweep / "report", Choice("h200")).read_text()
+    page = write_report([sweep], sweep / "report", ReportOptions("h200")).read_text()
     names = {file.name for file in (sweep / "report").iterdir()}
     kinds = ("curves", "table", "times", "limits", "tasks", "differences", "differences_by_task")
     pictures = ("quality-tpf", "quality-speed", "tasks-mini-llada")
@@ -143,7 +143,7 @@ def test_a_speed_of_a_busy_machine_is_marked_and_never_called_pareto_optimal(tmp
     head, quiet, busy = tables.speeds([slow, fast], None).csv().splitlines()
     assert head.endswith("wall / CPU,load,warning") and quiet.endswith(",1.00,0.50,")
     assert busy.endswith(",2.00,2.00,wall time 2.0 x CPU time")
-    report([tmp_path], tmp_path / "report")
+    write_report([tmp_path], tmp_path / "report")
     said = "busy during 1 of 2 settings: their speeds are too low, and none is called Pareto-optimal for its speed"
     assert said in (tmp_path / "report" / "report.md").read_text()
 
@@ -190,7 +190,7 @@ def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) ->
 
 def test_two_suites_are_never_in_one_table(sweep: Path) -> None:
     cell(sweep / "f", ["sampler=static"], {"copy": [0, 0]}, 8, data="other")
-    report([sweep], sweep / "report")
+    write_report([sweep], sweep / "report")
     text = (sweep / "report" / "report.md").read_text()
     assert text.count("## parallelbench: suite s") == 2 and "data other" in text
     assert len((sweep / "report" / "table-mini-llada.csv").read_text().splitlines()) == 5
@@ -199,14 +199,14 @@ def test_two_suites_are_never_in_one_table(sweep: Path) -> None:
 
 def test_a_suite_that_nobody_could_judge_has_tables_only(tmp_path: Path) -> None:
     cell(tmp_path / "a", ["sampler=static"], {"copy": [None, None]}, 8)
-    page = report([tmp_path], tmp_path / "report").read_text()
+    page = write_report([tmp_path], tmp_path / "report").read_text()
     assert "No score could be judged" in page and not list((tmp_path / "report").glob("*.png"))
     assert "lists/copy" in (tmp_path / "report" / "table-mini-llada.csv").read_text()  # named as missing
 
 
 def test_nothing_to_report_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no results of a task. Make some with"):
-        read(tmp_path)
+        read_cells(tmp_path)
 
 
 def points_of(axis: Axes) -> list[Line2D]:
@@ -254,7 +254,7 @@ def test_a_legend_has_no_entry_without_a_point(tmp_path: Path) -> None:
 
 
 def test_the_legends_of_a_sweep_are_whole(sweep: Path) -> None:
-    figure = plots.tradeoff(points(*read(sweep)[0]), lambda one: one.measures.tpf, "forwards")
+    figure = plots.tradeoff(points(*read_cells(sweep)[0]), lambda one: one.measures.tpf, "forwards")
     labels = [entry.get_label() for entry in figure.legends[0].legend_handles]
     assert labels == [
         "static",
@@ -278,11 +278,11 @@ def test_panels_that_share_an_axis_show_the_points_of_all(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def many(tmp_path: Path) -> list[Setting]:
+def many(tmp_path: Path) -> list[SettingResults]:
     """A setting of each of 40 methods with long names, of which some have several."""
     one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 0], "shuffle": [1, 1]}, 4)
 
-    def of(method: int, setting: int) -> Cell:
+    def of(method: int, setting: int) -> CellResults:
         words = {"score": f"a_rule_with_a_name_as_long_as_{method:02}", "per_step": setting}
         config = {**one.config, "sampler": {**one.config["sampler"], **words}}
         return replace(one, folder=tmp_path / f"{method:02}-{setting}", config=config)
@@ -290,12 +290,12 @@ def many(tmp_path: Path) -> list[Setting]:
     return points(*(of(method, setting) for method in range(40) for setting in range(1, 3 if method % 9 == 4 else 2)))
 
 
-def drawn(cells: Sequence[Setting]) -> list[Figure]:
+def drawn(cells: Sequence[SettingResults]) -> list[Figure]:
     return [plots.tradeoff(cells, lambda one: one.measures.tpf, "tokens"), *plots.curves_of_tasks(cells).values()]
 
 
 @pytest.mark.parametrize("count", [3, 40])
-def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Setting], count: int) -> None:
+def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[SettingResults], count: int) -> None:
     names = [method.name for method in methods(many)][:count]
     for figure in drawn([one for method in methods(many)[:count] for one in method.settings]):
         figure.draw_without_rendering()
@@ -308,10 +308,10 @@ def test_a_legend_is_within_its_picture_and_beside_the_panels(many: list[Setting
         assert {text.get_text() for text in shown.get_texts()} & set(names)
 
 
-def test_forty_methods_look_different_in_colour_and_marker(many: list[Setting]) -> None:
-    looks = [(look.colour, look.marker) for look in look.styles(many).values()]
+def test_forty_methods_look_different_in_colour_and_marker(many: list[SettingResults]) -> None:
+    looks = [(look.colour, look.marker) for look in plots.styles(many).values()]
     assert len(set(looks)) == len(looks) == 40  # filled or not is a point's, and tells no methods apart
-    assert look.GREY not in {colour for colour, _ in looks}
+    assert plots.GREY not in {colour for colour, _ in looks}
     entries = drawn(many)[0].legends[0].legend_handles[:40]
     assert len({(entry.get_color(), entry.get_marker()) for entry in entries}) == 40
     lines = [entry.get_linewidth() > 0 for entry in entries]
@@ -319,8 +319,15 @@ def test_forty_methods_look_different_in_colour_and_marker(many: list[Setting]) 
     assert unseen(drawn(many)[0]) == []
 
 
-def test_methods_at_the_same_place_are_all_seen(many: list[Setting]) -> None:
+def test_methods_at_the_same_place_are_all_seen(many: list[SettingResults]) -> None:
     best = replace(many[0], rows=[row | {"nfe": 1, "scores": {"score": 1}} for row in many[0].rows])
     axis = plots.tradeoff([best, *many[1:4]], lambda one: one.measures.tpf, "tokens").axes[0]
-    faces = [line.get_markerfacecolor() for line in axis.lines if line.get_marker() in look.MARKERS]
-    assert faces == [look.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place
+    faces = [line.get_markerfacecolor() for line in axis.lines if line.get_marker() in plots.MARKERS]
+    assert faces == [plots.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place
+
+
+def test_without_matplotlib_nothing_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dllm.report.sections.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"a report needs matplotlib, .* pip install 'dllm\[report\]'"):
+        write_report([tmp_path / "not there"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Paired differences: every setting's score minus the baseline's, on the same items."""
+"""Paired _differences: every setting's score minus the baseline's, on the same items."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from experiments.report.cells import Row
-from experiments.report.methods import Method, baseline, each, methods
-from experiments.report.paired import PairedDifference, paired_difference
-from experiments.report.settings import Setting
-from experiments.report.table import Table, plain
-from experiments.report.tables import NAMES
+from dllm.report.methods import Method, baseline, each_setting, methods
+from dllm.report.page_pieces import ReportTable, task_words
+from dllm.report.paired import PairedDifference, paired_difference
+from dllm.report.pooling import SampleRow, SettingResults
+from dllm.report.setting_tables import NAME_HEADS
 
 METHOD = (
     "Score minus the baseline's on the same items, in points, mean over sub-tasks. Answers are paired by item, seed "
@@ -24,18 +23,17 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Compared:
-    """A setting beside the baseline. groups: for each sub-task the difference of every item. left_out: how many items
-    could not be paired."""
+    """A setting beside the baseline."""
 
-    groups: dict[str, list[float]]
-    left_out: int
+    groups: dict[str, list[float]]  # for each sub-task the difference of every item
+    left_out: int  # how many items could not be paired
 
     @staticmethod
-    def of(setting: Setting, base: Setting) -> Compared:
+    def of(setting: SettingResults, base: SettingResults) -> Compared:
         mine, theirs = by_item(setting), by_item(base)
         groups: dict[str, list[float]] = {}
         for (task, item), here in mine.items():
-            if values := differences(here, theirs.get((task, item), {})):
+            if values := _differences(here, theirs.get((task, item), {})):
                 groups.setdefault(task, []).append(fmean(values))
         return Compared(groups, len(mine.keys() | theirs.keys()) - sum(map(len, groups.values())))
 
@@ -48,15 +46,15 @@ class Compared:
         return paired_difference([self.groups[task]]) if task in self.groups else None
 
 
-def by_item(setting: Setting) -> dict[tuple[str, str], dict[str, Row]]:
+def by_item(setting: SettingResults) -> dict[tuple[str, str], dict[str, SampleRow]]:
     """The samples of each item of each sub-task, by seed and number."""
-    found: dict[tuple[str, str], dict[str, Row]] = {}
+    found: dict[tuple[str, str], dict[str, SampleRow]] = {}
     for row in setting.rows:
         found.setdefault((row["task"], str(row["id"])), {})[row["run"]] = row
     return found
 
 
-def differences(mine: dict[str, Row], theirs: dict[str, Row]) -> list[float]:
+def _differences(mine: dict[str, SampleRow], theirs: dict[str, SampleRow]) -> list[float]:
     """Of each sample of an item that both have, asked in the same words and judged in both."""
     both = [(mine[run], theirs[run]) for run in mine if run in theirs]
     same = [(one, other) for one, other in both if one.get("prompt") == other.get("prompt")]
@@ -64,23 +62,23 @@ def differences(mine: dict[str, Row], theirs: dict[str, Row]) -> list[float]:
     return [one - other for one, other in scores if one is not None and other is not None]
 
 
-def baseline_of(found: Sequence[Method]) -> Setting:
+def baseline_of(found: Sequence[Method]) -> SettingResults:
     """One token per step, or else the first setting that has a score."""
     scored = [method.only(lambda one: bool(one.scores)) for method in found]
-    return baseline(scored) or next(one for _, one in each(scored))
+    return baseline(scored) or next(one for _, one in each_setting(scored))
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Of a model's settings. notes: how they were compared. tasks: for the page; every_task: with intervals."""
+    """Of a model's settings."""
 
-    notes: list[str]
-    whole: Table
-    tasks: Table
-    every_task: Table
+    notes: list[str]  # how they were compared
+    whole: ReportTable  # a line for each setting
+    tasks: ReportTable  # a column for each sub-task, for the page
+    every_task: ReportTable  # a line for each setting and sub-task, with its interval
 
 
-def paired(settings: Sequence[Setting], base: Setting | None = None) -> Differences | None:
+def paired(settings: Sequence[SettingResults], base: SettingResults | None = None) -> Differences | None:
     """base: what the others are compared with; None: one token per step, or else the first one that has a score.
 
     None where there is nothing to compare: no other setting than the baseline, or no score.
@@ -90,7 +88,7 @@ def paired(settings: Sequence[Setting], base: Setting | None = None) -> Differen
         return None
     base = base or baseline_of(found)
     here = (base.suite, base.model, base.method, base.name)
-    others = [(one, Compared.of(one, base)) for _, one in each(found)
+    others = [(one, Compared.of(one, base)) for _, one in each_setting(found)
               if (one.suite, one.model, one.method, one.name) != here]  # fmt: skip
     notes = [f"Baseline: {base.method}, {base.name} ({base.folders}). {METHOD}"]
     unpaired = [f"{one.method}, {one.name}" for one, compared in others if not compared.groups]
@@ -100,10 +98,10 @@ def paired(settings: Sequence[Setting], base: Setting | None = None) -> Differen
     if not others:
         return None
     names = list(dict.fromkeys(task for one in settings for task in one.scores))
-    return Differences(notes, together(kept), by_task(kept, names), one_by_one(kept, names))
+    return Differences(notes, together(kept), _by_task(kept, names), one_by_one(kept, names))
 
 
-def together(kept: Sequence[tuple[str, str, Compared]]) -> Table:
+def together(kept: Sequence[tuple[str, str, Compared]]) -> ReportTable:
     """A line for each setting."""
     rows = []
     for name, setting, compared in kept:
@@ -114,26 +112,26 @@ def together(kept: Sequence[tuple[str, str, Compared]]) -> Table:
             name, setting, f"{whole.items if whole else 0}", f"{compared.left_out or ''}", points(whole),
             *ends(whole), f"{worse or ''}", f"{better or ''}",
         ])  # fmt: skip
-    heads = [*NAMES, "items", "left out", "difference", "low", "high", "worse", "better"]
-    return Table(heads, rows).without_empty()
+    heads = [*NAME_HEADS, "items", "left out", "difference", "low", "high", "worse", "better"]
+    return ReportTable(heads, rows).without_empty()
 
 
-def by_task(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> Table:
+def _by_task(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> ReportTable:
     """A column for each sub-task; an asterisk where its interval excludes 0."""
     rows = []
     for name, setting, compared in kept:
         found = [compared.of_task(task) for task in names]
         rows.append([name, setting, *(points(one) + mark(one) for one in found)])
-    return Table([*NAMES, *map(plain, names)], rows)
+    return ReportTable([*NAME_HEADS, *map(task_words, names)], rows)
 
 
-def one_by_one(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> Table:
+def one_by_one(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> ReportTable:
     """A line for each setting and sub-task, with its interval."""
     rows = [
-        [name, setting, plain(task), f"{one.items}", points(one), *ends(one)]
+        [name, setting, task_words(task), f"{one.items}", points(one), *ends(one)]
         for name, setting, compared in kept for task in names if (one := compared.of_task(task)) is not None
     ]  # fmt: skip
-    return Table([*NAMES, "sub-task", "items", "difference", "low", "high"], rows, words=3)
+    return ReportTable([*NAME_HEADS, "sub-task", "items", "difference", "low", "high"], rows, words=3)
 
 
 def mark(found: PairedDifference | None) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from dllm.app.runs.code_hash import code_hash, targets
 from dllm.common.digest import json_digest
 from dllm.compose.naming import typed_name
-from experiments.report.cells import Cell
+from dllm.record.code_hash import code_hash, targets
+from dllm.report.pooling import CellResults
 
-MARK = "older code"
-Part = tuple[str, tuple[str, ...]]  # a group, and the classes that a cell has there
+OLDER_CODE = "older code"
+PartClasses = tuple[str, tuple[str, ...]]  # a group, and the classes that a cell has there
 
 
 class Codes:
@@ -20,9 +20,9 @@ class Codes:
     Where no cell at all is of today's code, as after an update of dllm, the newest is the present one, too.
     """
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, cells: Sequence[CellResults]) -> None:
         self.cells = cells
-        self.newest: dict[Part, str | None] = {}
+        self.newest: dict[PartClasses, str | None] = {}
         for cell in sorted(cells, key=lambda one: str(one.environment.get("started", ""))):
             for part, code in codes_of(cell):
                 self.newest[part] = code or self.newest.get(part)
@@ -31,7 +31,7 @@ class Codes:
         if self.all_older:
             self.present = self.newest
 
-    def edited(self, cell: Cell) -> list[str]:
+    def edited(self, cell: CellResults) -> list[str]:
         """The parts of a cell whose code is another one now, by their names."""
         found = [part for part, code in codes_of(cell) if code != self.present[part]]
         return [f"{group}={typed_name(cell.config, group)}" for group, _ in found]
@@ -41,9 +41,9 @@ class Codes:
         older = {str(cell.folder): cell for cell in self.cells if self.edited(cell)}
         versions: dict[str, set[str]] = {}
         for cell in older.values():
-            versions.setdefault(settings_alone(cell), set()).add(code_text(cell))
+            versions.setdefault(settings_alone(cell), set()).add(_codes_as_one(cell))
         several = {key for key, found in versions.items() if len(found) > 1}
-        return {folder: f"{MARK} {code_text(cell)[:6]}" if settings_alone(cell) in several else MARK
+        return {folder: f"{OLDER_CODE} {_codes_as_one(cell)[:6]}" if settings_alone(cell) in several else OLDER_CODE
                 for folder, cell in older.items()}  # fmt: skip
 
     def notes(self) -> Iterator[str]:
@@ -55,11 +55,11 @@ class Codes:
             for part in self.edited(cell):
                 folders.setdefault(part, []).append(str(cell.folder))
         for part, places in folders.items():
-            was = f"{part} was edited after cells were decoded, which are marked '{MARK}'"
+            was = f"{part} was edited after cells were decoded, which are marked '{OLDER_CODE}'"
             yield f"{was}. To leave them out, delete {', '.join(places)}."
 
 
-def codes_of(cell: Cell) -> Iterator[tuple[Part, str | None]]:
+def codes_of(cell: CellResults) -> Iterator[tuple[PartClasses, str | None]]:
     for group in ("sampler", "blocks", "cache", "eos", "task"):
         classes = tuple(sorted(targets(cell.config[group])))
         if classes:
@@ -75,11 +75,11 @@ def todays(classes: tuple[str, ...]) -> str | None:
         return None
 
 
-def code_text(cell: Cell) -> str:
+def _codes_as_one(cell: CellResults) -> str:
     """The hashes of its parts' code, as one."""
     return json_digest(cell.codes)
 
 
-def settings_alone(cell: Cell) -> str:
+def settings_alone(cell: CellResults) -> str:
     """Its settings without its code."""
     return str((cell.suite, cell.checkpoint, sorted(map(str, cell.settings.items()))))

@@ -12,9 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from dllm.compose.parts import composed
-from experiments.report.cells import Cell
-from experiments.report.labels import settings
-from experiments.report.settings import Setting
+from dllm.report.pooling import CellResults, SettingResults
+from dllm.report.setting_names import named_settings
 
 Right = dict[str, Sequence[float | None]]
 
@@ -38,22 +37,22 @@ def config_of(*overrides: str) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def points(*cells: Cell) -> list[Setting]:
+def points(*cells: CellResults) -> list[SettingResults]:
     """The cells as a report has them, by their first folders."""
-    return sorted(settings(cells), key=lambda one: one.first.folder)
+    return sorted(named_settings(cells), key=lambda one: one.first.folder)
 
 
-def cell(folder: Path, overrides: Sequence[str], right: Right, nfe: int, **more: Any) -> Cell:
+def cell(folder: Path, overrides: Sequence[str], right: Right, nfe: int, **more: Any) -> CellResults:
     """A cell on disk: the scores of each task's samples."""
     rows = [row(task, n, score, nfe, **more) for task, scores in right.items() for n, score in enumerate(scores)]
     return stored(folder, config_of(*overrides), rows)
 
 
-def stored(folder: Path, config: dict[str, Any], rows: list[Any], **environment: Any) -> Cell:
+def stored(folder: Path, config: dict[str, Any], rows: list[Any], **environment: Any) -> CellResults:
     """A cell on disk."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.dump(config, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
     noted = {"device": "cpu", "dtype": "float32", "threads": 1, **environment}
     (folder / "environment.json").write_text(json.dumps(noted))
     (folder / "results.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
-    return Cell(folder, config, rows, environment)
+    return CellResults(folder, config, rows, environment)

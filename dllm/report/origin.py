@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dllm.app.runs.environment import PACKAGE, checkout_state
+import torch
+
 from dllm.common.versions import version_of
 from dllm.errors import UserError
+from dllm.record.cost import Machine
+from dllm.record.environment import PACKAGE, checkout_state, environment_stamp
 from dllm.record.frame import typed_settings
 from dllm.record.stored import RefusedCell, refuse_versions, version_in
-from experiments.report.cells import Cell
-from experiments.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share
-from experiments.report.machines import place_of
-from experiments.report.table import Table
+from dllm.report.conditions import defaults_said, eos_of, items_of, length_of, settings_said, share
+from dllm.report.page_pieces import ReportTable
+from dllm.report.pooling import CellResults, SettingResults
 
 Stamp = Mapping[str, Any]
-UNKNOWN = "not noted"
+NOT_NOTED = "not noted"
 
 
-def origin(cells: Sequence[Cell]) -> Table:
+def origin(cells: Sequence[CellResults]) -> ReportTable:
     """A line for each fact. Where cells differ, every value has the number of cells that it holds for."""
     rows = [[name, spread(cells, values)] for name, values in FACTS.items()]
     settings = [["settings that are not usual", settings_said(cells)], ["defaults", defaults_said(cells)]]
     ends = [["seeds", seeds_said(cells)], ["cells", f"{len(cells)}"], ["report made", made_now()]]
-    return Table(["about", "these numbers"], [*settings, *rows, *ends])
+    return ReportTable(["about", "these numbers"], [*settings, *rows, *ends])
 
 
-def seeds_said(cells: Sequence[Cell]) -> str:
+def seeds_said(cells: Sequence[CellResults]) -> str:
     """The seeds by size, each with its number of cells where there are several."""
     counts = Counter(cell.config["seed"] for cell in cells)
     return "; ".join(f"{seed}{share(count, len(cells))}" for seed, count in sorted(counts.items()))
 
 
-def mixed_versions(cells: Sequence[Cell]) -> list[str]:
+def mixed_versions(cells: Sequence[CellResults]) -> list[str]:
     """A warning, naming them, where the cells are of several versions."""
     try:
         refuse_versions(cells, "Numbers of one version are compared with those of another.")
@@ -44,7 +47,7 @@ def mixed_versions(cells: Sequence[Cell]) -> list[str]:
     return []
 
 
-def refusals(refused: Sequence[RefusedCell], cells: Sequence[Cell]) -> Table:
+def refusals(refused: Sequence[RefusedCell], cells: Sequence[CellResults]) -> ReportTable:
     """Every combination that was refused, by the settings that tell it from other cells, with the reason."""
     mine = [dict(typed_settings(one.config)) if one.config else {} for one in refused]
     values: dict[str, set[str]] = {}
@@ -54,10 +57,10 @@ def refusals(refused: Sequence[RefusedCell], cells: Sequence[Cell]) -> Table:
     shown = {key for key, found in values.items() if len(found) > 1} | {"sampler", "blocks", "cache"}
     names = [" ".join(f"{key}={value}" for key, value in settings.items() if key in shown) for settings in mine]
     rows = [[name or one.folder.name, one.sentence] for name, one in zip(names, refused, strict=True)]
-    return Table(["settings", "why"], sorted(rows))
+    return ReportTable(["settings", "why"], sorted(rows))
 
 
-def spread(cells: Sequence[Cell], values: Callable[[Cell], list[str]]) -> str:
+def spread(cells: Sequence[CellResults], values: Callable[[CellResults], list[str]]) -> str:
     """The values, the most frequent first. A cell that was resumed elsewhere counts for several."""
     counts = Counter(value for cell in cells for value in dict.fromkeys(values(cell)))
     if len(counts) == 1:
@@ -65,12 +68,12 @@ def spread(cells: Sequence[Cell], values: Callable[[Cell], list[str]]) -> str:
     return "; ".join(f"{value} ({count} of {len(cells)} cells)" for value, count in counts.most_common())
 
 
-def of_stamps(read: Callable[[Stamp], Any]) -> Callable[[Cell], list[str]]:
+def of_stamps(read: Callable[[Stamp], Any]) -> Callable[[CellResults], list[str]]:
     """What ``read`` finds in each stamp of a cell."""
-    return lambda cell: [str(found) if (found := read(stamp)) not in (None, "") else UNKNOWN for stamp in cell.stamps]
+    return lambda cell: [str(found) if (found := read(stamp)) not in (None, "") else NOT_NOTED for stamp in cell.stamps]
 
 
-def checkpoint_of(cell: Cell) -> str:
+def checkpoint_of(cell: CellResults) -> str:
     """Where the weights are, with their fingerprint, and the adapter."""
     model, known = cell.config["model"], cell.content.get("checkpoint")
     adapter = f" + {model['adapter']}" if model.get("adapter") else ""
@@ -86,7 +89,7 @@ def tree_of(stamp: Stamp) -> str:
 def machine_of(stamp: Stamp) -> str:
     """The device by its name, with what else a time depends on."""
     facts = {"threads": "threads", "cores": "cores", "dtype": "in", "platform": "on"}
-    return ", ".join([place_of(stamp), *(f"{word} {stamp[key]}" for key, word in facts.items() if key in stamp)])
+    return ", ".join([stamped_device(stamp), *(f"{word} {stamp[key]}" for key, word in facts.items() if key in stamp)])
 
 
 def made_now() -> str:
@@ -96,7 +99,7 @@ def made_now() -> str:
     return f"{datetime.now(UTC).date()}, with dllm {version}"
 
 
-FACTS: dict[str, Callable[[Cell], list[str]]] = {
+FACTS: dict[str, Callable[[CellResults], list[str]]] = {
     "gen_length": lambda cell: [length_of(cell)],
     "eos": lambda cell: [eos_of(cell)],
     "items of a sub-task": lambda cell: [items_of(cell)],
@@ -109,3 +112,46 @@ FACTS: dict[str, Callable[[Cell], list[str]]] = {
     "Python": of_stamps(lambda stamp: stamp.get("python")),
     "machine": of_stamps(machine_of),
 }
+
+
+def warnings(settings: Sequence[SettingResults], rates: Machine | None) -> list[str]:
+    """Sentences on speeds in doubt, and on a floor of another machine."""
+    found, doubted = [], sum(bool(one.measures.warning) for one in settings)
+    cells = [cell for one in settings for cell in one.cells]
+    if doubted:
+        busy = f"The machine was busy during {doubted} of {len(settings)} settings"
+        found.append(f"{busy}: their speeds are too low, and none is called Pareto-optimal for its speed.")
+    apart = [cell for cell in cells if rates is not None and not ran_on(rates.name, cell)]
+    others = sorted({stamped_device(cell.environment) for cell in apart})
+    if rates is not None and others:
+        floors = f"The floors are those of {rates.name}, and the times were taken on {'; '.join(others)}"
+        found.append(f"{floors}: floor / time compares two machines.")
+    return found
+
+
+def stamped_device(there: Mapping[str, Any]) -> str:
+    """The device in a stamp, by its name."""
+    gpus = [] if there.get("device", "cpu") == "cpu" else list(map(str, there.get("gpus") or ()))
+    return gpus[0] if gpus else f"{there.get('device', 'an unknown device')} ({there.get('processor', 'unknown')})"
+
+
+def ran_on(name: str, cell: CellResults) -> bool:
+    """Whether a cell's times are those of the machine called ``name``. ``this`` is the one at hand."""
+    if not name.startswith("this "):
+        return re.search(rf"\b{re.escape(name)}\b", stamped_device(cell.environment), re.IGNORECASE) is not None
+    there, device = cell.environment, str(cell.environment.get("device"))
+    here = environment_stamp(torch.device(device), torch.float32, 0)
+    return all(there.get(key) == here[key] for key in ("platform", "processor", "cores", "gpus")) and (
+        device.partition(":")[0] == name.removeprefix("this ")
+    )
+
+
+def machines(cells: Sequence[CellResults]) -> str:
+    """A sentence on the machines and settings of the times."""
+    places = {
+        (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
+         f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
+         *map(str, c.environment.get("gpus") or ()))
+        for c in cells
+    }  # fmt: skip
+    return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."

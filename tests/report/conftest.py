@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dllm.app.runs.folder import write_refused
-from tests.experiments.report_cells import cell, config_of
+from tests.report.report_cells import cell, config_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def vectors() -> None:
 @pytest.fixture(autouse=True)
 def png_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors take as long as all else of a report."""
-    look = sys.modules.get("experiments.report.look")
+    look = sys.modules.get("dllm.report.plots")
     if look is not None and "vectors" not in request.fixturenames:
         monkeypatch.setattr(look, "DATES", {"png": {}})
 

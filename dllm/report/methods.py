@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 from dllm.compose.naming import own_options, typed_name
 from dllm.errors import UserError, nearest
-from experiments.report.conditions import unusual as unusual_settings
-from experiments.report.labels import differing
-from experiments.report.older import MARK
-from experiments.report.settings import Setting
+from dllm.report.conditions import unusual_settings
+from dllm.report.older import OLDER_CODE
+from dllm.report.pooling import SettingResults
+from dllm.report.setting_names import differing
 
 
 @dataclass(frozen=True)
 class Method:
-    """Settings that differ in numbers of their parts only, ordered by useful tokens per forward."""
+    """Settings that differ in numbers of their parts only."""
 
-    model: str
-    name: str
-    settings: list[Setting]
+    model: str  # the checkpoint's name
+    name: str  # what it is called in tables and legends
+    settings: list[SettingResults]  # by useful tokens per forward
 
     @property
     def is_grid(self) -> bool:
@@ -27,7 +27,7 @@ class Method:
         keys = {key for one in self.settings for key in one.first.settings}
         return sum(differing(self.settings, key) for key in keys) > 1
 
-    def only(self, kept: Callable[[Setting], bool]) -> Method:
+    def only(self, kept: Callable[[SettingResults], bool]) -> Method:
         """The method with the settings that pass."""
         return Method(self.model, self.name, [one for one in self.settings if kept(one)])
 
@@ -40,9 +40,9 @@ class Method:
         return any(one.highlighted for one in self.settings)
 
 
-def methods(settings: Sequence[Setting]) -> list[Method]:
+def methods(settings: Sequence[SettingResults]) -> list[Method]:
     """The methods of each model, in the order that was asked for, else by name."""
-    found: dict[tuple[str, int, str], list[Setting]] = {}
+    found: dict[tuple[str, int, str], list[SettingResults]] = {}
     for one in settings:
         found.setdefault((one.model, one.rank, one.method), []).append(one)
     return [
@@ -51,36 +51,38 @@ def methods(settings: Sequence[Setting]) -> list[Method]:
     ]
 
 
-def by_model(settings: Sequence[Setting]) -> dict[str, list[Method]]:
+def by_model(settings: Sequence[SettingResults]) -> dict[str, list[Method]]:
     out: dict[str, list[Method]] = {}
     for method in methods(settings):
         out.setdefault(method.model, []).append(method)
     return out
 
 
-def each(found: Sequence[Method]) -> list[tuple[Method, Setting]]:
+def each_setting(found: Sequence[Method]) -> list[tuple[Method, SettingResults]]:
     return [(method, setting) for method in found for setting in method.settings]
 
 
-def baseline(found: Sequence[Method]) -> Setting | None:
+def baseline(found: Sequence[Method]) -> SettingResults | None:
     """The setting of one token per forward, the most confident first; of several the one nearest to the defaults."""
-    there = [setting for _, setting in each(found) if is_baseline(setting)]
-    return min(there, key=unusual, default=None)
+    there = [setting for _, setting in each_setting(found) if is_baseline(setting)]
+    return min(there, key=_unusual_count, default=None)
 
 
-def is_baseline(setting: Setting) -> bool:
+def is_baseline(setting: SettingResults) -> bool:
     config = setting.config
     plain = all(typed_name(config, group) == "none" for group in ("cache", "constraint"))
     static = typed_name(config, "sampler") == "static" and not own_options(config, "sampler")
-    return plain and static and MARK not in setting.method
+    return plain and static and OLDER_CODE not in setting.method
 
 
-def unusual(setting: Setting) -> int:
+def _unusual_count(setting: SettingResults) -> int:
     """How many of its settings are not the usual ones."""
     return sum(not key.startswith(("model.", "task.")) for key in unusual_settings(setting.config))
 
 
-def chosen(settings: Sequence[Setting], wanted: Sequence[str] = (), highlighted: str | None = None) -> list[Setting]:
+def chosen_settings(
+    settings: Sequence[SettingResults], wanted: Sequence[str] = (), highlighted: str | None = None
+) -> list[SettingResults]:
     """The settings of the wanted methods, in that order; without any all of them. highlighted: the method to draw
     before others. Raises UserError for a method that there is not."""
     places = [matching(settings, name, "--methods") for name in wanted]
@@ -90,7 +92,7 @@ def chosen(settings: Sequence[Setting], wanted: Sequence[str] = (), highlighted:
     return [replace(one, rank=ranks.get(one.method, 0), highlighted=one.method in bright) for one in kept]
 
 
-def matching(settings: Sequence[Setting], name: str, option: str) -> set[str]:
+def matching(settings: Sequence[SettingResults], name: str, option: str) -> set[str]:
     """The method of that name, or else those whose name begins so: ``eb`` for ``eb + T=0.7``."""
     known = sorted({one.method for one in settings})
     found = {method for method in known if method == name} or {m for m in known if m.startswith(f"{name} + ")}
@@ -99,12 +101,12 @@ def matching(settings: Sequence[Setting], name: str, option: str) -> set[str]:
     return found
 
 
-def baselines(settings: Sequence[Setting], wanted: str) -> list[Setting]:
+def baselines(settings: Sequence[SettingResults], wanted: str) -> list[SettingResults]:
     """The settings called so, by method or as ``METHOD, SETTING``, one for each suite and model that has any. Raises
     UserError for a name that there is not, and where it means several of a model."""
     mine = [one for one in settings if wanted in (one.method, f"{one.method}, {one.name}")]
     mine = mine or [one for one in settings if one.method in matching(settings, wanted, "--baseline")]
-    groups: dict[tuple[object, ...], list[Setting]] = {}
+    groups: dict[tuple[object, ...], list[SettingResults]] = {}
     for one in mine:
         groups.setdefault((one.suite, one.model), []).append(one)
     for found in groups.values():

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from dllm.models.transformer import Transformer
 
 PACKAGES = ("dllm", "torch", "triton", "safetensors", "tokenizers", "jinja2", "hydra-core")
-PACKAGE = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 CPU_INFO = Path("/proc/cpuinfo")
-SMALL_MODEL = 10_000_000  # parameters
 
 
 def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:
@@ -60,17 +59,6 @@ def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
     """The stamp of a run with this network, its width and its architecture."""
     stamp = environment_stamp(network.device, next(network.parameters()).dtype, seed)
     return {**stamp, "width": network.config.width, "architecture": network.config.architecture}
-
-
-def spare_threads(network: Transformer) -> None:
-    """One thread for a network of a few million parameters on a CPU, unless OMP_NUM_THREADS says otherwise.
-
-    Its operations take microseconds. On two cores mini-llada's 32 forwards take 67 ms with one thread, 75 ms with two,
-    and with two threads and a busy neighbour 180 to 680 ms, since each operation waits for the slower thread.
-    """
-    few = sum(weight.numel() for weight in network.parameters()) < SMALL_MODEL
-    if network.device.type == "cpu" and few and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
 
 
 @lru_cache  # once for all cells of a sweep

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.app.runs.code_hash import code_hash, targets
+from dllm.app.commands.report import run_report
 from dllm.compose.naming import CHOICES
+from dllm.record.code_hash import code_hash, targets
 from dllm.record.measures import wilson, wilson_of_items
 from dllm.record.student import quantile_of_t
-from experiments.report import look, plots
-from experiments.report.__main__ import Choice, main, report
-from experiments.report.cells import Cell, read
-from experiments.report.labels import refuse_ambiguous, settings
-from experiments.report.methods import baselines, chosen
-from experiments.report.older import Codes
-from experiments.report.settings import Setting
-from experiments.report.table import Table
-from tests.experiments.report_cells import cell, config_of, points, row, stored
+from dllm.report import plots
+from dllm.report.methods import baselines, chosen_settings
+from dllm.report.older import Codes
+from dllm.report.page_pieces import ReportTable
+from dllm.report.pooling import CellResults, SettingResults, read_cells
+from dllm.report.sections import ReportOptions, write_report
+from dllm.report.setting_names import named_settings, refuse_ambiguous
+from tests.report.report_cells import cell, config_of, points, row, stored
 
 RIGHT = {"copy": [1, 0]}
 
@@ -36,13 +36,13 @@ def changed(config: dict[str, Any], **given: Any) -> dict[str, Any]:
     return out
 
 
-def made(*configs: dict[str, Any], **environment: Any) -> list[Setting]:
+def made(*configs: dict[str, Any], **environment: Any) -> list[SettingResults]:
     rows = [row("copy", number, score, 4) for number, score in enumerate(RIGHT["copy"])]
-    return points(*(Cell(Path(f"{at:02}"), config, [dict(one) for one in rows], environment)
+    return points(*(CellResults(Path(f"{at:02}"), config, [dict(one) for one in rows], environment)
                     for at, config in enumerate(configs)))  # fmt: skip
 
 
-def names(found: Sequence[Setting]) -> list[str]:
+def names(found: Sequence[SettingResults]) -> list[str]:
     return [f"{one.method}, {one.name}" for one in found]
 
 
@@ -74,9 +74,9 @@ def test_seeds_and_samples_are_pooled() -> None:
 
 def test_one_cell_twice_is_an_error_and_a_folder_twice_is_none(tmp_path: Path) -> None:
     one = cell(tmp_path / "a" / "x", ["sampler=static"], RIGHT, 8)
-    assert len(read(tmp_path, tmp_path / "a")[0]) == 1
+    assert len(read_cells(tmp_path, tmp_path / "a")[0]) == 1
     with pytest.raises(UserError, match=r"a/x and .*b/x hold the same cell.*Give the report one of them"):
-        settings([one, replace(one, folder=tmp_path / "b" / "x")])
+        named_settings([one, replace(one, folder=tmp_path / "b" / "x")])
 
 
 def test_two_settings_never_have_one_name() -> None:
@@ -111,7 +111,7 @@ def test_checkpoints_of_one_model_have_the_shortest_ends_of_their_folders() -> N
     assert called(a="runs/a/lora", b="runs/b/lora") == ["mini-llada + a/lora", "mini-llada + b/lora"]
 
 
-def coded(place: Path, name: str, code: str | None, *, sampler: str = "eb", started: str = "2026") -> Cell:
+def coded(place: Path, name: str, code: str | None, *, sampler: str = "eb", started: str = "2026") -> CellResults:
     config = config_of(f"sampler={sampler}")
     now = code_hash(targets(config["sampler"]))
     content = {"checkpoint": "c", "sampler's code": now if code is None else code}
@@ -120,21 +120,21 @@ def coded(place: Path, name: str, code: str | None, *, sampler: str = "eb", star
 
 def test_cells_of_older_code_are_marked_and_their_folders_named(tmp_path: Path) -> None:
     coded(tmp_path, "old", "0" * 16), coded(tmp_path, "new", None), coded(tmp_path, "other", None, sampler="static")
-    cells = read(tmp_path)[0]
+    cells = read_cells(tmp_path)[0]
     assert [one.method for one in points(*cells)] == ["eb", "eb + older code", "static"]
     (note,) = Codes(cells).notes()
     assert note == ("sampler=eb was edited after cells were decoded, which are marked 'older code'. To leave them out, "
                     f"delete {tmp_path}/old.")  # fmt: skip
     coded(tmp_path, "older", "1" * 16)
-    marked = [one.method for one in points(*read(tmp_path)[0]) if "older" in one.method]
+    marked = [one.method for one in points(*read_cells(tmp_path)[0]) if "older" in one.method]
     assert len(set(marked)) == 2 and all(name.startswith("eb + older code ") for name in marked)
 
 
 def test_a_part_that_was_edited_and_not_decoded_again_is_marked_unless_all_are(tmp_path: Path) -> None:
     coded(tmp_path, "old", "0" * 16), coded(tmp_path, "other", None, sampler="static")
-    assert [one.method for one in points(*read(tmp_path)[0])] == ["eb + older code", "static"]
+    assert [one.method for one in points(*read_cells(tmp_path)[0])] == ["eb + older code", "static"]
     coded(tmp_path / "x", "old", "0" * 16), coded(tmp_path / "x", "newer", "1" * 16, started="2027")
-    cells = read(tmp_path / "x")[0]
+    cells = read_cells(tmp_path / "x")[0]
     assert [one.method for one in points(*cells)] == ["eb", "eb + older code"]
     assert "other code of their parts than today's" in next(Codes(cells).notes())
 
@@ -153,7 +153,7 @@ def several(tmp_path: Path) -> Path:
 def test_methods_are_chosen_ordered_and_highlighted(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = several.parent / "out"
     given = ["--methods", "eb", "confidence", "--highlight", "eb", "--baseline", "confidence, threshold=0.9"]
-    assert main([str(several), "--out", str(out), *given]) == 0
+    run_report([str(several), "--out", str(out), *given])
     assert f"Report: {out}/report.html" in capsys.readouterr().out
     table = (out / "table-mini-llada.csv").read_text()
     assert [line.partition(",")[0] for line in table.splitlines()[1:]] == [
@@ -166,40 +166,40 @@ def test_methods_are_chosen_ordered_and_highlighted(several: Path, capsys: pytes
 
 
 def test_a_method_that_is_not_there_is_named_with_those_that_are(several: Path) -> None:
-    every = settings(read(several)[0])
+    every = named_settings(read_cells(several)[0])
     for wanted, words in (("ebb", "--methods 'ebb' is no method here; there are confidence"), ("conf", "no method")):
         with pytest.raises(UserError, match=words):
-            chosen(every, [wanted])
+            chosen_settings(every, [wanted])
     with pytest.raises(UserError, match="--baseline 'confidence' means 2 settings: name one of confidence, threshold="):
         baselines(every, "confidence")
     assert [one.folders for one in baselines(every, "eb")] == ["d"]
     with pytest.raises(UserError):
-        report([several], several.parent / "none", Choice(base="nothing"))
+        write_report([several], several.parent / "none", ReportOptions(base="nothing"))
     assert not (several.parent / "none").exists()
 
 
 def test_every_method_is_in_every_panel_and_the_highlighted_one_stands_out(several: Path) -> None:
-    found = chosen(settings(read(several)[0]), highlighted="eb")
+    found = chosen_settings(named_settings(read_cells(several)[0]), highlighted="eb")
     (figure,) = plots.curves_of_tasks(found).values()
     for axis in [axis for axis in figure.axes if axis.get_visible()]:
         assert len([line for line in axis.lines if len(line.get_xdata())]) == len({one.method for one in found})
         widths = {line.get_linewidth() for line in axis.lines if line.get_alpha() == 1.0}
         assert widths == {2.0}
-    look.plt.close("all")
+    plots.plt.close("all")
 
 
 @pytest.mark.usefixtures("vectors")
 def test_pictures_are_vectors_too_and_the_same_each_time(several: Path) -> None:
-    found = chosen(settings(read(several)[0]), ["static"])
+    found = chosen_settings(named_settings(read_cells(several)[0]), ["static"])
     for name in ("one", "two"):
-        look.save(plots.tradeoff(found, lambda one: one.measures.tpf, "tokens"), several / f"{name}.png")
+        plots.save(plots.tradeoff(found, lambda one: one.measures.tpf, "tokens"), several / f"{name}.png")
     for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
         one, two = ((several / f"{name}.{kind}").read_bytes() for name in ("one", "two"))
         assert one == two and one.startswith(start)
 
 
 def test_latex_is_escaped() -> None:
-    found = Table(["a_b", "50 %"], [["x\\y {z} #1 & $2 ~^", "<1>"]], words=1).latex()
+    found = ReportTable(["a_b", "50 %"], [["x\\y {z} #1 & $2 ~^", "<1>"]], words=1).latex()
     assert found.splitlines()[1:] == [
         r"\begin{tabular}{@{}lr@{}}", r"\toprule", r"a\_b & 50 \% \\", r"\midrule",
         r"x\textbackslash{}y \{z\} \#1 \& \$2 \textasciitilde{}\textasciicircum{} & \textless{}1\textgreater{} \\",
@@ -242,7 +242,11 @@ def test_points_of_students_t_are_those_of_tables(freedom: int, point: float) ->
     assert quantile_of_t(freedom, 1.959964) == pytest.approx(point, rel=1e-5)
 
 
-def test_the_usual_report_says_what_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert capsys.readouterr().out.startswith("usage: python -m experiments.report ")
+def test_the_help_says_what_the_report_is_called(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for called, said in (("dllm", "dllm report"), ("run.py", "python run.py report")):
+        monkeypatch.setattr("sys.argv", [called, "report", "--help"])
+        with pytest.raises(SystemExit):
+            run_report(["--help"])
+        assert capsys.readouterr().out.startswith(f"usage: {said} ")

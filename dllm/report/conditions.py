@@ -9,20 +9,20 @@ from dllm.compose.labels import NO_OUTCOME, usual_of
 from dllm.compose.naming import inner_default, own_options, part_at, part_words, places_of, typed_name, value_text
 from dllm.record.folders import relevant
 from dllm.record.measures import by_task
-from experiments.report.cells import POOLED, Cell
-from experiments.report.table import plain
+from dllm.report.page_pieces import task_words
+from dllm.report.pooling import POOLED, CellResults
 
-PARTS = ("sampler", "blocks", "cache", "constraint", "eos")
+DECODING_GROUPS = ("sampler", "blocks", "cache", "constraint", "eos")
 RULES = ("sampler", "blocks")  # whose options a table hides where all are the usual ones
 OWN_ROWS = (*POOLED, "gen_length", "eos")  # what other lines of the report say of every cell
 
 
-def unusual(config: Mapping[str, Any]) -> dict[str, Any]:
+def unusual_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that can change a sample and are not the usual ones, by the names that one types."""
     usual = usual_of(config)
-    found = {key: value for group in PARTS for key, value in _unusual_part(config, usual, group)}
+    found = {key: value for group in DECODING_GROUPS for key, value in _unusual_part(config, usual, group)}
     there = relevant(usual)
-    rest = {key: value for key, value in relevant(config).items() if _head(key) not in (*PARTS, *NO_OUTCOME)}
+    rest = {key: value for key, value in relevant(config).items() if _head(key) not in (*DECODING_GROUPS, *NO_OUTCOME)}
     return found | {key: value for key, value in rest.items() if key not in there or there[key] != value}
 
 
@@ -39,12 +39,12 @@ def _head(key: str) -> str:
     return key.partition(".")[0]
 
 
-def settings_said(cells: Sequence[Cell]) -> str:
+def settings_said(cells: Sequence[CellResults]) -> str:
     """``sampling.temperature=0.5; cache=dual (36 of 72 cells)``: each setting with its values that are not usual. The
     number of cells stands where others have the usual value."""
     found: dict[str, list[Any]] = {}
     for cell in cells:
-        for key, value in unusual(cell.config).items():
+        for key, value in unusual_settings(cell.config).items():
             if _head(key) not in OWN_ROWS:
                 found.setdefault(key, []).append(value)
     said = [f"{key}={_listed(values)}{share(len(values), len(cells))}" for key, values in found.items()]
@@ -62,7 +62,7 @@ def share(count: int, total: int) -> str:
     return "" if count == total else f" ({count} of {total} cells)"
 
 
-def defaults_said(cells: Sequence[Cell]) -> str:
+def defaults_said(cells: Sequence[CellResults]) -> str:
     """``confidence(threshold=0.9); fixed(block_length=32)``: the options of rules and schedules, as they are where no
     one set them."""
     found: dict[str, dict[str, str]] = {}
@@ -79,7 +79,7 @@ def _is_option(key: str, value: Any) -> bool:
     return not key.startswith("_") and value is not None and not isinstance(value, Mapping)
 
 
-def length_of(cell: Cell) -> str:
+def length_of(cell: CellResults) -> str:
     """The length of its answers in tokens. A task without ``gen_length`` gives each item its own."""
     if cell.config["gen_length"] is not None:
         return str(cell.config["gen_length"])
@@ -87,13 +87,13 @@ def length_of(cell: Cell) -> str:
     return f"each item's own ({found[0]})" if len(found) == 1 else f"each item's own ({found[0]} to {found[-1]})"
 
 
-def eos_of(cell: Cell) -> str:
+def eos_of(cell: CellResults) -> str:
     return part_words(cell.config, "eos")
 
 
-def items_of(cell: Cell) -> str:
+def items_of(cell: CellResults) -> str:
     """How many items of each sub-task were decoded: one number where it is the same everywhere."""
     counts = {task: len({str(row["id"]) for row in rows}) for task, rows in by_task(cell.rows).items()}
     if len(set(counts.values())) == 1:
         return str(next(iter(counts.values())))
-    return ", ".join(f"{plain(task)} {count}" for task, count in counts.items())
+    return ", ".join(f"{task_words(task)} {count}" for task, count in counts.items())

@@ -1,0 +1,32 @@
+"""``dllm report FOLDER ...``: tables and pictures of sweeps. Imports nothing heavy, so that its help comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dllm.app.command_line.program import command
+from dllm.common.terminal import VisibleParser, say
+
+DOES = "Tables (CSV, LaTeX), pictures (PNG, PDF, SVG) and one page from the folders of sweeps, in FOLDER/report."
+
+
+def _parser() -> VisibleParser:
+    made = VisibleParser(command("report"), description=DOES)
+    made.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders of sweeps or runs of a task")
+    made.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
+    made.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
+    made.add_argument("--methods", nargs="+", default=[], metavar="METHOD", help="show these alone, in this order")
+    made.add_argument("--baseline", metavar="METHOD", help="compare with this one: METHOD or 'METHOD, SETTING'")
+    made.add_argument("--highlight", metavar="METHOD", help="draw this method before others, and print it bold")
+    return made
+
+
+def run_report(arguments: Sequence[str]) -> None:
+    """Write the report. Raises UserError as ``write_report`` does."""
+    given = _parser().parse_args(arguments)  # ends here for --help
+    from dllm.report.sections import ReportOptions, write_report
+
+    options = ReportOptions(given.machine, given.methods, given.baseline, given.highlight)
+    page = write_report(given.folders, given.out or given.folders[0] / "report", options)
+    say(f"Report: {page}\nBeside it: tables (CSV, LaTeX) and pictures (PNG, PDF, SVG)")

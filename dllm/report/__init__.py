@@ -1,0 +1,1 @@
+"""The report of sweeps: tables, pictures and one page."""

@@ -1,0 +1,229 @@
+"""The cells of sweeps as their folders hold them, and settings: those that differ in seed and samples alone, pooled.
+
+A report has one point for each setting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from dllm.compose.naming import typed_name
+from dllm.errors import UserError
+from dllm.record.folders import relevant
+from dllm.record.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
+from dllm.record.results import ResultRow
+from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
+
+SampleRow = dict[str, Any]
+Suite = tuple[str, ...]  # task, suite, template hash and data hash
+STAMPS = ("suite", "template", "data")
+POOLED = ("seed", "samples")  # cells that differ in nothing else are one setting
+CODE = "'s code"  # ends the keys of a cell's content that are hashes of parts' code
+
+
+@dataclass(frozen=True)
+class CellResults(StoredCell):
+    """The results of one configuration on one task. Numbers of two suites are never mixed."""
+
+    @property
+    def suite(self) -> Suite:
+        return (str(self.config["task"]["name"]), *(str(self.rows[0].get(name, "")) for name in STAMPS))
+
+    @property
+    def checkpoint(self) -> str:
+        """What tells its weights from others: their fingerprint, or where that was not noted their place."""
+        model = self.config["model"]
+        place = " + ".join(str(model.get(key)) for key in ("name", "path", "adapter"))
+        return str(self.content.get("checkpoint", place))
+
+    @property
+    def codes(self) -> dict[str, str]:
+        """The hash of the code of each part, by its group."""
+        return {key.removesuffix(CODE): value for key, value in self.content.items() if key.endswith(CODE)}
+
+    @property
+    def content(self) -> Mapping[str, str]:
+        return self.environment.get("content") or {}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """Every setting that can change a sample, by the name that one types, but for those that are pooled."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        return dict(_typed(self.config, key, value) for key, value in kept.items())
+
+    def key(self, without: str | None = None) -> str:
+        """What cells must share to be pooled. without: a group that may differ."""
+        kept = {key: value for key, value in relevant(self.config).items() if key not in POOLED}
+        codes = self.codes
+        if without is not None:
+            kept = {key: value for key, value in kept.items() if not key.startswith(f"{without}.")}
+            codes.pop(without, None)
+        return json.dumps([self.suite, self.checkpoint, codes, kept], sort_keys=True, default=str)
+
+
+def _typed(config: Mapping[str, Any], key: str, value: Any) -> tuple[str, Any]:
+    place, _, last = key.rpartition(".")
+    return (place.replace(".", "/"), typed_name(config, place)) if last == "_target_" else (key, value)
+
+
+def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
+    """The cells in the folders, each once though folders may overlap, and the combinations that were refused.
+
+    Raises UserError for a folder without a cell, and for a broken file.
+    """
+    found = [one for folder in folders for one in stored_cells(folder)]
+    cells = {one.folder.resolve(): CellResults(one.folder, one.config, one.rows, one.environment) for one in found}
+    refused = {one.folder.resolve(): one for folder in folders for one in refused_cells(folder)}
+    return list(cells.values()), list(refused.values())
+
+
+def rows_of(cells: Sequence[CellResults]) -> Iterator[SampleRow]:
+    """The rows of pooled cells, each sample of each seed once.
+
+    ``run`` tells the samples of an item apart, by seed and number; ``batch`` the batches of the cells.
+    """
+    seen: set[tuple[Any, ...]] = set()
+    for number, cell in enumerate(cells):
+        for row in cell.rows:
+            run = f"{cell.config['seed']}/{row['sample']}"
+            if (key := (row["task"], row["id"], run)) not in seen:
+                seen.add(key)
+                yield {**_plain(row), "run": run, "batch": f"{number}/{row['batch']}"}
+
+
+def _plain(row: ResultRow) -> SampleRow:
+    return dict(row)
+
+
+@dataclass(frozen=True)
+class SettingResults:
+    """Pooled cells with their measures, over all samples of all seeds."""
+
+    cells: tuple[CellResults, ...]  # by seed
+    rows: list[SampleRow] = field(repr=False)  # all samples, each once
+    model: str = ""  # what its checkpoint is called
+    method: str = ""  # what the curve that it lies on is called
+    name: str = ""  # what it is called on that curve
+    rank: int = 0  # its method's place among methods, where an order was asked for
+    highlighted: bool = False  # drawn before others, and bold
+
+    @staticmethod
+    def of(cells: Sequence[CellResults]) -> SettingResults:
+        """Raises UserError where two of them are one cell twice."""
+        ordered = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
+        for one, other in zip(ordered, ordered[1:], strict=False):
+            if all(one.config[name] == other.config[name] for name in ("seed", "samples")):
+                raise UserError(
+                    f"{one.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
+                    "differs, so nothing can tell them apart. Give the report one of them."
+                )
+        return SettingResults(tuple(ordered), list(rows_of(ordered)))
+
+    @property
+    def first(self) -> CellResults:
+        """Whose configuration stands for all."""
+        return self.cells[0]
+
+    @property
+    def config(self) -> Any:
+        return self.first.config
+
+    @property
+    def suite(self) -> Suite:
+        return self.first.suite
+
+    @property
+    def folders(self) -> str:
+        return ", ".join(cell.folder.name for cell in self.cells)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is the oracle, which knows the answer and is nothing to choose."""
+        return "lossless" in self.rows[0]
+
+    @property
+    def layout(self) -> str:
+        """What two settings must share for one to be the other's reference: everything but the sampler."""
+        return self.first.key(without="sampler")
+
+    @cached_property
+    def tasks(self) -> dict[str, list[SampleRow]]:
+        return by_task(self.rows)
+
+    @cached_property
+    def scores(self) -> dict[str, float]:
+        """Mean score of each sub-task in percent, without those that could not be judged."""
+        return scores_in(self.rows)
+
+    @cached_property
+    def measures(self) -> Measures:
+        return Measures.of(self.rows)
+
+    @property
+    def quality(self) -> float:
+        """Mean over sub-tasks, in percent."""
+        return quality_of(self.rows)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of ``quality``; answers to one item go together."""
+        _, low, high = score_over_tasks(self.rows)
+        return (0.0, 100.0) if low is None or high is None else (100 * low, 100 * high)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({cell.config["seed"] for cell in self.cells})
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Standard deviation of ``quality`` over seeds, in points; None for one seed."""
+        found = [quality_of([row for row in self.rows if row["run"].startswith(f"{seed}/")]) for seed in self.seeds]
+        return stdev(found) if len(found) > 1 else None
+
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """ParallelBench's measure: canvas positions over forwards of a sample, mean over sub-tasks. Padding counts."""
+        return fmean(fmean(len(row["canvas"]) / max(1, row["nfe"]) for row in rows) for rows in self.tasks.values())
+
+    @property
+    def stretch(self) -> float | None:
+        """Wall time over CPU time of the thread that decoded; None where older versions did not measure it."""
+        spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
+        return self.measures.seconds / spent if spent else None
+
+    @property
+    def load(self) -> float | None:
+        """Running and waiting processes per core, mean over samples."""
+        total = self.column("load")
+        return None if total is None else total / len(self.rows)
+
+    def column(self, name: str) -> float | None:
+        """The sum of an entry over the rows. None: not all rows have it."""
+        values = [row[name] for row in self.rows if row.get(name) is not None]
+        return float(sum(values)) if len(values) == len(self.rows) else None
+
+
+def scores_in(rows: Sequence[SampleRow]) -> dict[str, float]:
+    """Mean score of each sub-task in percent, without those that could not be judged."""
+    means = {task: scores_of(mine) for task, mine in by_task(rows).items()}
+    return {task: 100 * fmean(values) for task, values in means.items() if values}
+
+
+def quality_of(rows: Sequence[SampleRow]) -> float:
+    """Mean over sub-tasks, in percent; NaN where nothing was judged."""
+    found = scores_in(rows)
+    return fmean(found.values()) if found else float("nan")
+
+
+def pooled(cells: Sequence[CellResults]) -> list[SettingResults]:
+    """The settings of the cells, without names. Raises UserError where one cell is there twice."""
+    groups: dict[str, list[CellResults]] = {}
+    for cell in cells:
+        groups.setdefault(cell.key(), []).append(cell)
+    return [SettingResults.of(group) for group in groups.values()]

@@ -1,0 +1,162 @@
+"""The report's tables of settings and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dllm.record.cost import Machine
+from dllm.record.published import Published, beside
+from dllm.report import figures
+from dllm.report.methods import Method, each_setting, methods
+from dllm.report.origin import stamped_device
+from dllm.report.page_pieces import ReportTable, task_words, text
+from dllm.report.pooling import SettingResults
+
+PB_LEVELS = (90, 80, 70, 60)
+NAME_HEADS = ["method", "setting"]
+PUBLISHED_HEADS = [*NAME_HEADS, "whose", "comparable", "hardware", "from",
+                   "score", "tokens / s", "tokens / forward", "forwards", "speed-up"]  # fmt: skip
+PUBLISHED_WORDS = 6  # columns of words, before the numbers
+_Value = float | None
+
+
+def _named(heads: Sequence[str], found: Sequence[Method], rows: list[list[str]]) -> ReportTable:
+    """A table with a line for each setting, which its name opens."""
+    settings = [one for _, one in each_setting(found)]
+    full = [[one.method, one.name, *row] for one, row in zip(settings, rows, strict=True)]
+    bright = frozenset(number for number, one in enumerate(settings) if one.highlighted)
+    return ReportTable([*NAME_HEADS, *heads], full, bright=bright).without_empty()
+
+
+def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
+    """Quality and counts, which are the same on every machine and after every resumption.
+
+    Columns low and high are the 95 % interval of the score, of all seeds together. SD over seeds is in points.
+    """
+    heads = ["seeds", "samples", "score", "low", "high", "SD over seeds", "missing scores", "tokens / forward",
+             "positions / forward", "forwards", "query tokens", "GFLOP", "MB moved"]  # fmt: skip
+    ordered, rows = methods(settings), []
+    for _, one in each_setting(ordered):
+        found, low, high = one.measures, *one.interval
+        count, missing = found.samples, sorted(set(one.tasks) - set(one.scores))
+        flops, moved = one.column("flops"), one.column("bytes")
+        rows.append([
+            f"{len(one.seeds)}" if len(one.seeds) > 1 else "", f"{count}", text(one.quality), text(low), text(high),
+            text(one.spread), ", ".join(missing), text(found.tpf, 2), text(one.tokens_per_step, 2), text(found.nfe),
+            text(found.query_tokens / count, 0), text(flops and flops / count / 1e9, 2),
+            text(moved and moved / count / 1e6, 0),
+        ])  # fmt: skip
+    return _named(heads, ordered, rows)
+
+
+def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> ReportTable:
+    """Times on the machine where they were taken.
+
+    The column floor is the least seconds that arithmetic and memory of ``machine`` need; computed / query tokens, the
+    positions that ran over those that were asked for; wall / CPU, 1 where the thread that decoded had a core to
+    itself; load, running and waiting processes per core. ``Measures`` explains the warning.
+    """
+    heads = ["tokens / s", "p50 s", "p95 s", "forwards / s", "floor s", "floor / time",
+             "computed / query tokens", "idle forwards", "wall / CPU", "load", "warning"]  # fmt: skip
+    ordered, rows = methods(settings), []
+    for _, one in each_setting(ordered):
+        found, floor = one.measures, floor_of(one, machine)
+        rows.append([
+            text(found.speed), text(found.p50, 3), text(found.p95, 3),
+            text(found.forwards / found.seconds if found.seconds else None), text(floor, 4),
+            text(floor * found.samples / found.seconds if floor and found.seconds else None, 3),
+            text(found.computed / found.query_tokens if found.computed else None, 2),
+            text(found.idle / found.samples if found.idle else None),
+            text(one.stretch, 2), text(one.load, 2), found.warning,
+        ])  # fmt: skip
+    return _named(heads, ordered, rows)
+
+
+def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
+    """The least seconds of a sample that is decoded alone."""
+    if machine is None or one.column("flops") is None:
+        return None
+    return sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in one.rows) / len(one.rows)
+
+
+def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
+    """The distance of each setting to its limits. every: among which its oracle is, by default the same."""
+    heads = ["oracle / forwards", "lossless minimum / forwards", "as one per step %",
+             "bits / forward", "forced %", "budget used %"]  # fmt: skip
+    ordered, rows = methods(settings), []
+    for _, one in each_setting(ordered):
+        found = figures.limits(one, settings if every is None else every)
+        rows.append([
+            text(found["closeness"], 2), text(found["lossless"], 2), text(found["same"], 0), text(found["bits"], 2),
+            text(found["forced"], 0), text(found["budget"], 0),
+        ])  # fmt: skip
+    return _named(heads, ordered, rows)
+
+
+def curves(settings: Sequence[SettingResults]) -> ReportTable:
+    """A line for each method: the numbers that sum up its curve. In the order that was asked for, else by AUP."""
+    levels = [f"PB{level}{kind}" for level in PB_LEVELS for kind in ("", " interp.")]
+    heads = ["method", "settings", "AUP", *levels, "best score", "incomplete"]
+    found = methods([one for one in settings if one.scores])
+    expected = {task for one in settings for task in one.scores}
+    ordered = sorted(found, key=lambda one: (one.settings[0].rank, -figures.mean_aup(one, found)))
+    rows = []
+    for method in ordered:
+        steps = figures.steps_and_scores(method)
+        pbx = [f(steps, level) for level in PB_LEVELS for f in (figures.pb_discrete, figures.pb_interpolated)]
+        partial = sum(set(one.scores) != expected for one in method.settings)
+        rows.append([
+            method.name, f"{len(method.settings)}", text(figures.mean_aup(method, found)),
+            *(text(value) or "-" for value in pbx), text(max(score for _, score in steps)),
+            f"{partial}" if partial else "",
+        ])  # fmt: skip
+    bright = frozenset(number for number, method in enumerate(ordered) if method.is_highlighted)
+    return ReportTable(heads, rows, 1, bright).without_empty()
+
+
+def tasks(settings: Sequence[SettingResults]) -> ReportTable:
+    """The score of each sub-task at each setting."""
+    names = list(dict.fromkeys(task for one in settings for task in one.tasks))
+    ordered = methods(settings)
+    rows = [
+        [text(one.measures.tpf, 2), *(text(one.scores.get(name), 0) for name in names)]
+        for _, one in each_setting(ordered)
+    ]
+    return _named(["tokens / forward", *map(task_words, names)], ordered, rows)
+
+
+def published(settings: Sequence[SettingResults]) -> ReportTable | None:
+    """Two lines for each setting of a published experiment: ours, and theirs of the nearest settings. None: none is.
+
+    speed-up: over one token per step, which a run does not measure. comparable: what differs, if anything does.
+    """
+    rows = []
+    for _, one in each_setting(methods(settings)):
+        there = one.first.environment
+        theirs = beside(one.config, there.get("width"), there.get("architecture"))
+        if theirs is not None:
+            found, name = one.measures, [one.method, one.name]
+            ours: list[_Value] = [one.quality, found.speed, found.tpf, found.nfe, None]
+            rows.append([*name, "ours", "", stamped_device(there), one.folders, *_numbers(ours)])
+            told = [verdict(theirs), theirs.hardware, _source(theirs)]
+            rows.append([*name, "published", *told, *_numbers(_figures(theirs))])
+    return ReportTable(PUBLISHED_HEADS, rows, PUBLISHED_WORDS).without_empty() if rows else None
+
+
+def _numbers(values: Sequence[_Value]) -> list[str]:
+    return ["" if value is None or value != value else f"{value:.4g}" for value in values]
+
+
+def _figures(found: Published) -> list[_Value]:
+    return [found.score, found.tokens_per_second, found.tpf, found.nfe, found.speedup]
+
+
+def _source(found: Published) -> str:
+    return f"{found.source}{f' ({found.note})' if found.note else ''}"
+
+
+def verdict(found: Published) -> str:
+    """Whether a cell may be compared with the figures."""
+    if not found.has_figures:
+        return "no figures are published"
+    return f"no: {'; '.join(found.unlike)}" if found.unlike else "yes: the same settings"
