@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dllm.report.page_pieces import ReportTable, text
 from experiments.gpu_hour.follow import recorded_tpf, trace
 from experiments.gpu_hour.store import Outcome
 from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
 from experiments.gpu_hour.work import Part
-from dllm.report.page_pieces import ReportTable, text
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
 NOT_MEASURED = ("failed", "too_large", "refused", "begun")
