@@ -39,7 +39,7 @@ READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 ADDED = ("add_a_sampler", "add_a_cache", "add_a_task", "serving")  # tests of their own run these pages
 # Pages whose commands another test runs, or that take minutes: here their commands are only read.
 BASES = {"sampler": Sampler, "cache": Cache, "task": Task}
-ONLY_READ = ("README", "CONTRIBUTING", "parallelbench", "standard", "sweeps", "evaluation", "kernels", "benchmarks")
+ONLY_READ = ("README", "CONTRIBUTING", "tasks", "sweeps", "evaluation", "kernels", "benchmarks")
 
 
 def named(page: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from dllm.tasks.parallelbench import theory
 from dllm.tasks.parallelbench.suite import ParallelBench
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tasks" / "parallelbench.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 
 
 def test_its_example_prints_what_is_expected(capsys: pytest.CaptureFixture[str]) -> None:
