@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -38,13 +40,13 @@ REQUIRED_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
 }
 PAGE_HEAD = """# What goes with what
 
-Made by `python -m dllm.laws.compatibility` from what every part declares: what a sampler needs, and what a cache
-supplies.
-A combination that is refused is refused before weights are read, with the reason and the nearest one that works.
+`python -m dllm.laws.compatibility` writes this page from what every part declares: what a sampler needs, and what a
+cache supplies. A combination that is refused is refused before weights are read, with the reason and the nearest one
+that works.
 
 **yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
-refused, for the reason below the tables. Samplers with equal columns share one, and are listed above their table.
-End-of-text policy `none`; the last table shows the others.
+refused, for the reason at the end of the page. What is refused throughout has a line above its table, with its reason
+or the most frequent one. Equal columns are one. All tables but the last have the end-of-text policy `none`.
 """
 
 
@@ -77,16 +79,31 @@ class ModelKind:
         ]
 
 
+# What a sentence of refusal says of the one model, cache or sampler that was tried, and what stands for all of them.
+GENERAL: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
+    (r"^sampler=\w+", "This sampler"),
+    (r"^cache=\w+( and \w+)?( are)?", lambda found: "This cache is" if found[2] else "This cache"),
+    (r"cache=\w+ (?=does not)", "this cache "),
+    (r"suffix_window=\d+", "suffix_window=N"),
+    (r"; (this one|the attention of \w+) is [^.]*", ""),
+    (r"this model('s attention)? is [^:]*?(: what|, and)", r"this model\1 is not full\2"),
+    (r"this model \([\w-]+\) and block length \(\d+\)", "this model and block length"),
+    (r"model=\S+ block_length=\d+", "model=NAME block_length=N"),
+)
+REFUSED = "!"  # begins a cell that holds a reason
+
+
 @dataclass
 class Reasons:
     """Sentences of refusal, numbered in the order of their first use."""
 
     numbers: dict[str, int] = field(default_factory=dict)  # by sentence, from 1
 
-    def number(self, sentence: str) -> str:
-        sentence = re.sub(r"^sampler=\w+", "This sampler", sentence)
-        sentence = re.sub(r"^cache=\w+( and \w+)?", "This cache", sentence).replace("This cache are", "This cache is")
-        return str(self.numbers.setdefault(sentence, len(self.numbers) + 1))
+    def shown(self, cell: str) -> str:
+        """A cell as the page has it: the number of its reason, or what it says."""
+        if not cell.startswith(REFUSED):
+            return cell
+        return str(self.numbers.setdefault(cell.removeprefix(REFUSED), len(self.numbers) + 1))
 
 
 def all_parts(options: Mapping[tuple[str, str], Mapping[str, Any]] = REQUIRED_OPTIONS) -> list[dict[str, Any]]:
@@ -116,8 +133,8 @@ def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) ->
     return None
 
 
-def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any, reasons: Reasons) -> str:
-    """``yes``, the schedules that work or those that do not, or the number of the reason why none works."""
+def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any) -> str:
+    """``yes``, the schedules that work or those that do not, or the reason why none works."""
     found = {name: refusal(kind, sampler, blocks, cache, eos) for name, blocks in schedules.items()}
     working = [name for name, reason in found.items() if reason is None]
     refused = [name for name in found if name not in working]
@@ -125,7 +142,7 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
         return "yes"
     if working:
         return ", ".join(working) if len(working) < len(refused) else f"not {', '.join(refused)}"
-    return reasons.number(str(found["fixed"]))
+    return REFUSED + reduce(lambda text, change: re.sub(change[0], change[1], text), GENERAL, str(found["fixed"]))
 
 
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:
@@ -137,19 +154,62 @@ def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], lis
     return {tuple(names): list(cells) for names, cells in zip(first, found, strict=True)}
 
 
-def markdown_table(caches: list[str], columns: Mapping[str, list[str]]) -> Iterator[str]:
-    """A row a cache, a column a group of equal ``columns``, and before it a line for each group of several names."""
-    groups = equal_columns(columns)
-    for first, *others in groups:
-        if others:
-            line = f"- As `{first}`: {', '.join(f'`{name}`' for name in others)}."
-            yield from textwrap.wrap(line, 120, subsequent_indent="  ")
+Table = dict[str, dict[str, str]]  # cache -> sampler or policy -> cell
+
+
+def markdown_table(table: Table, reasons: Reasons, first: Table | None = None) -> Iterator[str]:
+    """Lines for what is refused everywhere, and for rows that are those of the ``first`` table; then the rest: a row a
+    cache, a column a group of equal ones."""
+    lines, rest = refused_everywhere(table, reasons)
+    alike = [cache for cache, row in rest.items() if first and row.items() <= first[cache].items()]
+    rest = {cache: row for cache, row in rest.items() if cache not in alike}
+    groups = equal_columns({name: [row[name] for row in rest.values()] for name in next(iter(rest.values()), {})})
+    lines += [f"As `{one}`: {in_code(others)}" for one, *others in groups if others]
+    lines += [f"As in the first table: {in_code(alike)}"] if alike else []
+    for line in lines:
+        yield from textwrap.wrap(f"- {line}.", 120, subsequent_indent="  ")
     yield ""
-    yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
-    yield f"|---|{'---|' * len(groups)}"
-    for cache, cells in zip(caches, zip(*groups.values(), strict=True), strict=True):
-        yield f"| `{cache}` | {' | '.join(cells)} |"
-    yield ""
+    if rest:
+        yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
+        yield f"|---|{'---|' * len(groups)}"
+        for cache, cells in zip(rest, zip(*groups.values(), strict=True), strict=True):
+            yield f"| `{cache}` | {' | '.join(map(reasons.shown, cells))} |"
+        yield ""
+
+
+def refused_everywhere(table: Table, reasons: Reasons) -> tuple[list[str], Table]:
+    """A line for each reason why columns or rows are refused throughout, and the table without these. A line counts
+    before those after it."""
+    lines: list[str] = []
+    while True:
+        columns = throughout(transposed(table))
+        table = {key: {name: cell for name, cell in row.items() if name not in columns} for key, row in table.items()}
+        rows = throughout(table)
+        table = {cache: row for cache, row in table.items() if cache not in rows}
+        for words, found in (("With every cache", columns), ("In every column", rows)):
+            lines += [f"{words} ({reasons.shown(cell)}): {in_code(names)}" for cell, names in by_value(found)]
+        if not columns and not rows:
+            return lines, table
+
+
+def throughout(table: Table) -> dict[str, str]:
+    """The most frequent reason of each row that holds nothing but reasons."""
+    return {
+        name: Counter(row.values()).most_common(1)[0][0]
+        for name, row in table.items() if row and all(cell.startswith(REFUSED) for cell in row.values())
+    }  # fmt: skip
+
+
+def transposed(table: Table) -> Table:
+    return {name: {cache: row[name] for cache, row in table.items()} for name in next(iter(table.values()), {})}
+
+
+def by_value(found: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    return [(value, [name for name in found if found[name] == value]) for value in dict.fromkeys(found.values())]
+
+
+def in_code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def by_process(kind: ModelKind, samplers: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -165,20 +225,21 @@ def by_process(kind: ModelKind, samplers: Mapping[str, Any]) -> tuple[dict[str, 
 def compatibility_page() -> str:
     """The page in Markdown."""
     samplers, schedules, caches, policies = all_parts()
-    reasons, lines = Reasons(), [PAGE_HEAD]
+    reasons, lines, tables = Reasons(), [PAGE_HEAD], list[Table]()
     for kind in ModelKind.all():
         fit, others = by_process(kind, samplers)
-        columns = {
-            name: [table_cell(kind, sampler, cache, schedules, policies["none"], reasons) for cache in caches.values()]
-            for name, sampler in fit.items()
-        }
-        lines += [f"## {kind.title}", "", *markdown_table(list(caches), columns), others, ""]
+        tables.append({
+            name: {other: table_cell(kind, sampler, cache, schedules, policies["none"])
+                   for other, sampler in fit.items()} for name, cache in caches.items()
+        })  # fmt: skip
+        first = tables[0] if len(tables) > 1 and fit.keys() == tables[0]["none"].keys() else None
+        lines += [f"## {kind.title}", "", *markdown_table(tables[-1], reasons, first), others, ""]
     kind = ModelKind.all()[0]
-    columns = {
-        name: [table_cell(kind, samplers["confidence"], cache, schedules, policy, reasons) for cache in caches.values()]
-        for name, policy in policies.items()
-    }
-    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table(list(caches), columns)]
+    ends = {
+        name: {other: table_cell(kind, samplers["confidence"], cache, schedules, policy)
+               for other, policy in policies.items()} for name, cache in caches.items()
+    }  # fmt: skip
+    lines += ["## End-of-text policies (LLaDA, `sampler=confidence`)", "", *markdown_table(ends, reasons)]
     lines += ["## Reasons", "", *(f"{number}. {sentence}" for sentence, number in reasons.numbers.items())]
     return "\n".join(lines) + "\n"
 

@@ -1,7 +1,8 @@
 """The contract's glossary, made from the comments at its fields: ``python -m experiments.pages.glossary``.
 
-A field is explained by the comment behind it, or by those right above it. ``; papers:`` parts what it means from what
-papers call it; a class's docstring says the latter after ``In papers:``.
+A field is explained by the comment after it, or by those right above it. ``; papers:`` parts what it means from what
+papers call it; a class's docstring says the latter after ``In papers:``. The page has the classes, and the fields that
+papers have a word for.
 """
 
 from __future__ import annotations
@@ -71,22 +72,23 @@ def explained(source: str, kind: str) -> Iterator[tuple[str, str, str]]:
                 first -= 1
             text = " ".join(said[line] for line in range(first + 1, field.lineno))
         if not text:
-            raise UserError(f"{name} has no comment that says what it is. Write one behind it or above it.")
+            raise UserError(f"{name} has no comment that says what it is. Write one after it or above it.")
         yield name, *meaning_and_papers(text, "; papers: ")
 
 
 def meaning_and_papers(text: str, mark: str) -> tuple[str, str]:
-    """The meaning, and the papers' word (a dash: none)."""
+    """The meaning in a sentence, and the papers' word (a dash: none)."""
     meaning, _, papers = re.sub(mark, "\0", text.replace("``", "`").replace("|", r"\|")).partition("\0")
-    return meaning.rstrip("."), papers.rstrip(".") or "-"
+    return re.split(r"[.;] ", meaning)[0].rstrip("."), papers.rstrip(".") or "-"
 
 
 def rows(files: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
-    """The lines of a section: the classes of its files, each with its fields."""
+    """The lines of a section: the classes of its files, each with the fields that papers have a word for."""
     for file, kinds in files.items():
         source = (PACKAGE / file).read_text(encoding="utf-8")
         for kind in kinds:
-            yield from ((f"`{name}`", text, papers) for name, text, papers in explained(source, kind))
+            found = explained(source, kind)
+            yield from ((f"`{name}`", text, papers) for name, text, papers in found if name == kind or papers != "-")
 
 
 def section() -> str:

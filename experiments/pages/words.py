@@ -1,4 +1,4 @@
-"""The table of docs/words.md: words of other programs, and what to write here.
+"""The last table of docs/terms.md: words of other programs, and what to write here.
 
     python -m experiments.pages.words
 
@@ -16,7 +16,7 @@ from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
 
-PAGE, MARK = Path(__file__).parents[2] / "docs" / "words.md", "words"
+PAGE, MARK = Path(__file__).parents[2] / "docs" / "terms.md", "words"
 
 
 def rows() -> Iterator[tuple[str, str]]:

@@ -15,17 +15,35 @@ FILE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def tables() -> list[dict[str, dict[str, str]]]:
-    """Every table of the page: cache -> sampler or policy -> cell, those of a shared column as well."""
+    """Every table of the page: cache -> sampler or policy -> cell, with the cells that the lines above it stand for."""
     found: list[dict[str, dict[str, str]]] = []
     for part_of_page in FILE.read_text().split("\n## ")[1:-1]:
-        shared = re.findall(r"^- As `(\w+)`: ([^.]*)\.", part_of_page, re.MULTILINE)
-        alike = {first: [first, *re.findall(r"`(\w+)`", others)] for first, others in shared}
-        head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines_of(part_of_page))
-        found.append({})
-        for cache, *cells in rows:
-            columns = zip(head[1:], cells, strict=True)
-            found[-1][cache] = {name: cell for first, cell in columns for name in alike.get(first, [first])}
+        lines = re.findall(r"^- ([^:]*): ([^.]*)\.", part_of_page, re.MULTILINE)
+        said = [(head, re.findall(r"`(\w+)`", names)) for head, names in lines]
+        table = own_cells(part_of_page, {head[4:-1]: names for head, names in said if head.startswith("As `")})
+        columns = dict.fromkeys(name for row in table.values() for name in row)
+        columns |= dict.fromkeys(name for head, names in said if head.startswith("With every cache") for name in names)
+        for head, names in said:
+            number = "".join(re.findall(r"\((\d+)\)", head))
+            for name in names:
+                if head.startswith("With every cache"):
+                    for cache in choices("cache"):
+                        table.setdefault(cache, {}).setdefault(name, number)
+                elif head.startswith("In every column"):
+                    table[name] = dict.fromkeys(columns, number) | table.get(name, {})
+                elif head == "As in the first table":
+                    table[name] = {key: cell for key, cell in found[0][name].items() if key in columns} | table[name]
+        found.append({cache: table[cache] for cache in choices("cache")})
     return found
+
+
+def own_cells(text: str, alike: dict[str, list[str]]) -> dict[str, dict[str, str]]:
+    """The cells of the table itself. alike: the columns that each column stands for besides itself."""
+    head, _, *rows = ([cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines_of(text))
+    return {
+        cache: {name: cell for first, cell in zip(head[1:], cells, strict=True)
+                for name in (first, *alike.get(first, []))} for cache, *cells in rows
+    }  # fmt: skip
 
 
 def lines_of(text: str) -> list[str]:
@@ -52,7 +70,11 @@ def test_the_table_names_every_part() -> None:
 
 def test_every_number_has_its_reason() -> None:
     text = FILE.read_text()
-    numbers = {cell for table in tables() for row in table.values() for cell in row.values() if cell.isdigit()}
+    tables_alone = text.split("## Reasons")[0]
+    numbers = {
+        *re.findall(r"\| (\d+) (?=\|)", tables_alone),
+        *re.findall(r"^- \D*\((\d+)\):", tables_alone, re.MULTILINE),
+    }
     assert numbers == set(re.findall(r"^(\d+)\. ", text.split("## Reasons")[1], re.MULTILINE))
 
 
