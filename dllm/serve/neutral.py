@@ -16,7 +16,7 @@ FORM = 'response_format says it: {"type": "grammar", "grammar": TEXT} takes a gr
 UNPACK = "its entries are fields of the request itself. Write them there"
 _PENALTY = "no token is made less likely"
 THOUGHT = (
-    "efforts are not told apart. chat_template_kwargs switches a thought where the chat template can, and "
+    "chat_template_kwargs switches a thought where the chat template can, and reasoning_effort or "
     "thinking_token_budget bounds it"
 )
 
@@ -26,7 +26,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     # OpenAI
     "presence_penalty": (0,), "frequency_penalty": (0,), "echo": (False,), "suffix": ("",), "best_of": (1, 0),
     "store": (False,), "logit_bias": ({}, []), "service_tier": ("auto", "default"), "modalities": (["text"],),
-    "reasoning_effort": ("none",), "verbosity": ("medium",), "prediction": ({},), "audio": ({},),
+    "verbosity": ("medium",), "prediction": ({},), "audio": ({},),
     "web_search_options": ({},), "functions": ([],), "function_call": ("none",), "moderation": ({},),
     # vLLM
     "repetition_penalty": (1,), "min_p": (0,), "skip_special_tokens": (True,), "use_beam_search": (False,),
@@ -64,7 +64,6 @@ REASONS = {
     "modalities": "there is only text", "audio": "there is only text", "images": "there is only text",
     "image_data": "there is only text", "images_config": "there is only text", "media_io_kwargs": "there is only text",
     "mm_processor_kwargs": "there is only text",
-    "reasoning_effort": THOUGHT,
     "think": THOUGHT,
     "thinking": THOUGHT,
     "verbosity": "max_tokens says how long an answer may be",

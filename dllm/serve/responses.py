@@ -12,6 +12,7 @@ from typing import Any
 
 from dllm.common.hints import meaning
 from dllm.serve.api_errors import ApiError
+from dllm.serve.efforts import with_budget
 from dllm.serve.fields import FORMS, object_of, stream_usage
 from dllm.serve.neutral import NEUTRAL, THOUGHT, WITHOUT_EFFECT, is_one_of, is_set
 from dllm.serve.request_parts import Defaults
@@ -59,7 +60,7 @@ _KNOWN = tuple(sorted({*AS_IN_CHAT, *NEUTRAL_VALUES, *SHARED, *OWN}))
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
     with passing(not defaults.refuses_unknown) as unknown:
-        found, called = _parsed(body, defaults)
+        found, called = _parsed(with_budget(body, defaults), defaults)
     places = tuple(_sent(place, called) for place in unknown.values())
     return replace(found, unknown=places)
 

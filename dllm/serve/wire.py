@@ -18,6 +18,7 @@ from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import check_values
+from dllm.serve.efforts import with_budget
 from dllm.serve.fields import (
     DIFFUSION,
     flag,
@@ -81,7 +82,7 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     served."""
     check_values(body)
     with passing(not defaults.refuses_unknown) as unknown:
-        found = _parsed_body(body, chat, defaults)
+        found = _parsed_body(with_budget(body, defaults), chat, defaults)
     return replace(found, unknown=tuple(unknown.values()))
 
 

@@ -182,6 +182,32 @@ def test_a_budget_without_a_thought_has_no_effect_and_says_so(thinker: Place, wr
     assert drafts["param"] == "thinking_token_budget" and "thinking_token_budget writes the end" in drafts["message"]
 
 
+EFFORTS = [
+    ({"reasoning_effort": "none"}, 0), ({"reasoning_effort": "minimal"}, 2), ({"reasoning_effort": "low"}, 5),
+    ({"reasoning_effort": "medium"}, 12), ({"reasoning_effort": "high"}, 19), ({"reasoning": {"effort": "low"}}, 5),
+    ({"reasoning": {"max_tokens": 4}}, 4), ({"reasoning": {"max_tokens": 4, "effort": "high"}}, 4),
+    ({"reasoning": {"enabled": False}}, 0), ({"reasoning_effort": "low", "thinking_token_budget": 3}, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "budget"), EFFORTS, ids=lambda one: json.dumps(one))
+def test_an_effort_is_a_share_of_the_answer_of_24_tokens(
+    thinker: Place, writer: Place, said: dict[str, Any], budget: int
+) -> None:
+    """OpenRouter's shares, worked by hand, over both routes; a model without thoughts answers as ever."""
+    told = thinker.ask(messages=ASK, seed=1, thinking_token_budget=budget, **BODY).json()
+    reply = thinker.ask(messages=ASK, seed=1, **BODY, **said).json()
+    assert (reply["choices"][0]["message"], reply["usage"]) == (told["choices"][0]["message"], told["usage"])
+    asked = {"temperature": 1.5, "max_output_tokens": 24, "seed": 1}
+    assert (
+        respond(thinker, **asked, **said).json()["usage"]
+        == (respond(thinker, **asked, thinking_token_budget=budget).json()["usage"])
+    )
+    (plain,) = writer.ask(seed=1, **said).json()["choices"]
+    assert plain["message"] == writer.ask(seed=1).json()["choices"][0]["message"]
+    assert (NO_THOUGHT in plain["diffusion"].get("notes", [])) == (budget > 0)
+
+
 def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: Place, writer: Place) -> None:
     said = thinker.ask(seed=1, **BODY).json()["choices"][0]["message"]
     told = {"role": "assistant", "content": "b", "reasoning_content": "abc"}
