@@ -1,8 +1,9 @@
 """Decoding for masked diffusion language models: one loop, swappable parts.
 
->>> from dllm import Decoder, load  # doctest: +SKIP
->>> decoder = Decoder(load("mini-llada"))  # doctest: +SKIP
->>> print(decoder('Sort the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
+>>> from dllm import Decoder, load
+>>> decoder = Decoder(load("mini-llada"), gen_length=32)
+>>> print(decoder('Sort the list:\\n["Kai", "Emma", "Hugo"]')[0].text)
+["Emma", "Hugo", "Kai"]
 """
 
 from __future__ import annotations

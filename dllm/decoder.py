@@ -50,19 +50,31 @@ def nothing(*_: object) -> None:
 
 
 class Decoder:
-    """A model with its decoding parts. Each part is a name from the configuration or an object of your own.
-
-    >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)  # doctest: +SKIP
-    >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)  # doctest: +SKIP
-
-    gen_length: masks behind the prompt. batch_size: rows decoded at once. sampling: how tokens are proposed, or its
-    fields as keywords (``temperature=0.7``). stop: strings that end an answer. chat: apply the model's chat template to
-    string prompts (None: if it has one). runtime: its name (see ``dllm.runtime``) or a ``Runtime``. constraint: what
-    every text must be (``dllm.constraints``; None: anything).
+    """A model with its decoding parts: prompts in, results out.
 
     Call it for a list of results, ``iterate`` to get each as soon as it is ready, ``stream`` or ``turns`` to follow one
-    prompt, ``run`` with requests of your own. The constructor raises UserError if the parts do not fit each other or
-    the model; decoding raises it for prompts that are empty, too long, or hold unknown tokens.
+    prompt, ``run`` with requests of your own.
+
+    Args:
+        model: what ``load`` returns.
+        sampler, blocks, cache, eos: the parts, each by its name in the configuration, by ``part``, or as an object.
+        gen_length: masks after the prompt.
+        batch_size: rows decoded at once.
+        sampling: how tokens are proposed; or give its fields as keywords (``temperature=0.7``).
+        stop: strings that end an answer.
+        chat: apply the model's chat template to text prompts (None: if it has one).
+        runtime: how forwards run, a name or a ``Runtime``.
+        constraint: what every text must be (``dllm.constraints``; None: anything).
+        chat_template_kwargs: switches of the chat template, such as ``{"enable_thinking": False}``.
+
+    Raises:
+        UserError: the parts do not fit each other or the model; when decoding, a prompt is empty, too long, or holds
+            unknown tokens.
+
+    >>> from dllm import Decoder, load
+    >>> decoder = Decoder(load("mini-llada"), sampler="confidence", gen_length=32)
+    >>> print(decoder('Copy the list:\\n["Kai", "Emma", "Hugo"]')[0].text)
+    ["Kai", "Emma", "Hugo"]
     """
 
     def __init__(
@@ -102,8 +114,28 @@ class Decoder:
         self, prompts: Prompt | Sequence[Prompt], *, samples: int = 1, seed: int = 0, trace: bool = False,
         observe: Observer | None = None, constraints: Sequence[Constraint | None] | None = None, **unknown: Never,
     ) -> list[Result]:  # fmt: skip
-        """Decode one prompt or several, each ``samples`` times with distinct seeds, in the order given. constraints:
-        one for each prompt (None: that of the decoder for all)."""
+        """Decode one prompt or several.
+
+        Args:
+            prompts: a text, a list of messages, token ids or a ``Request``; or a list of several of them.
+            samples: answers per prompt, with the seeds ``seed``, ``seed + 1``, ...
+            seed: of the first answer.
+            trace: keep every turn (``Result.trace``).
+            observe: called with every ``Turn`` of the batch.
+            constraints: one for each prompt (None: that of the decoder for all).
+
+        Returns:
+            ``len(prompts) * samples`` results, in the order of the prompts.
+
+        Raises:
+            UserError: a prompt or a constraint cannot be decoded. Nothing is decoded then.
+
+        >>> from dllm import Decoder, load
+        >>> decoder = Decoder(load("mini-llada"), gen_length=32, batch_size=2)
+        >>> found = decoder(['Sort the list:\\n["Kai", "Ada"]', 'Reverse the list:\\n["Kai", "Ada"]'])
+        >>> [result.text for result in found]
+        ['["Ada", "Kai"]', '["Ada", "Kai"]']
+        """
         refuse_unknown(unknown)
         return list(
             self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints)
@@ -174,10 +206,28 @@ class Decoder:
         temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
         calibration: Mapping[str, float] | str | Path | None = None, **named: Question,
     ) -> Decisions:  # fmt: skip
-        """Answer questions about a state (text, messages or token ids) by probabilities, in one forward; nothing is
-        decoded. Questions by name: as a mapping, or as keywords. calibration: fitted temperatures, or the file that
-        holds them. See ``dllm.decisions`` and its ``DecisionOptions``. Raises UserError for questions that are unsound,
-        or cannot be laid on a canvas of this model."""
+        """Answer questions about a state by probabilities, in one forward; nothing is decoded.
+
+        Args:
+            state: text, messages or token ids.
+            questions: ``Choice``, ``Predicate`` or ``Score`` by name; or give them as keywords.
+            estimator, joint, order, slot, free, temperature, neutral, template: as in ``DecisionOptions``.
+            calibration: fitted temperatures by type of question, or the file that holds them.
+            named: further questions, by name.
+
+        Returns:
+            The answers by name, with what they cost.
+
+        Raises:
+            UserError: a question cannot be laid on a canvas of this model.
+
+        >>> from dllm import Decoder, load
+        >>> from dllm.decisions import Choice
+        >>> town = Choice(["Cairo", "Lima"], template='[{"name": "Bush", "age": 72, "town": "{slot}"}]')
+        >>> found = Decoder(load("mini-llada")).decide("Rows as JSON:\\nBush, 72, Cairo", town=town)
+        >>> found["town"].choice
+        'Cairo'
+        """
         given: dict[str, Any] = {
             "estimator": estimator, "joint": joint, "order": order, "slot": slot, "free": free,
             "temperature": temperature, "neutral": neutral, "template": template, "calibration": calibration,
@@ -202,8 +252,24 @@ class Decoder:
         return answered(self.model, work)
 
     def rescored(self, result: Result) -> LogProbs:
-        """Log-probabilities of an answer's tokens, scored one at a time (``dllm.decisions.logprobs``). Raises UserError
-        if the result has no trace."""
+        """Log-probabilities of an answer's tokens, scored one at a time in the order of the decode.
+
+        Args:
+            result: of this decoder's model, decoded with ``trace=True``.
+
+        Returns:
+            For each position of the answer, in nats, or None if it was given or filled after the end of the text. It
+            takes one forward per token.
+
+        Raises:
+            UserError: the result has no trace.
+
+        >>> from dllm import Decoder, load
+        >>> decoder = Decoder(load("mini-llada"), gen_length=32)
+        >>> result = decoder('Copy the list:\\n["Kai", "Ada"]', trace=True)[0]
+        >>> sum(value for value in decoder.rescored(result) if value is not None) > -0.1
+        True
+        """
         return rescored(self.model, result.traced(), self.parts.sampling)
 
     def request(self, prompt: Prompt, seed: int = 0) -> Request:
@@ -231,13 +297,45 @@ class Decoder:
         return self.prompts.encode(prompt)
 
     def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
-        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. prompt: what
-        they answer, with the chat template as in a call (None: the parts are the whole canvas). Raises UserError for
-        other parts and prompts."""
+        """A request with masks anywhere.
+
+        Args:
+            parts: strings are text, a number is that many masks, in order.
+            prompt: what they answer, in the chat template as in a call (None: the parts are the whole canvas).
+
+        Returns:
+            What a call takes as a prompt.
+
+        Raises:
+            UserError: another kind of part or prompt, or no mask at all.
+
+        >>> from dllm import Decoder, load
+        >>> decoder = Decoder(load("mini-llada"))
+        >>> asked = 'Shuffle the list:\\n["Kai", "Emma", "Hugo"]'
+        >>> request = decoder.infill(['["Emma", "', 1, '", "Hugo"]'], prompt=asked)
+        >>> print(decoder(request)[0].text)
+        ["Emma", "Kai", "Hugo"]
+        """
         return self.prompts.infill(parts, prompt)
 
     def stream(self, prompt: Prompt, seed: int = 0) -> Iterator[Snapshot]:
-        """The answer to one prompt after every turn: what is committed, and the model's proposals for the rest."""
+        """The answer to one prompt after every turn.
+
+        Args:
+            prompt: as in a call.
+            seed: of the answer.
+
+        Returns:
+            One snapshot a turn: what is committed, and the model's proposals for the rest.
+
+        Raises:
+            UserError: the prompt cannot be decoded.
+
+        >>> from dllm import Decoder, load
+        >>> decoder = Decoder(load("mini-llada"), gen_length=32)
+        >>> [snapshot.text for snapshot in decoder.stream('Sort the list:\\n["Kai", "Ada"]')][-1]
+        '["Ada", "Kai"]'
+        """
         ids = self.model.ids
         return snapshots(self.turns(prompt, seed), self.prompts.words, (ids.eos, *ids.stops))
 

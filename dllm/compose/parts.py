@@ -56,13 +56,24 @@ def part(group: Literal["eos"], choice: EndOfText | str, **options: Any) -> EndO
 @overload
 def part(group: str, choice: _T | str, **options: Any) -> _T: ...
 def part(group: str, choice: _T | str, **options: Any) -> _T:
-    """``choice`` itself if it is an object already, else the part of that name from the configuration group.
+    """A part by its name.
 
-    Options are data (see above). A mapping chooses a part inside another one by its name; where an option is a mapping
-    itself (a JSON schema), it is data like any value. Raises UserError for an unknown name or option, and for a wrong
-    value.
+    Args:
+        group: ``sampler``, ``blocks``, ``cache``, ``eos`` or ``constraint``.
+        choice: a name in that group of the configuration; an object is returned as it is.
+        options: of the part. They are data: a mapping chooses a part inside another one by its name.
 
-    >>> part("sampler", "credit", beta=0.5, inner={"name": "localleap", "radius": 2})  # doctest: +SKIP
+    Returns:
+        The part, which ``Decoder`` takes.
+
+    Raises:
+        UserError: an unknown name or option, or a wrong value.
+
+    >>> from dllm import part
+    >>> part("sampler", "confidence", threshold=0.8).threshold
+    0.8
+    >>> type(part("sampler", "credit", inner={"name": "localleap", "radius": 2})).__name__
+    'Credit'
     """
     if not isinstance(choice, str):
         return choice

@@ -125,19 +125,34 @@ def load(
     quantize_head: str | None = None,
     **unknown: Never,
 ) -> Model:
-    """Load a shipped model, a local folder or a hub id for decoding, or take a model object of transformers as it is.
+    """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
 
-    path: a name, a folder, a GGUF file, a hub id, or the object, whose weights are shared (``dllm.models.shared``): of
-    what follows only ``tokenizer``, ``mask_id`` and ``attention_block`` apply to it. tokenizer: of a model object, as
-    transformers has it (None: none). device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU where
-    there is none). dtype: of weights and arithmetic. mask_id: overrides the checkpoint's. kernels: ``triton``,
-    ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number depends on the batch).
-    quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``). quantize_head: embedding and head in
-    ``int8`` or ``int4``, on a CPU. pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes
-    runtime=compile. adapter: a folder of a LoRA in peft's format, merged into the weights. attention_block: columns of
-    an attention block where config.json does not say it (A2D: 0 is full attention). draft_adapter: a folder of a LoRA
-    for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's). Raises UserError when something does
-    not fit, where possible before weights are read.
+    Args:
+        path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``). For an
+            object only ``tokenizer``, ``mask_id`` and ``attention_block`` apply.
+        tokenizer: of a model object, as transformers has it (None: none).
+        device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU if there is none).
+        dtype: of weights and arithmetic.
+        mask_id: overrides the checkpoint's.
+        kernels: ``triton``, ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number
+            depends on the batch).
+        quantize: ``int8``, ``int4`` or ``float8`` weights (``dllm.models.quantize``).
+        pack: keep float32 weights of a CPU in oneDNN's layout, which is faster but excludes ``runtime=compile``.
+        adapter: a folder of a LoRA in peft's format, merged into the weights.
+        attention_block: columns of an attention block, if config.json does not say it (A2D: 0 is full attention).
+        draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
+        quantize_head: embedding and head in ``int8`` or ``int4``, on a CPU.
+
+    Returns:
+        The network with its configuration, tokenizer and special ids.
+
+    Raises:
+        UserError: something does not fit; if possible before weights are read.
+
+    >>> from dllm import load
+    >>> model = load("mini-llada")
+    >>> model.name, model.config.prediction_shift
+    ('mini-llada', 0)
     """
     _refuse_unknown(unknown)
     if isinstance(path, nn.Module):

@@ -31,13 +31,22 @@ WAY_OUT = "Give mixed=True to have them in one table, where the column version t
 def results_frame(*folders: str | os.PathLike[str], by: str = "item", mixed: bool = False) -> DataFrame:
     """The results of sweeps or runs as a pandas table.
 
-    by: ``item``, a row for each sample, or ``cell``, a row for each configuration. Settings are columns by the names
-    that users type: ``sampler``, ``sampler.threshold``, ``cache``. The page docs/evaluation.md has all measures.
-    mixed: take cells of several versions of dllm. Raises UserError for a folder without results, for broken files, for
-    cells of several versions, and where pandas is not installed.
+    Args:
+        folders: of sweeps or runs, or folders above them.
+        by: ``item``, a line for each sample, or ``cell``, a line for each configuration.
+        mixed: take cells of several versions of dllm.
 
-    >>> frame = dllm.results_frame("runs/grid", by="cell")  # doctest: +SKIP
-    >>> frame.pivot_table("score", index="sampler", columns="cache")  # doctest: +SKIP
+    Returns:
+        Settings are columns by the names that users type: ``sampler``, ``sampler.threshold``, ``cache``. The page
+        docs/evaluation.md has all measures.
+
+    Raises:
+        UserError: a folder without results, a broken file, cells of several versions, or pandas is not installed.
+
+    >>> from dllm import results_frame
+    >>> frame = results_frame("runs/grid", by="cell")
+    >>> frame.pivot_table("score", index="sampler", columns="cache")  # doctest: +ELLIPSIS
+    cache...
     """
     rows_of: dict[str, Callable[[StoredCell], list[Entries]]] = {"item": item_rows, "cell": lambda c: [cell_row(c)]}
     in_choices("by", by, rows_of)

@@ -106,7 +106,22 @@ class Trace:
 
     @staticmethod
     def load(path: str | Path) -> Trace:
-        """The trace in a file of ``save``, of a run's traces folder, or of a reply. Raises UserError for another."""
+        """The trace in a file.
+
+        Args:
+            path: a file of ``save``, of a run's traces folder, or of a server's reply.
+
+        Returns:
+            The trace, with the settings of its decode (``Trace.origin``).
+
+        Raises:
+            UserError: any other file.
+
+        >>> from dllm import Decoder, Trace, load
+        >>> result = Decoder(load("mini-llada"), gen_length=32)('Copy the list:\\n["Kai"]', trace=True)[0]
+        >>> Trace.load(result.trace.save("copied.json")) == result.trace
+        True
+        """
         return read_trace(Path(path).expanduser())[1]
 
     def content(self) -> dict[str, Any]:
@@ -115,8 +130,17 @@ class Trace:
         return content
 
     def save(self, path: str | Path) -> Path:
-        """Write the file that ``load``, ``python -m dllm.view`` and ``task=replay`` read, whole or not at all. Returns
-        where it is. Raises UserError where it cannot be written; no folder is made."""
+        """Write the file that ``load``, ``python -m dllm.view`` and ``task=replay`` read, whole or not at all.
+
+        Args:
+            path: where; its folder exists.
+
+        Returns:
+            The path, without ``~``.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         return write_or_refuse(Path(path).expanduser(), json.dumps(self.content(), allow_nan=False))
 
     def to_html(self, path: str | Path, other: Trace | None = None) -> Path:
