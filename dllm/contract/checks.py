@@ -78,7 +78,7 @@ def _follow(what: str, state: Mapping[str, object], known: Mapping[str, object],
         if value.shape[:1] != (rows,):
             raise UserError(
                 f"{entry} has the shape {_listed(value.shape)}, and must lead with the row: [{rows}, ...]. What all "
-                "rows share lies on the part itself."
+                "rows share comes from shared()."
             )
         if value.device != like.device:
             raise UserError(f"{entry} lies on {value.device}, and the canvas on {like.device}.")

@@ -22,6 +22,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
+from dllm.contract.shared import NOTHING_SHARED, Shared
 from dllm.contract.step import State, Step
 from dllm.errors import UserError, in_choices
 
@@ -198,11 +199,13 @@ class View:
     editable: Tensor  # [B, L] decided positions of the current block whose token an editing rule may replace
     active: Tensor  # [B] rows for which the rule is called: something is open or editable, and nothing forced
     owner: Owner  # one candidate for each row
+    shared: Shared = NOTHING_SHARED  # what all rows share, from ``Sampler.shared``
 
     @staticmethod
     def of(
-        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, edits: bool = False
-    ) -> View:
+        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, edits: bool = False,
+        shared: Shared = NOTHING_SHARED,
+    ) -> View:  # fmt: skip
         """edits: the rule replaces tokens."""
         open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.no_positions
         acts = open_.any(1)
@@ -212,7 +215,7 @@ class View:
         if forced is not None:
             forced = forced & canvas.undecided
             acts = acts & ~forced.any(1)
-        return View(canvas, scores, blocks, open_, forced, editable, acts, owner)
+        return View(canvas, scores, blocks, open_, forced, editable, acts, owner, shared)
 
     @property
     def forced_now(self) -> Tensor | None:

@@ -28,8 +28,8 @@ def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
     # One forward of every candidate at this turn's temperature, and proposals that constraints allow.
     scored = score_candidates(heated(rows, parts), forward)
-    chosen = choose_candidates(rows, scored, parts)  # the candidate that each row goes on with
-    view = look(rows, chosen, parts)  # blocks sized from the scores, and what the rule may commit
+    chosen = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
+    view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
     canvas = write_step(chosen, step, view, parts, forward.ids)  # remask, commit, edit, and what is shown next
     return close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends of text, blocks, the ledger

@@ -19,6 +19,8 @@ from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.process import Process, process_of
+from dllm.contract.shared import NOTHING_SHARED, Shared
+from dllm.errors import name_of
 from dllm.loop.carried import by_block, conditioning, expected
 from dllm.loop.probe import AttentionCapture
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
@@ -92,6 +94,7 @@ class Forward:
     needs: tuple[Need, ...]  # what sampler, blocks, end-of-text policy and cache want to know of a forward
     shrinks: bool  # the end-of-text policy may shorten answers
     network: Network  # what runs the model: itself, or its recordings
+    shared: Shared = NOTHING_SHARED  # what the sampler gives to all rows, on the model's device
     offers: bool = False  # its logits may be read until the next turn, also where no row is under a constraint
 
     @staticmethod
@@ -101,7 +104,8 @@ class Forward:
         needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs())
         wanted: frozenset[str] = frozenset().union(*(need.statistics for need in needs))
         proposer = Proposer.of(parts.sampling, ids, wanted, model)
-        return Forward(model, cache, proposer, needs, eos.traits.shrinks, network or model)
+        shared = Shared.of(parts.sampler.shared(), model.device, f"sampler={name_of(parts.sampler)}")
+        return Forward(model, cache, proposer, needs, eos.traits.shrinks, network or model, shared)
 
     def start(self, canvas: Canvas) -> Session:
         """The cache's session for the rows of ``canvas`` [B]."""

@@ -139,7 +139,7 @@ class RecordedTurns:
         after, turn, numbers = made
         scores = replace(turn.view.scores, logits=None, lookup=None)
         turn = replace(turn, view=replace(turn.view, scores=scores))
-        held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations]
+        held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations], forward.shared
         after = replace(after, session=Session())
         return RecordedTurn(recording, buffers, after, turn, numbers, held)
 

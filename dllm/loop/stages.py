@@ -16,6 +16,7 @@ from dllm.contract import BlockState, ForwardCost, Scores, State, Step, Turn, Vi
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_blocks, checked_choice, checked_cut
 from dllm.contract.constrained import ConstraintMarks
+from dllm.contract.shared import Shared
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
@@ -72,13 +73,13 @@ def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
     return ScoredCandidates(rows.candidates, rows.owner, scores, plan.forced, corrected, run, cost, plan.state, carried)
 
 
-def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts) -> ChosenCandidates:
+def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared: Shared) -> ChosenCandidates:
     """The candidate that each row goes on with, of which the cache keeps what it computed."""
     blocks, owner = rows.blocks.after_forward(), scored.owner
     index, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:
         each = Owner.single(len(index), index.device)
-        view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each)
+        view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared=shared)
         index = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
         found = select(found, index)
     remembered = rows.session.keep(scored.run, index, scored.remembered)
@@ -88,12 +89,12 @@ def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts) -> Cho
     return ChosenCandidates(index, canvas, scores, forced, corrected, blocks, remembered)
 
 
-def look(rows: Rows, chosen: ChosenCandidates, parts: Parts) -> View:
+def look(rows: Rows, chosen: ChosenCandidates, parts: Parts, shared: Shared) -> View:
     """What the rule sees: blocks sized from the scores, and the positions that it may commit."""
     resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
     blocks = chosen.blocks.update(checked_blocks(parts.blocks, "resize()", resized, chosen.blocks))
     owner = Owner.single(len(rows), chosen.index.device)
-    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, parts.sampler.traits.edits)
+    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, parts.sampler.traits.edits, shared)
 
 
 def decide(

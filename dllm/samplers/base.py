@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State, Step, View
@@ -80,6 +81,11 @@ class Sampler:
         renoises sets it."""
         return None
 
+    def shared(self) -> Mapping[str, Tensor | Module]:
+        """What all rows share, by name: tables, weights, a second network. It is moved to the model's device once, and
+        every call reads it from ``view.shared``."""
+        return {}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """State before the first turn, every tensor [B, ...]: the ``per_request`` parameters, and what a rule adds."""
         return {name: per_row(getattr(self, name), canvas) for name in self.per_request}
@@ -133,11 +139,6 @@ class Sampler:
         """Index [B] of the candidate each row goes on with, from a view of all candidates [N]; ``state`` is [B].
         Called only when the last ``step`` made several."""
         raise NotImplementedError
-
-
-def shared_state(value: Tensor, canvas: Canvas) -> Tensor:
-    """What all rows share [...] as state of each [B, ...], on the canvas's device; stored once until rows leave."""
-    return value.to(canvas.start.device).expand(len(canvas.start), *value.shape)
 
 
 def scored_masks(view: View) -> Tensor:

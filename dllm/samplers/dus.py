@@ -6,6 +6,8 @@ generate_scheduled).
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
-from dllm.samplers.base import Sampler, shared_state
+from dllm.samplers.base import Sampler
 
 
 class DUS(Sampler):
@@ -26,7 +28,6 @@ class DUS(Sampler):
     without an open column takes the most confident open one.
     """
 
-    # its state is a table
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(self, base: int = 2, base_skip: int = 1, levels: str = "binary", threshold: float = 0.0) -> None:
@@ -38,24 +39,31 @@ class DUS(Sampler):
         self.traits = self.traits.but(fixed_order=threshold == 0)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """levels [B, W + 1, W]: the level of each offset in a block of each length."""
-        levels = self.table(blocks.widest(len(canvas.columns)))
-        return super().start(canvas, blocks) | {"levels": shared_state(levels, canvas)}
+        """offsets [B, W]: as many columns as the widest block has; rows with wider blocks that join make it grow."""
+        width = blocks.widest(len(canvas.columns))
+        self.table(width, canvas.start.device)  # made here, not in a turn
+        return super().start(canvas, blocks) | {"offsets": canvas.masked.new_zeros(len(canvas.start), width)}
 
-    def table(self, width: int) -> Tensor:
-        """``levels_of`` blocks of up to ``width`` columns."""
-        lengths, offsets = torch.arange(width + 1)[:, None], torch.arange(width)
-        if self.levels == "binary":
-            return levels_of(halved(lengths, offsets), lengths)
-        return levels_of(dilated(lengths, offsets, self.base, self.base_skip), lengths)
+    def table(self, width: int, device: torch.device) -> Tensor:
+        """The level [W + 1, W] of each offset in a block of each length up to ``width``."""
+        return levels_table(self.levels, self.base, self.base_skip, width, device)
 
     def step(self, view: View, state: State) -> Step:
         length, offset = view.blocks.end - view.blocks.begin, view.canvas.columns - view.blocks.begin[:, None]
-        levels = state["levels"][torch.arange(len(length), device=length.device), length]
+        levels = self.table(state["offsets"].shape[1], length.device)[length]
         level, index = levels.gather(1, offset.clamp(0, levels.shape[1] - 1)), view.block_step[:, None]
         group = view.open & (level == index) & (view.scores.confidence >= self.threshold)
         group = group | (view.open & (index >= levels.amax(1, keepdim=True)))
         return view.step(torch.where(group.any(1, keepdim=True), group, argmax_mask(view.scores.confidence, view.open)))
+
+
+@cache
+def levels_table(levels: str, base: int, skip: int, width: int, device: torch.device) -> Tensor:
+    """``DUS.table``, once for all rows and decodes. Recordings read it where it is, so it stays."""
+    with torch.inference_mode(False):
+        lengths, offsets = torch.arange(width + 1)[:, None], torch.arange(width)
+        rounds = halved(lengths, offsets) if levels == "binary" else dilated(lengths, offsets, base, skip)
+        return levels_of(rounds, lengths).to(device)
 
 
 def dilated(lengths: Tensor, offsets: Tensor, base: int, skip: int) -> Tensor:

@@ -16,7 +16,7 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import Wrapper, inside
+from dllm.samplers.wrapper import Wrapper, inside, seen_inside
 
 
 class FreeDave(Wrapper):
@@ -107,7 +107,7 @@ class FreeDave(Wrapper):
 
     def _once(self, view: View, state: State) -> Step:
         """The inner rule's step, as if the cache forced nothing."""
-        return self.inner.propose(replace(view, forced=None, active=view.open.any(1)), inside(state))
+        return self.inner.propose(replace(seen_inside(view), forced=None, active=view.open.any(1)), inside(state))
 
     def _steps(self, view: View, state: State) -> Tensor:
         """Inner steps that led to the canvas in this block [B]: one per forward, and those that drafts saved."""

@@ -13,9 +13,7 @@ from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words, name_of
-from dllm.samplers.base import shared_state
 from dllm.samplers.scheduled import Scheduled
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
@@ -88,31 +86,28 @@ class Learn2PD(Scheduled):
     def turns(self, canvas: Canvas) -> None:
         """None: the filter saves turns, and the scores decide how many."""
 
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        filter = {name: shared_state(tensor, canvas) for name, tensor in self.weights.items()}
-        return super().start(canvas, blocks) | filter
+    def shared(self) -> dict[str, Tensor]:
+        """The filter's weights and biases, as float64: in float32 the rounding of a product depends on how many rows
+        there are."""
+        return {name: tensor.double() for name, tensor in self.weights.items()}
 
     def step(self, view: View, state: State) -> Step:
-        chance = right(view, state)
+        chance = right(view)
         accepted = view.open & (chance > state["threshold"][:, None])
         due = top_k_mask(view.scores.confidence, view.open, self.due(view, state))
         return view.step(accepted | due, accepted=accepted)
 
 
-def right(view: View, filter: State) -> Tensor:
+def right(view: View) -> Tensor:
     """The filter's probability that each column's proposal is right [B, L], float64; zero outside the block."""
     begin, length = view.blocks.begin[:, None], view.open.shape[1]
-    columns = begin + torch.arange(filter["linear1.bias"].shape[1], device=begin.device)
+    columns = begin + torch.arange(len(view.shared.tensor("linear1.bias")), device=begin.device)
     inside = columns < torch.minimum(view.blocks.end, view.canvas.end)[:, None]
     confidence = view.scores.confidence.gather(1, columns.clamp(max=length - 1)).masked_fill(~inside, 0.0).float()
-    logits = linear(F.relu(linear(confidence, filter, "linear1")), filter, "linear2")
+    first, bias, second, last = map(view.shared.tensor, WEIGHTS)
+    logits = F.linear(F.relu(F.linear(confidence.double(), first, bias)), second, last)  # [B, width]
     out = torch.zeros(len(logits), length + 1, dtype=torch.float64, device=logits.device)
-    return out.scatter(1, torch.where(inside, columns, length), logits.double().sigmoid())[:, :-1]
-
-
-def linear(x: Tensor, filter: State, name: str) -> Tensor:
-    """A layer of each row's filter on ``x`` [B, width]."""
-    return torch.einsum("bij,bj->bi", filter[f"{name}.weight"], x) + filter[f"{name}.bias"]
+    return out.scatter(1, torch.where(inside, columns, length), logits.sigmoid())[:, :-1]
 
 
 def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

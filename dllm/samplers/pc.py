@@ -14,11 +14,9 @@ from torch import Tensor
 
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
-from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.canvas import PerRequest
 from dllm.contract.setting import Setting
-from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, in_words
-from dllm.samplers.base import shared_state
 from dllm.samplers.scheduled import Scheduled
 
 SMOOTHING = 1e-9  # added to a frequency before its logarithm, as in the published code
@@ -65,16 +63,16 @@ class PC(Scheduled):
             "gets 87 % right, and 97 % with sampler.decay=0. Compare the two on your own prompts."
         )
 
-    def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        surprise = {} if self.frequencies is None else {"surprise": shared_state(self.frequencies.surprise(), canvas)}
-        return super().start(canvas, blocks) | surprise
+    def shared(self) -> dict[str, Tensor]:
+        """-log of each token's frequency, where there is a table."""
+        return {} if self.frequencies is None else {"surprise": self.frequencies.surprise()}
 
     def step(self, view: View, state: State) -> Step:
         offset = view.canvas.columns - view.blocks.begin[:, None]
         rate = view.scores.confidence
-        if "surprise" in state:
-            token = view.scores.token.clamp(max=state["surprise"].shape[1] - 1)
-            rate = (rate * state["surprise"].gather(1, token)).clamp(max=self.cap)
+        if self.frequencies is not None:
+            surprise = view.shared.tensor("surprise")
+            rate = (rate * surprise[view.scores.token.clamp(max=len(surprise) - 1)]).clamp(max=self.cap)
         rate = rate * torch.exp(-state["decay"][:, None] * offset)
         return view.step(top_k_mask(rate, view.open, self.due(view, state)))
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of
-from dllm.samplers.base import Sampler, shared_state
+from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
 
 
@@ -114,15 +115,17 @@ class Prophet(Wrapper):
                 f"{length} positions. Choose a smaller one."
             )
 
+    def shared(self) -> Mapping[str, Tensor | Module]:
+        """bars [3], breaks [2]: thresholds and breakpoints."""
+        bars, breaks = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
+        return {**super().shared(), "bars": bars, "breaks": breaks}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """masks [B]: those of the row. turns [B]: its nominal number of turns. adaptive [B]: whether that is a guess.
-        bars [B, 3], breaks [B, 2]: thresholds and breakpoints, on the canvas's device."""
+        """masks [B]: those of the row. turns [B]: its nominal number. adaptive [B]: whether that is a guess."""
         masks, turns = canvas.undecided.sum(1), self.inner.turns(canvas)
-        options = (torch.tensor(values, dtype=torch.float64) for values in (self.thresholds, self.breakpoints))
-        bars, breaks = (shared_state(values, canvas) for values in options)
         return super().start(canvas, blocks) | {
             "masks": masks, "turns": masks if turns is None else turns,
-            "adaptive": torch.full_like(canvas.shortened, turns is None), "bars": bars, "breaks": breaks,
+            "adaptive": torch.full_like(canvas.shortened, turns is None),
         }  # fmt: skip
 
     def propose(self, view: View, state: State) -> Step:
@@ -151,8 +154,7 @@ class Prophet(Wrapper):
         done = view.blocks.turn / state["turns"]
         committed = 1 - view.canvas.undecided.sum(1) / state["masks"]
         done = torch.where(state["adaptive"], torch.maximum(done, committed), done)
-        passed = (done[:, None] >= state["breaks"]).sum(1, keepdim=True)
-        return state["bars"].gather(1, passed)[:, 0]
+        return view.shared.tensor("bars")[(done[:, None] >= view.shared.tensor("breaks")).sum(1)]
 
 
 def given(request: Request, tokens: Mapping[int, int]) -> Request:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting, replaced
+from dllm.contract.shared import NOTHING_SHARED
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler
@@ -23,8 +26,8 @@ class Wrapper(Sampler):
     but ``warning``: each rule speaks for itself.
 
     A wrapper decides in ``propose``, from what ``super().propose`` returns; ``step`` is never called. The inner rule's
-    state has names that begin with ``inner.``, the state of a rule inside that one with ``inner.inner.``, so that names
-    never collide.
+    state, and what it shares, have names that begin with ``inner.``, those of a rule inside that one with
+    ``inner.inner.``, so that names never collide.
     """
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True)
@@ -70,15 +73,18 @@ class Wrapper(Sampler):
     def may_wait(self, canvas: Canvas) -> Tensor:
         return self.inner.may_wait(canvas)
 
+    def shared(self) -> Mapping[str, Tensor | Module]:
+        return {INNER + name: value for name, value in self.inner.shared().items()}
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return super().start(canvas, blocks) | outside(self.inner.start(canvas, blocks))
 
     def propose(self, view: View, state: State) -> Step:
-        step = self.inner.propose(view, inside(state))
+        step = self.inner.propose(seen_inside(view), inside(state))
         return step.but(state=outside(step.state))
 
     def choose(self, view: View, owner: Owner, state: State) -> Tensor:
-        return self.inner.choose(view, owner, inside(state))
+        return self.inner.choose(seen_inside(view), owner, inside(state))
 
 
 def own_traits(cls: type[Sampler]) -> dict[str, Any]:
@@ -93,6 +99,11 @@ def nested(sampler: Sampler) -> Iterator[Sampler]:
     while isinstance(sampler, Wrapper):
         sampler = sampler.inner
         yield sampler
+
+
+def seen_inside(view: View) -> View:
+    """The view with what the inner rule shares, under its own names."""
+    return view if view.shared is NOTHING_SHARED else replace(view, shared=view.shared.inside(INNER))
 
 
 def inside(state: State) -> State:

@@ -15,6 +15,7 @@ from dllm.contract import Scores, Step, View
 from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, Request, packed
 from dllm.contract.logits import Logits
+from dllm.contract.shared import Shared
 from dllm.loop.proposals import lookup_stored
 from dllm.samplers.base import Sampler
 
@@ -29,6 +30,7 @@ class Game:
         self.canvas = Canvas.of([Request.answer([0] * PROMPT, length, MASK, seed) for seed in range(rows)], PAD)
         self.span = self.blocks.start(self.canvas, sampler.traits.lookahead)
         self.state = sampler.start(self.canvas, self.blocks)
+        self.shared = Shared.of(sampler.shared(), self.canvas.start.device, "sampler")
         self.step: Step = self.view_of(Scores(*[torch.zeros_like(self.canvas.masked)] * 4)).step(
             self.canvas.no_positions
         )
@@ -54,7 +56,7 @@ class Game:
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
         owner = Owner.single(len(self.canvas.row_id), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, forced, owner, self.sampler.traits.edits)
+        return View.of(self.canvas, scores, self.span, forced, owner, self.sampler.traits.edits, self.shared)
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from dllm import UserError
 from dllm.samplers.dus import DUS
@@ -31,7 +32,7 @@ def by_hand(length: int, base: int, skip: int) -> list[list[int]]:
 
 @pytest.mark.parametrize(("base", "skip"), [(2, 1), (3, 1), (5, 1), (2, 2), (3, 2)])
 def test_levels_are_strides_of_floors_and_a_small_last_one_joins_the_one_before(base: int, skip: int) -> None:
-    table = DUS(base, skip, "dilated").table(40)
+    table = DUS(base, skip, "dilated").table(40, torch.device("cpu"))
     for length in range(1, 41):
         level = table[length, :length].tolist()
         found = [[at for at in range(length) if level[at] == one] for one in range(max(level) + 1)]

@@ -118,7 +118,7 @@ def dus(params: Case) -> CaseParts:
     rule = DUS(params["base"], params["base_skip"], params["scheduler"])
     if params["confidence_threshold"]:
         rule = Withholding(params["base"], params["base_skip"], params["scheduler"], params["confidence_threshold"])
-        levels = int(rule.table(params["block_length"])[-1].max()) + 1
+        levels = int(rule.table(params["block_length"], torch.device("cpu"))[-1].max()) + 1
         blocks = Leaving(params["block_length"], min_forwards=levels)
     return CaseParts(rule, blocks)
 
@@ -127,8 +127,9 @@ class Withholding(DUS):
     """What is below the threshold in its level is never visited again."""
 
     def step(self, view: View, state: State) -> Step:
-        offset = (view.canvas.columns - view.blocks.begin[:, None]).clamp(0, state["levels"].shape[2] - 1)
-        level = state["levels"][:, -1].gather(1, offset)
+        width = state["offsets"].shape[1]
+        offset = (view.canvas.columns - view.blocks.begin[:, None]).clamp(0, width - 1)
+        level = self.table(width, offset.device)[-1][offset]
         sure = (view.scores.confidence >= self.threshold) | (level == level.amax(1, keepdim=True))
         return view.step(view.open & (level == view.block_step[:, None]) & sure)
 
