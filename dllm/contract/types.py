@@ -22,7 +22,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.shapes import Shapes
-from dllm.contract.shared import NOTHING_SHARED, Shared
+from dllm.contract.shared_values import NOTHING_SHARED, Shared
 from dllm.contract.step import State, Step
 from dllm.errors import UserError, in_choices
 

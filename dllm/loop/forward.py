@@ -19,7 +19,7 @@ from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.logits import Logits, Lookup
 from dllm.contract.process import Process, process_of
-from dllm.contract.shared import NOTHING_SHARED, Shared
+from dllm.contract.shared_values import NOTHING_SHARED, Shared
 from dllm.errors import name_of
 from dllm.loop.carried import by_block, conditioning, expected
 from dllm.loop.probe import AttentionCapture

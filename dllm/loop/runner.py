@@ -12,7 +12,7 @@ from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.shared import Shared
+from dllm.contract.shared_values import Shared
 from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns

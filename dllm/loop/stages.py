@@ -16,7 +16,7 @@ from dllm.contract import BlockState, ForwardCost, Scores, State, Step, Turn, Vi
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_blocks, checked_choice, checked_cut
 from dllm.contract.constrained import ConstraintMarks
-from dllm.contract.shared import Shared
+from dllm.contract.shared_values import Shared
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids

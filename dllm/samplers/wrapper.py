@@ -13,7 +13,7 @@ from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Setting, replaced
-from dllm.contract.shared import NOTHING_SHARED
+from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, name_of
 from dllm.samplers.base import Sampler

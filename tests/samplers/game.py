@@ -15,7 +15,7 @@ from dllm.contract import Scores, Step, View
 from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, Request, packed
 from dllm.contract.logits import Logits
-from dllm.contract.shared import Shared
+from dllm.contract.shared_values import Shared
 from dllm.loop.proposals import lookup_stored
 from dllm.samplers.base import Sampler
 

@@ -13,7 +13,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.prefix import Prefix
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
-from dllm.contract.shared import NOTHING_SHARED, Shared
+from dllm.contract.shared_values import NOTHING_SHARED, Shared
 from dllm.eos.none import FullLength
 from dllm.errors import UserError
 from dllm.laws.decodes import forward_of, results, turns_of_rows
