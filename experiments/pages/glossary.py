@@ -25,7 +25,6 @@ HEADS = ("term", "what it is", "papers call it")
 SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What the loop hands out": {
         "contract/canvas.py": ("Request", "Canvas"),
-        "loop/rows.py": ("Rows", "HostReport"),
         "contract/turn.py": ("Ledger", "Turn"),
     },
     "What a part asks for and gets": {
@@ -38,11 +37,10 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "contract/traits.py": ("SamplerTraits", "BlocksTraits", "CacheTraits", "EosTraits"),
         "compose/fitted.py": ("Parts",),
     },
-    "Blocks": {"contract/types.py": ("BlockState",), "contract/shapes.py": ("Bounded", "HostView")},
+    "Blocks": {"contract/types.py": ("BlockState",)},
     "A forward": {
         "contract/types.py": ("ForwardPlan", "ForwardCost"),
         "contract/beside.py": ("Beside",),
-        "cache/passes.py": ("ForwardPass", "Call", "CandidateBuffers", "CandidatePacking"),
     },
 }
 

@@ -145,7 +145,7 @@ def figures(name: str, measured: Table) -> Iterator[str]:
     for (heading, first), cells in measured.items():
         if first == name and heading.startswith("mini-llada"):
             yield (
-                f"**On mini-llada** {cells[SCORE]} % of the answers are right, with {cells[FORWARDS]} forwards "
+                f"**On mini-llada.** {cells[SCORE]} % right, {cells[FORWARDS]} forwards "
                 "([all samplers](../measured/samplers.md))."
             )
 
