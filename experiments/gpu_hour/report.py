@@ -13,6 +13,7 @@ from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
 from experiments.gpu_hour.work import Part
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
+PLAIN = ("bfloat16", "float32")  # weights that a table does not name
 NOT_MEASURED = ("failed", "too_large", "refused", "begun")
 
 
@@ -90,15 +91,15 @@ def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
     yield ReportTable(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
 
 
-HEADS = ["cache", "weights", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
-         "p95 ms", "of the floor", "of the weights' floor", "GB"]  # fmt: skip
+HEADS = ["cache", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
+         "of the weights' floor", "GB"]  # fmt: skip
 
 
 def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
     """One table of a model: all settings, by cache, rule and batch."""
     every = measured_cells(steps, model=model)
     order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["rule"], one["batch"], one["runtime"]))
-    yield ReportTable(HEADS, [row(one) for one in order], words=4).without_empty().markdown()
+    yield ReportTable(HEADS, [row(one) for one in order], words=3).without_empty().markdown()
     if any(one["rule"] == "recorded" for one in every):
         yield (f"`recorded` follows a recorded trace ({trace()['of']}: {recorded_tpf():.2f} useful tokens a forward). "
                "Useful tokens are those before the end of the text.\n")  # fmt: skip
@@ -108,10 +109,10 @@ def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
 
 def row(one: Figures) -> list[str]:
     runtime = one["runtime"] if one["runtime"] == "eager" else f"{one['runtime']}, lag {one['lag']}"
+    cache = one["cache"] if one["weights"] in PLAIN else f"{one['cache']}, {one['weights']}"
     return [
-        one["cache"], one["weights"], runtime, one["rule"], str(one["batch"]), text(one["forwards_per_s"]),
-        text(one["tokens_per_s"]), text(one["useful_per_s"]), text(one["p50_ms"], 2), text(one["p95_ms"], 2),
-        percent(one["share"]), percent(one["share_weights"]), text(one["peak_gb"]),
+        cache, runtime, one["rule"], str(one["batch"]), text(one["forwards_per_s"]), text(one["tokens_per_s"]),
+        text(one["useful_per_s"]), text(one["p50_ms"], 2), percent(one["share_weights"]), text(one["peak_gb"]),
     ]  # fmt: skip
 
 
