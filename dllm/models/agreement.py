@@ -79,9 +79,9 @@ def check_layer_types(values: Values) -> None:
           layers)  # fmt: skip
 
 
-def attention_block(values: Values, usual: int, spellings: tuple[str, ...] = BLOCK_KEYS[:2]) -> int:
-    """The length of an attention block, in either spelling, which must not be longer than the longest canvas. usual:
-    the family's, where the file names none."""
+def attention_block(values: Values, usual: int, spellings: tuple[str, ...]) -> int:
+    """The length of an attention block, which must not be longer than the longest canvas. usual: the family's, where
+    the file names none. spellings: the keys that say it."""
     longest = "max_position_embeddings"
     given = {key: values[key] for key in spellings if values[key] is not None}
     agree(len(set(given.values())) < 2, values, "they contradict each other", *spellings)

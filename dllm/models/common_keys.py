@@ -7,14 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import KeyRule, allowed
+from dllm.models.keys import KeyRule, allowed, listed
 
-
-def all_full(value: Any) -> bool:
-    return isinstance(value, list) and all(one == "full_attention" for one in value)
-
-
-ALL_FULL = KeyRule("a list of 'full_attention' alone (sliding windows are not supported)", all_full)
+ALL_FULL = listed(
+    "a list of 'full_attention' alone (sliding windows are not supported)", lambda one: one == "full_attention"
+)
 _OFF, _ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
 
 # Keys of transformers' classes that would change what is computed. Their neutral values pass.

@@ -1,7 +1,7 @@
 """The sizes and conventions of a transformer, read from a published ``config.json``.
 
-One dataclass covers all families. Every size comes from the checkpoint's own file. ``dllm.models.tables`` lists the
-keys of each family, with type and range; ``dllm.models.families`` says what they mean.
+One dataclass covers all families. Every size comes from the checkpoint's own file. ``dllm.models.families`` lists
+the keys of each, with type and range, and says what they mean.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor
 
 from dllm.errors import UserError
-from dllm.models import common_keys, families, families_2026, rope, tables
+from dllm.models import common_keys, rope
 from dllm.models.agreement import BLOCK_KEYS, FILE
-from dllm.models.families_2026 import A2D_BLOCK, FALSE_IS_NULL, SCALED
+from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES
+from dllm.models.families_2026 import A2D_BLOCK, FAMILIES_2026
 from dllm.models.foreign import refuse_foreign, refuse_other_architecture
 from dllm.models.gemma_config import (
     DIFFUSION_GEMMA,
@@ -28,23 +29,16 @@ from dllm.models.gemma_config import (
     gemma_warnings,
 )
 from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
-from dllm.models.keys import printed, read_keys, shown
+from dllm.models.keys import Table, printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 
-FAMILIES: dict[str, tuple[tables.Table, families.BuildFields]] = {
-    **families.FIRST_FAMILIES,
-    **families_2026.FAMILIES_2026,
-}
-
+FAMILIES = {**FIRST_FAMILIES, **FAMILIES_2026}
 # For repackaged checkpoints without ``architectures``.
-MODEL_TYPES = {
-    "Dream": "DreamModel", "llada2_moe": "LLaDA2MoeModelLM", "sdar": "SDARForCausalLM", "wedlm": "WeDLMForCausalLM",
-    "PanguEmbedded": "PanguEmbeddedForCausalLM", MODEL_TYPE: DIFFUSION_GEMMA, **families_2026.MODEL_TYPES_2026,
-}  # fmt: skip
+MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type} | {MODEL_TYPE: DIFFUSION_GEMMA}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +109,11 @@ class ModelConfig:
         refuse_quantised(published, FILE, PACKING_METHODS)
         grouped_settings(published, FILE)
         stored_kinds(published, FILE)
-        table, build = FAMILIES[name]
-        unset = dict.fromkeys(key for key in FALSE_IS_NULL.get(name, ()) if published.get(key) is False)
-        keys = rope.flat({**published, **unset}, FILE, yarn=name in SCALED)
-        values = read_keys({**common_keys.NEUTRAL_KEYS, **table}, keys, FILE)
-        return ModelConfig(**build(values), published=dict(published))
+        family = FAMILIES[name]
+        unset = dict.fromkeys(key for key in family.false_is_null if published.get(key) is False)
+        content = rope.flat({**published, **unset}, FILE, yarn=family.scaled)
+        values = read_keys({**common_keys.NEUTRAL_KEYS, **family.keys}, content, FILE)
+        return ModelConfig(**family.fields(values), published=dict(published))
 
     def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
         """With attention blocks of so many columns, where the file does not say them (None: the family's usual ones).
@@ -210,14 +204,19 @@ class ModelConfig:
         return self.gemma is not None
 
     @property
+    def _keys(self) -> Table:
+        """The keys that its family reads."""
+        family = FAMILIES.get(self.architecture)
+        return {} if family is None else family.keys
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
         if self.family == MASKED_LM_FAMILY:
             return ()  # its class reads them
         if self.gemma is not None:
             return gemma_unread(self.published)
-        table = FAMILIES.get(self.architecture, ({},))[0]
-        top = common_keys.unread({*table, *QUANTISED_KEYS, STORED_KEY}, self.published)
+        top = common_keys.unread({*self._keys, *QUANTISED_KEYS, STORED_KEY}, self.published)
         return (*top, *unread_grouped(self.published))
 
     @property
@@ -250,8 +249,7 @@ class ModelConfig:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
         if self.gemma is not None:
             return gemma_sizes(self.published)
-        table = FAMILIES.get(self.architecture, ({},))[0]
-        found = {key: self.published[key] for key, one in table.items() if one.size and self.published.get(key)}
+        found = {key: self.published[key] for key, one in self._keys.items() if one.size and self.published.get(key)}
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
             found["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width
         if self.moe is not None and self.moe.shared_width:
@@ -268,7 +266,7 @@ class ModelConfig:
 def architecture_of(published: Mapping[str, Any]) -> str:
     """The key of ``FAMILIES``: ``architectures[0]``, because LLaDA and LLaDA-MoE share one ``model_type``. An empty
     string where the file names no architecture that we know."""
-    values = read_keys(tables.ARCHITECTURE, published, FILE)
+    values = read_keys(ARCHITECTURE, published, FILE)
     names = values["architectures"]
     if names and (names[0] in FAMILIES or names[0] == DIFFUSION_GEMMA or is_masked_lm(names[0])):
         return str(names[0])

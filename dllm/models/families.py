@@ -1,24 +1,142 @@
-"""The families of models: what the keys of a ``config.json`` mean, as fields of ``ModelConfig``."""
+"""The families of models: for each published class the keys of its ``config.json`` and what they mean.
+
+Defaults are those of the classes that come with the checkpoints (``configuration_*.py``), which a file may leave out:
+LLaDAConfig of GSAI-ML/LLaDA-8B, LLaDAConfig of inclusionAI/LLaDA-MoE-7B-A1B, LLaDA2MoeConfig of inclusionAI/LLaDA2.0,
+DreamConfig of Dream-org/Dream-v0, SDARConfig of JetLM/SDAR, WeDLMConfig of tencent/WeDLM-8B and PanguEmbeddedConfig of
+openPangu-Embedded-7B (NBDiff's base). REQUIRED: the class has no default that can be built, one that is not supported
+here, or one that could not be read. Keys that no family reads: ``dllm.models.common_keys``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from dllm.models import agreement, tables
-from dllm.models.agreement import FILE, Values, agree
+from dllm.common.coerce import is_whole
+from dllm.models import agreement
+from dllm.models.agreement import BLOCK_KEYS, FILE, Values, agree
+from dllm.models.common_keys import ALL_FULL
+from dllm.models.keys import (
+    LAYERS,
+    MAX_EXPERTS,
+    MAX_LAYERS,
+    MAX_SIZE,
+    REQUIRED,
+    KeyRule,
+    Table,
+    allowed,
+    boolean,
+    epsilon,
+    experts,
+    integer,
+    listed,
+    real,
+    size,
+    token_ids,
+)
 from dllm.models.moe import MoEConfig
-from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal
+from dllm.models.rope import theta
+from dllm.models.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
 
 Fields = dict[str, Any]  # of ModelConfig
-BuildFields = Callable[[Values], Fields]
+
+# The keys that decide the family.
+ARCHITECTURE: Table = {
+    "architectures": listed("a list of names", lambda one: isinstance(one, str), []),
+    "model_type": KeyRule("a name", lambda value: isinstance(value, str)),
+}
+_ALL: Table = {
+    "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
+    "vocab_size": size(),
+    # ``dllm.models.rope`` reads them first; what it found stands in rope_theta and partial_rotary_factor
+    "rope_scaling": KeyRule("an object or null", lambda value: isinstance(value, dict)),
+    "rope_parameters": KeyRule("an object or null", lambda value: isinstance(value, dict)),
+    "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate
+}  # fmt: skip
+# What all families but LLaDA share with Hugging Face's Qwen classes.
+QWEN: Table = {
+    **_ALL,
+    "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
+    "num_key_value_heads": size(32, null=None), "head_dim": size(None), "intermediate_size": size(),
+    "max_position_embeddings": integer(1, MAX_SIZE, 32768), "rms_norm_eps": epsilon(1e-6), "rope_theta": theta(1e4),
+    "tie_word_embeddings": boolean(), "hidden_act": allowed("silu"), "use_sliding_window": allowed(False),
+}  # fmt: skip
+NORMED: Table = {name: allowed(True) for name in ("qk_norm", "use_qk_norm", "qk_layernorm")}
+# Two spellings of the length of an attention block, which must agree; without them the family's usual length counts.
+BLOCK: Table = {name: integer(1, MAX_SIZE) for name in BLOCK_KEYS[:2]}
+
+
+def of_nothing(values: Values) -> Fields:
+    """No fields beside those that every family has."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One published class: the keys that its ``config.json`` may have, and the fields of ``ModelConfig`` they give."""
+
+    name: str  # of the layout of its tensors
+    keys: Table  # that are read: type, range, and the default of the published class
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that are the same in all its files
+    of: Callable[[Values], Fields] = of_nothing  # fields that its own keys give. Raises UserError where they disagree
+    model_type: str = ""  # by which a file without ``architectures`` is known; empty: by none
+    mlp: str = "intermediate_size"  # the key of the dense layers' width
+    mask: int | None = None  # id of the mask where the file names none
+    eos: int | None = None  # id of the end of text where the file names none
+    # id of the mask where neither file nor tokenizer names one, if the vocabulary has it
+    usual_mask: int | None = None
+    blocks: Callable[[int], AttentionKind] | None = None  # attention by blocks of a length; None: it has none
+    block: int = 0  # that length where the file names none
+    varies: bool = False  # published files have several lengths: a file that names none is reported
+    whole: bool = False  # ``of`` gives all fields
+    scaled: bool = False  # rotary embeddings may be scaled by YaRN
+    false_is_null: tuple[str, ...] = ()  # keys in which the file writes false where others write null
+
+    def fields(self, values: Values) -> Fields:
+        """The fields of ``ModelConfig`` that the checked values of its keys give. Raises UserError for values that
+        contradict each other."""
+        own = {**self.fixed, **self.of(values)}
+        return own if self.whole else {**own, **self._attention(values), **self._shared(values)}
+
+    def _attention(self, values: Values) -> Fields:
+        """Attention by blocks, and what ``task=check`` says of a file that names no length where several are usual."""
+        if self.blocks is None:
+            return {}
+        spellings = tuple(key for key in BLOCK_KEYS if key in self.keys)
+        kind = self.blocks(agreement.attention_block(values, self.block, spellings))
+        if not self.varies or any(values[key] is not None for key in spellings):
+            return {"attention": kind}
+        return {"attention": kind, "unsaid": (
+            f"{FILE} names no block_size: attention goes by blocks of {self.block}, as is usual in this family. For a "
+            "checkpoint that was trained with others, set model.attention_block."
+        )}  # fmt: skip
+
+    def _shared(self, values: Values) -> Fields:
+        """What the keys of Qwen's classes give."""
+        features, heads = agreement.head_dim(values, "hidden_size", "num_attention_heads"), "num_attention_heads"
+        agreement.check_layer_types(values)
+        return Fields(
+            family=self.name, width=values["hidden_size"], layers=values["num_hidden_layers"], heads=values[heads],
+            head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
+            kv_heads=agreement.kv_heads(values, heads, "num_key_value_heads"), mlp_width=values[self.mlp] or 0,
+            vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
+            theta=float(values["rope_theta"]), tied=values["tie_word_embeddings"],
+            mask_id=special_id(values, "mask_token_id", self.mask),
+            eos_id=special_id(values, "eos_token_id", self.eos), pad_id=values["pad_token_id"],
+            usual_mask_id=_in_vocabulary(self.usual_mask, values),
+        )  # fmt: skip
 
 
 def special_id(values: Values, key: str, usual: int | None = None) -> int | None:
     """The file's id, the first where it lists several. Without one: the family's usual id, if the vocabulary has it."""
     if values[key] is None:
-        return usual if usual is not None and usual < values["vocab_size"] else None
+        return _in_vocabulary(usual, values)
     return next(iter(values[key]), None) if isinstance(values[key], list) else int(values[key])
+
+
+def _in_vocabulary(token: int | None, values: Values) -> int | None:
+    return token if token is not None and token < values["vocab_size"] else None
 
 
 def _llada(values: Values) -> Fields:
@@ -40,43 +158,6 @@ def _llada(values: Values) -> Fields:
     )  # fmt: skip
 
 
-def common(
-    values: Values, family: str, mlp: str = "intermediate_size", mask: int | None = None, eos: int | None = None,
-    **more: Any,
-) -> Fields:  # fmt: skip
-    """The keys that all families but LLaDA share with Hugging Face's Qwen classes. mlp: the key of the dense
-    layers' width. mask, eos: the family's usual ids."""
-    features = agreement.head_dim(values, "hidden_size", "num_attention_heads")
-    agreement.check_layer_types(values)
-    return Fields(
-        family=family, width=values["hidden_size"], layers=values["num_hidden_layers"],
-        heads=values["num_attention_heads"], head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
-        kv_heads=agreement.kv_heads(values, "num_attention_heads", "num_key_value_heads"), mlp_width=values[mlp] or 0,
-        vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
-        theta=float(values["rope_theta"]), tied=values["tie_word_embeddings"],
-        mask_id=special_id(values, "mask_token_id", mask),
-        eos_id=special_id(values, "eos_token_id", eos), pad_id=values["pad_token_id"], **more,
-    )  # fmt: skip
-
-
-def unsaid_block(values: Values, usual: int) -> str:
-    """What ``task=check`` says of a file that names no attention block, where files of its family have several."""
-    if values["block_size"] is not None or values["block_length"] is not None:
-        return ""
-    return (
-        f"{FILE} names no block_size: attention goes by blocks of {usual}, as is usual in this family. For a "
-        "checkpoint that was trained with others, set model.attention_block."
-    )
-
-
-def _dream(values: Values) -> Fields:
-    usual = 151666  # of the published class, which a tokenizer of another vocabulary goes before
-    return common(
-        values, "dream", qkv_bias=True, prediction_shift=1,
-        usual_mask_id=usual if usual < values["vocab_size"] else None,
-    )  # fmt: skip
-
-
 def _llada_moe(values: Values) -> Fields:
     layers, frequency = values["num_hidden_layers"], values["moe_layer_freq"]
     agree(len(frequency) == layers, values, "there must be one number per layer", "moe_layer_freq", "num_hidden_layers")
@@ -85,10 +166,7 @@ def _llada_moe(values: Values) -> Fields:
         router="softmax", sparse_layers=tuple(i for i, sparse in enumerate(frequency) if sparse),
     )  # fmt: skip
     agreement.check_routing(values, moe.sparse_layers, "dense_intermediate_size")
-    return common(
-        values, "llada_moe", qk_norm=values["qk_layernorm"], moe=moe, mlp="dense_intermediate_size",
-        mask=156895, eos=156892,  # 156895 is not in the published config; it is the Ling tokenizer's <|mask|>
-    )  # fmt: skip
+    return Fields(qk_norm=values["qk_layernorm"], moe=moe)
 
 
 def _llada2(values: Values) -> Fields:
@@ -102,43 +180,88 @@ def _llada2(values: Values) -> Fields:
     )  # fmt: skip
     agreement.check_routing(values, moe.sparse_layers, "intermediate_size")
     agreement.check_groups(values)
-    return common(
-        values, "llada2", moe=moe, qk_norm=True, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"],
-        attention=BlockCausal(agreement.attention_block(values, 32)), mask=156895, eos=156892,
-    )  # fmt: skip
-
-
-def _sdar(values: Values) -> Fields:
-    return common(
-        values, "sdar", qk_norm=True, attention=BlockCausal(agreement.attention_block(values, 4)),
-        unsaid=unsaid_block(values, 4),
-        mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
-    )  # fmt: skip
+    return Fields(moe=moe, qkv_bias=values["use_qkv_bias"], output_bias=values["use_bias"])
 
 
 def _wedlm(values: Values) -> Fields:
-    norms, usual = values["qk_norm"], 151665  # of the published fine-tuning code
-    return common(
-        values, "wedlm", qkv_bias=values["attention_bias"], attention=CausalByRank(),
-        qk_norm=not values["attention_bias"] if norms is None else norms,  # the published engine asks the bias alone
-        usual_mask_id=usual if usual < values["vocab_size"] else None,
-    )  # fmt: skip
+    norms, bias = values["qk_norm"], values["attention_bias"]
+    return Fields(
+        qkv_bias=bias, qk_norm=not bias if norms is None else norms
+    )  # the published engine asks the bias alone
 
 
 def _nbdiff(values: Values) -> Fields:
-    return common(
-        values, "nbdiff", prediction_shift=1, qkv_bias=values["bias"], output_bias=values["bias"],
-        attention=ContextCausal(agreement.attention_block(values, 32)),
-        mask=45830, eos=45892,  # [unused0] and [unused10] of openPangu's tokenizer; no published file names the mask
-    )  # fmt: skip
+    return Fields(qkv_bias=values["bias"], output_bias=values["bias"])
 
 
-FIRST_FAMILIES: dict[str, tuple[tables.Table, BuildFields]] = {
-    "LLaDAModelLM": (tables.LLADA, _llada),
-    "LLaDAMoEModelLM": (tables.LLADA_MOE, _llada_moe),
-    "LLaDA2MoeModelLM": (tables.LLADA2, _llada2),
-    "DreamModel": (tables.DREAM, _dream),
-    "SDARForCausalLM": (tables.SDAR, _sdar),
-    "WeDLMForCausalLM": (tables.WEDLM, _wedlm),
-    "PanguEmbeddedForCausalLM": (tables.NBDIFF, _nbdiff),
-}
+LLADA = Family("llada", {
+    **_ALL,
+    "d_model": size(), "n_layers": LAYERS, "n_heads": size(), "n_kv_heads": size(None),
+    "multi_query_attention": boolean(None), "mlp_hidden_size": size(None), "mlp_ratio": real(1e-3, 1e3, 4),
+    "embedding_size": size(50304, null=None), "max_sequence_length": integer(1, MAX_SIZE, 1024),
+    "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(1e4), "rope_full_precision": boolean(True),
+    "include_bias": boolean(), "include_qkv_bias": boolean(), "weight_tying": boolean(True), "scale_logits": boolean(),
+    "input_emb_norm": boolean(), "block_group_size": integer(1, MAX_LAYERS, 1),
+    # The class's own defaults are sequential, swiglu, default and false.
+    "block_type": allowed("llama", default=REQUIRED), "activation_type": allowed("silu", default=REQUIRED),
+    "layer_norm_type": allowed("rms", default=REQUIRED), "rope": allowed(True, default=REQUIRED),
+    "alibi": allowed(False), "attention_layer_norm": allowed(False), "bias_for_layer_norm": allowed(False),
+    "layer_norm_with_affine": allowed(True),
+    "tie_word_embeddings": boolean(),  # of transformers' base class; LLaDA's asks weight_tying alone
+}, of=_llada, whole=True)  # fmt: skip
+
+LLADA_MOE = Family("llada_moe", {
+    **{key: rule for key, rule in QWEN.items() if key != "intermediate_size"},
+    "num_experts": experts(), "num_experts_per_tok": experts(), "num_key_value_heads": size(None),
+    "max_position_embeddings": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(REQUIRED),
+    "expert_intermediate_size": size(), "dense_intermediate_size": integer(1, MAX_SIZE), "qk_layernorm": boolean(),
+    "moe_layer_freq": listed("a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED),
+    "moe_router_score_function": allowed("softmax"), "moe_router_enable_expert_bias": allowed(False),
+    # The class never renormalises nor scales, whatever the file says.
+    "norm_topk_prob": allowed(False), "routed_scaling_factor": allowed(1, 1.0),
+    "router_num_group": allowed(-2), "router_topk_group": allowed(-2),
+    "shared_expert_intermediate_size": allowed(0, -1), "partial_rotary_factor": allowed(1, 1.0, default=REQUIRED),
+}, of=_llada_moe, mlp="dense_intermediate_size",
+    mask=156895, eos=156892)  # fmt: skip  # 156895 is not in the published config; it is the Ling tokenizer's <|mask|>
+
+LLADA2 = Family("llada2", {
+    **QWEN, **NORMED, **BLOCK,
+    "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
+    "num_key_value_heads": size(), "max_position_embeddings": integer(1, MAX_SIZE, 16384),
+    "rms_norm_eps": epsilon(1e-5),
+    "intermediate_size": integer(1, MAX_SIZE), "first_k_dense_replace": integer(0, MAX_LAYERS, 0),
+    "num_shared_experts": integer(0, MAX_EXPERTS, 0), "n_group": experts(8), "topk_group": experts(4),
+    "routed_scaling_factor": real(1e-3, 1e3, 2.5), "partial_rotary_factor": real(1e-3, 1, 0.5),
+    "use_qkv_bias": boolean(), "use_bias": boolean(True),
+    # The class always routes by sigmoid with a bias in float32, and renormalises.
+    "score_function": allowed("sigmoid"), "norm_topk_prob": allowed(True),
+    "moe_router_enable_expert_bias": allowed(True), "router_dtype": allowed("fp32"),
+}, {"qk_norm": True}, _llada2, "llada2_moe", mask=156895, eos=156892, blocks=BlockCausal, block=32)  # fmt: skip
+
+DREAM = Family(
+    "dream", {**QWEN, "attention_bias": allowed(True)},  # of q, k and v
+    {"qkv_bias": True, "prediction_shift": 1}, model_type="Dream",
+    usual_mask=151666,  # of the published class, which a tokenizer of another vocabulary goes before
+)  # fmt: skip
+
+SDAR = Family(
+    "sdar", {**QWEN, **NORMED, **BLOCK, "head_dim": size(128, null=None), "use_regular_causal": allowed(False)},
+    {"qk_norm": True}, model_type="sdar", blocks=BlockCausal, block=4, varies=True,
+    mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
+)  # fmt: skip
+
+WEDLM = Family("wedlm", {
+    **QWEN, "qk_norm": boolean(None), "layer_types": ALL_FULL,
+    "attention_bias": boolean(REQUIRED),  # true in Qwen2.5's body and by default, false in Qwen3's
+}, {"attention": CausalByRank()}, _wedlm, "wedlm", usual_mask=151665)  # fmt: skip  # of the published fine-tuning code
+
+NBDIFF = Family("nbdiff", {
+    **QWEN, **BLOCK, "num_key_value_heads": size(8, null=None), "rms_norm_eps": epsilon(1e-5),
+    "rope_theta": theta(1.6e7), "bias": boolean(True),  # of q, k, v and the output projection
+}, {"prediction_shift": 1}, _nbdiff, "PanguEmbedded", blocks=ContextCausal, block=32,
+    mask=45830, eos=45892)  # fmt: skip  # [unused0] and [unused10] of openPangu's tokenizer; no file names the mask
+
+FIRST_FAMILIES = {
+    "LLaDAModelLM": LLADA, "LLaDAMoEModelLM": LLADA_MOE, "LLaDA2MoeModelLM": LLADA2, "DreamModel": DREAM,
+    "SDARForCausalLM": SDAR, "WeDLMForCausalLM": WEDLM, "PanguEmbeddedForCausalLM": NBDIFF,
+}  # fmt: skip

@@ -1,4 +1,5 @@
-"""The families of 2026: what the keys of a ``config.json`` mean. Most are a class of transformers under another mask.
+"""The families of 2026, described as in ``dllm.models.families``. Most are a class of transformers under another mask,
+with its defaults: Qwen2Config, Qwen3Config, Qwen3MoeConfig, LlamaConfig and Ministral3Config of releases 4.57 and 5.23.
 
 Sources, by family: ZHZisZZ/dllm@ca17675 (A2D), the classes of iLLaDA, Stable-DiffCoder and Nemotron-Labs-Diffusion as
 published beside the weights, RadicalNumerics/RND1@87d5f46, Fast-dLLM v2's remote code as copied in
@@ -8,122 +9,136 @@ their cards and two ports each.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
+from dataclasses import replace
 
-from dllm.models import rope, tables
-from dllm.models.agreement import FILE, Values, agree, attention_block, check_routing
-from dllm.models.families import BuildFields, Fields, common, unsaid_block
+from dllm.common.coerce import is_whole
+from dllm.models import rope
+from dllm.models.agreement import FILE, Values, agree, check_routing
+from dllm.models.common_keys import ALL_FULL
+from dllm.models.families import BLOCK, NORMED, QWEN, Family, Fields
+from dllm.models.keys import (
+    MAX_LAYERS,
+    MAX_SIZE,
+    REQUIRED,
+    Table,
+    allowed,
+    boolean,
+    epsilon,
+    experts,
+    integer,
+    listed,
+    size,
+)
 from dllm.models.moe import MoEConfig
+from dllm.models.rope import theta
 from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 
 A2D_BLOCK = 32  # of the published -bd3lm checkpoints
 
-
-def _usual(values: Values, mask: int) -> int | None:
-    """The family's mask, which the tokenizer's goes before, where the vocabulary has it."""
-    return mask if mask < values["vocab_size"] else None
-
-
-def _a2d(values: Values, **body: Any) -> Fields:
-    """The file does not tell its attention: ``ModelConfig.with_attention_block``."""
-    return common(values, "a2d", usual_mask_id=_usual(values, 151669), **body)
+# Classes of transformers under other masks: Qwen3 (norms of heads), Qwen2 (biases of q, k and v), Llama (neither).
+QWEN3: Table = {**QWEN, **NORMED, "head_dim": size(128, null=None), "layer_types": ALL_FULL}
+QWEN2: Table = {**QWEN, "layer_types": ALL_FULL}
+LLAMA: Table = {
+    **QWEN, "num_key_value_heads": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 2048),
+    "attention_bias": allowed(False), "mlp_bias": allowed(False), "layer_norm_eps": allowed(),
+}  # fmt: skip
+QWEN3_MOE: Table = {
+    **QWEN, **NORMED,
+    "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
+    "intermediate_size": integer(1, MAX_SIZE), "num_key_value_heads": size(), "rope_theta": theta(REQUIRED),
+    "norm_topk_prob": boolean(REQUIRED),  # false in Qwen3MoeConfig, true in all published files
+}  # fmt: skip
 
 
 def _illada(values: Values) -> Fields:
     features = values["hidden_size"] // values["num_attention_heads"]
     rule = "the class reads the first as the second divided by the third"
     agree(values["head_dim"] in (None, features), values, rule, "head_dim", "hidden_size", "num_attention_heads")
-    return common(values, "illada", usual_mask_id=5)  # <[MASK]>
+    return {}
 
 
-def _dream_reasoner(values: Values) -> Fields:
-    """Qwen3's body without Dream's shift, though its ``model_type`` is Dream's."""
-    return common(
-        values, "dream_reasoner", qk_norm=True, attention=BlockCausal(attention_block(values, 32)),
-        unsaid=unsaid_block(values, 32), usual_mask_id=_usual(values, 151669),
-    )  # fmt: skip
-
-
-def _diffcoder(values: Values) -> Fields:
-    """4 and 5 are defaults of the published ``generate_block``; no file names them."""
-    kind = BlockCausal(attention_block(values, 4))
-    return common(values, "diffcoder", attention=kind, usual_mask_id=5)  # <[MASK_TOKEN]>
-
-
-def _routed(values: Values, sparse: tuple[int, ...]) -> MoEConfig:
+def _routed(values: Values, sparse: tuple[int, ...]) -> Fields:
     check_routing(values, sparse, "intermediate_size")
-    return MoEConfig(
+    return Fields(moe=MoEConfig(
         experts=values["num_experts"], top_k=values["num_experts_per_tok"], width=values["moe_intermediate_size"],
         router="softmax", renormalised=values["norm_topk_prob"], sparse_layers=sparse,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _sdar_moe(values: Values) -> Fields:
     step, dense = values["decoder_sparse_step"], values["mlp_only_layers"]
     layers = range(values["num_hidden_layers"])
-    moe = _routed(values, tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0))
-    return common(
-        values, "sdar_moe", qk_norm=True, moe=moe, attention=BlockCausal(attention_block(values, 4)),
-        unsaid=unsaid_block(values, 4), usual_mask_id=_usual(values, 151669),
-    )  # fmt: skip
+    return _routed(values, tuple(layer for layer in layers if layer not in dense and (layer + 1) % step == 0))
 
 
 def _rnd1(values: Values) -> Fields:
-    moe = _routed(values, tuple(range(values["num_hidden_layers"])))
-    mask = _usual(values, 151669)
-    return common(values, "rnd1", qk_norm=True, moe=moe, prediction_shift=1, usual_mask_id=mask)
+    return _routed(values, tuple(range(values["num_hidden_layers"])))
 
 
-def _fast_dllm_v2(values: Values) -> Fields:
-    return common(
-        values, "fast_dllm_v2", qkv_bias=True, prediction_shift=1, usual_mask_id=_usual(values, 151665),
-        attention=SeededBlocks(attention_block(values, 32, ("bd_size",))),
-    )  # fmt: skip
+def _untied(values: Values) -> Fields:
+    agree(not values["tie_word_embeddings"], values, "the head is never tied", "tie_word_embeddings")
+    return {}
 
 
 def _nemotron(values: Values) -> Fields:
-    """Ministral 3's body. Inside a block a row predicts its own column; the first column is the causal row's before."""
-    agree(not values["tie_word_embeddings"], values, "the head is never tied", "tie_word_embeddings")
+    _untied(values)
     agree(values["rope_theta"] > 1, values, "a YaRN embedding needs a base above 1", "rope_theta")
-    yarn = rope.yarn_of({key: values[key] for key in ("rope_parameters", "rope_scaling")}, FILE)
-    return common(
-        values, "nemotron", yarn=yarn, seed_shift=1, attention=ContextCausal(attention_block(values, 32)),
-        usual_mask_id=_usual(values, 100),
-    )  # fmt: skip
+    return Fields(yarn=rope.yarn_of({key: values[key] for key in ("rope_parameters", "rope_scaling")}, FILE))
 
 
-def _efficient_dlm(values: Values) -> Fields:
-    agree(not values["tie_word_embeddings"], values, "the head is never tied", "tie_word_embeddings")
-    return common(
-        values, "efficient_dlm", qk_norm=True, attention=PromptBlock(attention_block(values, 32)),
-        usual_mask_id=_usual(values, 151662),
-    )  # fmt: skip
+# The file does not tell its attention: ``ModelConfig.with_attention_block``.
+_A2D = Family("a2d", QWEN3, {"qk_norm": True}, model_type="a2d-qwen3", usual_mask=151669)
 
-
-def _body(**body: Any) -> BuildFields:
-    return partial(_a2d, **body)
-
-
-FAMILIES_2026: dict[str, tuple[tables.Table, BuildFields]] = {
-    "A2DQwen3LMHeadModel": (tables.QWEN3, _body(qk_norm=True)),
-    "A2DQwen2LMHeadModel": (tables.QWEN2, _body(qkv_bias=True)),
-    "A2DLlamaLMHeadModel": (tables.LLAMA, _body()),
-    "ILLaDAForCausalLM": (tables.ILLADA, _illada),
-    "DreamForCausalLM": (tables.DREAM_REASONER, _dream_reasoner),
-    "StableDiffcoderForCausalLM": (tables.DIFFCODER, _diffcoder),
-    "SDARMoeForCausalLM": (tables.SDAR_MOE, _sdar_moe),
-    "RND1LM": (tables.RND1, _rnd1),
-    "Fast_dLLM_QwenForCausalLM": (tables.FAST_DLLM_V2, _fast_dllm_v2),
-    "NemotronLabsDiffusionModel": (tables.NEMOTRON, _nemotron),
-    "EfficientDLM": (tables.EFFICIENT_DLM, _efficient_dlm),  # its model_type is plain qwen3
-}
-
-SCALED = frozenset({"NemotronLabsDiffusionModel"})  # whose rotary embeddings are scaled
-FALSE_IS_NULL = {"RND1LM": ("rope_scaling",)}  # its file writes false where others write null
-
-MODEL_TYPES_2026 = {
-    "a2d-qwen3": "A2DQwen3LMHeadModel", "a2d-qwen2": "A2DQwen2LMHeadModel", "a2d-llama": "A2DLlamaLMHeadModel",
-    "illada": "ILLaDAForCausalLM", "sdar_moe": "SDARMoeForCausalLM", "rnd1": "RND1LM",
-    "Fast_dLLM_Qwen": "Fast_dLLM_QwenForCausalLM", "nemotron_labs_diffusion": "NemotronLabsDiffusionModel",
+FAMILIES_2026 = {
+    "A2DQwen3LMHeadModel": _A2D,
+    "A2DQwen2LMHeadModel": replace(_A2D, keys=QWEN2, fixed={"qkv_bias": True}, model_type="a2d-qwen2"),
+    "A2DLlamaLMHeadModel": replace(_A2D, keys=LLAMA, fixed={}, model_type="a2d-llama"),
+    "ILLaDAForCausalLM": Family(  # of the class only the default of eps is known
+        "illada",
+        {**LLAMA, "rope_theta": theta(REQUIRED), "max_position_embeddings": integer(1, MAX_SIZE, REQUIRED)},
+        of=_illada, model_type="illada", usual_mask=5,  # <[MASK]>
+    ),
+    "DreamForCausalLM": Family(  # Qwen3's body without Dream's shift, though its model_type is Dream's
+        "dream_reasoner", {**QWEN3, **BLOCK, "rope_theta": theta(REQUIRED), "num_key_value_heads": size()},
+        {"qk_norm": True}, blocks=BlockCausal, block=32, varies=True, usual_mask=151669,
+    ),
+    "StableDiffcoderForCausalLM": Family(  # 4 and 5 are defaults of the published generate_block; no file names them
+        "diffcoder", {**LLAMA, **BLOCK}, blocks=BlockCausal, block=4, usual_mask=5,  # <[MASK_TOKEN]>
+    ),
+    "SDARMoeForCausalLM": Family(
+        "sdar_moe", {
+            **QWEN3_MOE, **BLOCK, "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
+            "mlp_only_layers": listed(
+                "a list of numbers of layers", lambda one: is_whole(one) and 0 <= one < MAX_LAYERS, []
+            ),
+        },
+        {"qk_norm": True}, _sdar_moe, "sdar_moe", blocks=BlockCausal, block=4, varies=True, usual_mask=151669,
+    ),
+    "RND1LM": Family(  # the class makes every layer sparse
+        "rnd1", {**QWEN3_MOE, "decoder_sparse_step": allowed(1), "mlp_only_layers": allowed([]),
+                 "is_causal": allowed(False)},
+        {"qk_norm": True, "prediction_shift": 1}, _rnd1, "rnd1", usual_mask=151669, false_is_null=("rope_scaling",),
+    ),
+    "Fast_dLLM_QwenForCausalLM": Family(
+        "fast_dllm_v2", {**QWEN2, "bd_size": integer(1, MAX_SIZE, 32)}, {"qkv_bias": True, "prediction_shift": 1},
+        model_type="Fast_dLLM_Qwen", blocks=SeededBlocks, block=32, usual_mask=151665,
+    ),
+    # Ministral 3's body. Inside a block a row predicts its own column; the first column is the causal row's before.
+    "NemotronLabsDiffusionModel": Family(
+        "nemotron", {
+            **LLAMA, **BLOCK, "num_key_value_heads": size(8, null=None), "head_dim": size(128, null=None),
+            "max_position_embeddings": integer(1, MAX_SIZE, 262144), "rms_norm_eps": epsilon(1e-5),
+            "dlm_paradigm": allowed("bidirectional"), "sliding_window": allowed(),
+        },
+        {"seed_shift": 1}, _nemotron, "nemotron_labs_diffusion", blocks=ContextCausal, block=32, usual_mask=100,
+        scaled=True,
+    ),
+    "EfficientDLM": Family(  # its model_type is plain qwen3
+        "efficient_dlm", {
+            **QWEN3, **BLOCK, "disable_qk_norm": allowed(False), "dlm_paradigm": allowed("bidirectional"),
+            "dlm_type": allowed("llada"), "dlm_arch": allowed("encoder"), "num_ar_layers": allowed(0),
+            "num_diffusion_layers": allowed(0),
+        },
+        {"qk_norm": True}, _untied, blocks=PromptBlock, block=32, usual_mask=151662,
+    ),
 }  # fmt: skip

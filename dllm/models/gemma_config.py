@@ -10,48 +10,64 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dllm.errors import UserError
-from dllm.models import common_keys, tables
+from dllm.models import common_keys
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.families import Fields, special_id
-from dllm.models.keys import REQUIRED, KeyRule, allowed, integer, read_keys, real, shown, token_ids, wrong_value
+from dllm.models.keys import (
+    AN_OBJECT,
+    LAYERS,
+    MAX_SIZE,
+    REQUIRED,
+    Table,
+    allowed,
+    epsilon,
+    experts,
+    integer,
+    listed,
+    read_keys,
+    real,
+    shown,
+    size,
+    token_ids,
+    wrong_value,
+)
 from dllm.models.moe import MoEConfig
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
+from dllm.models.rope import theta
 from dllm.models.visibility import DenoisedBlock
 
 DIFFUSION_GEMMA, MODEL_TYPE = "DiffusionGemmaForBlockDiffusion", "diffusion_gemma"
 SLIDING, GLOBAL = "sliding_attention", "full_attention"
 GLOBAL_EVERY, GLOBAL_HEAD_DIM = 6, 512  # of a file that names neither kinds of layers nor the head size of global ones
-_OBJECT = KeyRule("an object", lambda value: isinstance(value, dict))
 _ROPE: dict[str, Any] = {  # of a file that names none
     SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     GLOBAL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
 }
 _TURNS = {  # of a file that names some: a share that is left out is the whole
-    name: {"rope_type": allowed(*kinds, default="default"), "rope_theta": tables.theta(REQUIRED),
+    name: {"rope_type": allowed(*kinds, default="default"), "rope_theta": theta(REQUIRED),
            "partial_rotary_factor": share}
     for name, kinds, share in (
         (SLIDING, ("default",), allowed(1, 1.0, default=1.0)),
         (GLOBAL, ("proportional", "default"), real(1e-3, 1, 1.0)),
     )
 }  # fmt: skip
-_TOP: tables.Table = {
-    "text_config": KeyRule("an object", lambda value: isinstance(value, dict), REQUIRED),
-    "canvas_length": integer(1, tables.MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
+_TOP: Table = {
+    "text_config": replace(AN_OBJECT, default=REQUIRED),
+    "canvas_length": integer(1, MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
 }  # fmt: skip
-_TEXT: tables.Table = {
-    "hidden_size": tables.size(), "num_hidden_layers": tables.LAYERS, "num_attention_heads": tables.size(),
-    "num_key_value_heads": tables.size(4), "head_dim": tables.size(256), "per_layer_config": replace(_OBJECT, null={}),
-    "global_head_dim": integer(1, tables.MAX_SIZE), "num_global_key_value_heads": integer(1, tables.MAX_SIZE),
-    "layer_types": KeyRule(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda value: isinstance(value, list) and all(
-        one in (SLIDING, GLOBAL) for one in value)),
-    "sliding_window": integer(1, tables.MAX_SIZE, 512), "rope_parameters": _OBJECT,
-    "intermediate_size": tables.size(), "moe_intermediate_size": tables.size(), "num_experts": tables.experts(),
-    "top_k_experts": tables.experts(), "rms_norm_eps": tables.epsilon(1e-6),
-    "hidden_activation": allowed("gelu_pytorch_tanh"), "vocab_size": tables.size(262144),
-    "max_position_embeddings": integer(1, tables.MAX_SIZE, 131072), "use_bidirectional_attention": allowed("vision"),
+_TEXT: Table = {
+    "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
+    "num_key_value_heads": size(4), "head_dim": size(256), "per_layer_config": replace(AN_OBJECT, null={}),
+    "global_head_dim": integer(1, MAX_SIZE), "num_global_key_value_heads": integer(1, MAX_SIZE),
+    "layer_types": listed(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda one: one in (SLIDING, GLOBAL)),
+    "sliding_window": integer(1, MAX_SIZE, 512), "rope_parameters": AN_OBJECT,
+    "intermediate_size": size(), "moe_intermediate_size": size(), "num_experts": experts(),
+    "top_k_experts": experts(), "rms_norm_eps": epsilon(1e-6),
+    "hidden_activation": allowed("gelu_pytorch_tanh"), "vocab_size": size(262144),
+    "max_position_embeddings": integer(1, MAX_SIZE, 131072), "use_bidirectional_attention": allowed("vision"),
     "attention_bias": allowed(False), "final_logit_softcapping": real(1e-3, 1e6, 30.0),
-    "tie_word_embeddings": allowed(True), "pad_token_id": integer(0, tables.MAX_SIZE, 0),
-    "eos_token_id": token_ids(tables.MAX_SIZE),
+    "tie_word_embeddings": allowed(True), "pad_token_id": integer(0, MAX_SIZE, 0),
+    "eos_token_id": token_ids(MAX_SIZE),
 }  # fmt: skip
 # Of the towers, and of what else concerns images and sound.
 TOWER_KEYS = frozenset({"vision_config", "audio_config", "boi_token_id", "eoi_token_id", "image_token_id",
@@ -129,7 +145,7 @@ def _overrides(values: Values, names: list[str]) -> Mapping[int, Mapping[str, in
         if values["num_global_key_value_heads"] is not None:
             own["num_key_value_heads"] = values["num_global_key_value_heads"]
         return {index: own for index, name in enumerate(names) if name == GLOBAL}
-    rules = {"head_dim": tables.size(None), "num_key_value_heads": tables.size(None)}
+    rules = {"head_dim": size(None), "num_key_value_heads": size(None)}
     found = dict[int, Mapping[str, int]]()
     for key, own in given.items():
         place = f"text_config.per_layer_config.{shown(key)}"

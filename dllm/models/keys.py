@@ -14,6 +14,8 @@ from dllm.errors import UserError
 
 REQUIRED: Any = object()  # the default of a key without default
 AS_ABSENT: Any = object()  # what null means unless a rule says otherwise
+MAX_SIZE = 2**24  # rows or columns of a matrix, and positions; up to here float32 counts exactly
+MAX_LAYERS, MAX_EXPERTS = 10_000, 100_000
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlevel = 2
@@ -35,6 +37,9 @@ class KeyRule:
         if value is not None:
             return value
         return self.null if key in content and self.null is not AS_ABSENT else self.default
+
+
+Table = Mapping[str, KeyRule]  # the rule of each key of a file
 
 
 def shown(value: Any) -> str:
@@ -88,12 +93,38 @@ def token_ids(high: int) -> KeyRule:
     return KeyRule(f"a token id from 0 to {high} or a list of them", fits)
 
 
+# The bounds of sizes are loose: they keep small what is derived from the sizes. The headers of the weights bound the
+# sizes tightly (``fit.check_sizes``), before a module is built.
+def size(default: Any = REQUIRED, null: Any = AS_ABSENT) -> KeyRule:
+    """A number of rows or columns of stored tensors."""
+    return integer(1, MAX_SIZE, default, size=True, null=null)
+
+
+def experts(default: Any = REQUIRED) -> KeyRule:
+    """A number of experts."""
+    return integer(1, MAX_EXPERTS, default)
+
+
+def epsilon(default: float) -> KeyRule:
+    """The eps of RMSNorm. At 1e-12 a row of zeros is scaled by 1e6 only. Above 0.1 it would dominate small rows."""
+    return real(1e-12, 0.1, default)
+
+
+def listed(rule: str, fits: Callable[[Any], bool], default: Any = None) -> KeyRule:
+    """A list whose every entry ``fits``."""
+    return KeyRule(rule, lambda value: isinstance(value, list) and all(map(fits, value)), default)
+
+
+LAYERS = integer(1, MAX_LAYERS, REQUIRED)
+AN_OBJECT = KeyRule("an object", lambda value: isinstance(value, dict))
+
+
 def wrong_value(file: str, given: str) -> UserError:
     """The error for a JSON file whose content cannot be right. given: its keys, values and the rule they break."""
     return UserError(f"{file} has {given}. Copy the checkpoint's own {file.partition(':')[0]} again.")
 
 
-def read_keys(table: Mapping[str, KeyRule], content: Mapping[str, Any], file: str) -> dict[str, Any]:
+def read_keys(table: Table, content: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The keys of ``table`` with their values in ``content``, or their defaults.
 
     Raises UserError that names file, key, value and rule.

@@ -35,6 +35,11 @@ _YARN: dict[str, KeyRule] = {
 }  # fmt: skip
 
 
+def theta(default: Any) -> KeyRule:
+    """The base of rotary embeddings."""
+    return KeyRule(THETA.rule, THETA.fits, default)
+
+
 class Angles(NamedTuple):
     """What rotates the rows of a forward: cosine and sine [B, n, 1, dim] as ``rotated`` takes them. query_scale
     [B, n, 1, 1]: by which queries are multiplied (None: 1)."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import REQUIRED, KeyRule, integer, token_ids
-from dllm.models.tables import MAX_SIZE, Table
+from dllm.models.keys import MAX_SIZE, REQUIRED, KeyRule, Table, integer, token_ids
 
 
 def _text(value: Any) -> bool:
