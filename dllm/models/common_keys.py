@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import KeyRule, allowed, listed
+from dllm.models.keys import KeyRule, allowed, list_of
 
-ALL_FULL = listed(
+ALL_FULL = list_of(
     "a list of 'full_attention' alone (sliding windows are not supported)", lambda one: one == "full_attention"
 )
 _OFF, _ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()

@@ -29,7 +29,7 @@ from dllm.models.gemma_config import (
     gemma_warnings,
 )
 from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
-from dllm.models.keys import Table, printed, read_keys, shown
+from dllm.models.keys import KeyRules, printed, read_keys, shown
 from dllm.models.moe import MoEConfig
 from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
@@ -196,7 +196,7 @@ class ModelConfig:
     def ends(self) -> tuple[int, ...]:
         """All ids that end a text, where the file lists several."""
         listed = (self.published.get("text_config") or self.published).get("eos_token_id")
-        return tuple(listed) if isinstance(listed, list) else ()
+        return tuple(listed) if isinstance(list_of, list) else ()
 
     @property
     def carries(self) -> bool:
@@ -204,7 +204,7 @@ class ModelConfig:
         return self.gemma is not None
 
     @property
-    def _keys(self) -> Table:
+    def _keys(self) -> KeyRules:
         """The keys that its family reads."""
         family = FAMILIES.get(self.architecture)
         return {} if family is None else family.keys

@@ -24,13 +24,13 @@ from dllm.models.keys import (
     MAX_SIZE,
     REQUIRED,
     KeyRule,
-    Table,
+    KeyRules,
     allowed,
     boolean,
     epsilon,
     experts,
     integer,
-    listed,
+    list_of,
     real,
     size,
     token_ids,
@@ -42,11 +42,11 @@ from dllm.models.visibility import AttentionKind, BlockCausal, CausalByRank, Con
 Fields = dict[str, Any]  # of ModelConfig
 
 # The keys that decide the family.
-ARCHITECTURE: Table = {
-    "architectures": listed("a list of names", lambda one: isinstance(one, str), []),
+ARCHITECTURE: KeyRules = {
+    "architectures": list_of("a list of names", lambda one: isinstance(one, str), []),
     "model_type": KeyRule("a name", lambda value: isinstance(value, str)),
 }
-_ALL: Table = {
+_ALL: KeyRules = {
     "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
     "vocab_size": size(),
     # ``dllm.models.rope`` reads them first; what it found stands in rope_theta and partial_rotary_factor
@@ -55,16 +55,16 @@ _ALL: Table = {
     "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate
 }  # fmt: skip
 # What all families but LLaDA share with Hugging Face's Qwen classes.
-QWEN: Table = {
+QWEN: KeyRules = {
     **_ALL,
     "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
     "num_key_value_heads": size(32, null=None), "head_dim": size(None), "intermediate_size": size(),
     "max_position_embeddings": integer(1, MAX_SIZE, 32768), "rms_norm_eps": epsilon(1e-6), "rope_theta": theta(1e4),
     "tie_word_embeddings": boolean(), "hidden_act": allowed("silu"), "use_sliding_window": allowed(False),
 }  # fmt: skip
-NORMED: Table = {name: allowed(True) for name in ("qk_norm", "use_qk_norm", "qk_layernorm")}
+NORMED: KeyRules = {name: allowed(True) for name in ("qk_norm", "use_qk_norm", "qk_layernorm")}
 # Two spellings of the length of an attention block, which must agree; without them the family's usual length counts.
-BLOCK: Table = {name: integer(1, MAX_SIZE) for name in BLOCK_KEYS[:2]}
+BLOCK: KeyRules = {name: integer(1, MAX_SIZE) for name in BLOCK_KEYS[:2]}
 
 
 def of_nothing(values: Values) -> Fields:
@@ -77,7 +77,7 @@ class Family:
     """One published class: the keys that its ``config.json`` may have, and the fields of ``ModelConfig`` they give."""
 
     name: str  # of the layout of its tensors
-    keys: Table  # that are read: type, range, and the default of the published class
+    keys: KeyRules  # that are read: type, range, and the default of the published class
     fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that are the same in all its files
     of: Callable[[Values], Fields] = of_nothing  # fields that its own keys give. Raises UserError where they disagree
     model_type: str = ""  # by which a file without ``architectures`` is known; empty: by none
@@ -215,7 +215,7 @@ LLADA_MOE = Family("llada_moe", {
     "num_experts": experts(), "num_experts_per_tok": experts(), "num_key_value_heads": size(None),
     "max_position_embeddings": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(REQUIRED),
     "expert_intermediate_size": size(), "dense_intermediate_size": integer(1, MAX_SIZE), "qk_layernorm": boolean(),
-    "moe_layer_freq": listed("a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED),
+    "moe_layer_freq": list_of("a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED),
     "moe_router_score_function": allowed("softmax"), "moe_router_enable_expert_bias": allowed(False),
     # The class never renormalises nor scales, whatever the file says.
     "norm_topk_prob": allowed(False), "routed_scaling_factor": allowed(1, 1.0),

@@ -20,13 +20,13 @@ from dllm.models.keys import (
     MAX_LAYERS,
     MAX_SIZE,
     REQUIRED,
-    Table,
+    KeyRules,
     allowed,
     boolean,
     epsilon,
     experts,
     integer,
-    listed,
+    list_of,
     size,
 )
 from dllm.models.moe import MoEConfig
@@ -36,13 +36,13 @@ from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, Seed
 A2D_BLOCK = 32  # of the published -bd3lm checkpoints
 
 # Classes of transformers under other masks: Qwen3 (norms of heads), Qwen2 (biases of q, k and v), Llama (neither).
-QWEN3: Table = {**QWEN, **NORMED, "head_dim": size(128, null=None), "layer_types": ALL_FULL}
-QWEN2: Table = {**QWEN, "layer_types": ALL_FULL}
-LLAMA: Table = {
+QWEN3: KeyRules = {**QWEN, **NORMED, "head_dim": size(128, null=None), "layer_types": ALL_FULL}
+QWEN2: KeyRules = {**QWEN, "layer_types": ALL_FULL}
+LLAMA: KeyRules = {
     **QWEN, "num_key_value_heads": size(None), "max_position_embeddings": integer(1, MAX_SIZE, 2048),
     "attention_bias": allowed(False), "mlp_bias": allowed(False), "layer_norm_eps": allowed(),
 }  # fmt: skip
-QWEN3_MOE: Table = {
+QWEN3_MOE: KeyRules = {
     **QWEN, **NORMED,
     "num_experts": experts(), "num_experts_per_tok": experts(), "moe_intermediate_size": size(),
     "intermediate_size": integer(1, MAX_SIZE), "num_key_value_heads": size(), "rope_theta": theta(REQUIRED),
@@ -108,7 +108,7 @@ FAMILIES_2026 = {
     "SDARMoeForCausalLM": Family(
         "sdar_moe", {
             **QWEN3_MOE, **BLOCK, "decoder_sparse_step": integer(1, MAX_LAYERS, 1),
-            "mlp_only_layers": listed(
+            "mlp_only_layers": list_of(
                 "a list of numbers of layers", lambda one: is_whole(one) and 0 <= one < MAX_LAYERS, []
             ),
         },

@@ -18,12 +18,12 @@ from dllm.models.keys import (
     LAYERS,
     MAX_SIZE,
     REQUIRED,
-    Table,
+    KeyRules,
     allowed,
     epsilon,
     experts,
     integer,
-    listed,
+    list_of,
     read_keys,
     real,
     shown,
@@ -51,15 +51,15 @@ _TURNS = {  # of a file that names some: a share that is left out is the whole
         (GLOBAL, ("proportional", "default"), real(1e-3, 1, 1.0)),
     )
 }  # fmt: skip
-_TOP: Table = {
+_TOP: KeyRules = {
     "text_config": replace(AN_OBJECT, default=REQUIRED),
     "canvas_length": integer(1, MAX_SIZE, 256), "tie_word_embeddings": allowed(True),
 }  # fmt: skip
-_TEXT: Table = {
+_TEXT: KeyRules = {
     "hidden_size": size(), "num_hidden_layers": LAYERS, "num_attention_heads": size(),
     "num_key_value_heads": size(4), "head_dim": size(256), "per_layer_config": replace(AN_OBJECT, null={}),
     "global_head_dim": integer(1, MAX_SIZE), "num_global_key_value_heads": integer(1, MAX_SIZE),
-    "layer_types": listed(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda one: one in (SLIDING, GLOBAL)),
+    "layer_types": list_of(f"a list of {SLIDING!r} and {GLOBAL!r}", lambda one: one in (SLIDING, GLOBAL)),
     "sliding_window": integer(1, MAX_SIZE, 512), "rope_parameters": AN_OBJECT,
     "intermediate_size": size(), "moe_intermediate_size": size(), "num_experts": experts(),
     "top_k_experts": experts(), "rms_norm_eps": epsilon(1e-6),

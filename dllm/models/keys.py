@@ -39,7 +39,7 @@ class KeyRule:
         return self.null if key in content and self.null is not AS_ABSENT else self.default
 
 
-Table = Mapping[str, KeyRule]  # the rule of each key of a file
+KeyRules = Mapping[str, KeyRule]  # the rule of each key of a file
 
 
 def shown(value: Any) -> str:
@@ -110,7 +110,7 @@ def epsilon(default: float) -> KeyRule:
     return real(1e-12, 0.1, default)
 
 
-def listed(rule: str, fits: Callable[[Any], bool], default: Any = None) -> KeyRule:
+def list_of(rule: str, fits: Callable[[Any], bool], default: Any = None) -> KeyRule:
     """A list whose every entry ``fits``."""
     return KeyRule(rule, lambda value: isinstance(value, list) and all(map(fits, value)), default)
 
@@ -124,7 +124,7 @@ def wrong_value(file: str, given: str) -> UserError:
     return UserError(f"{file} has {given}. Copy the checkpoint's own {file.partition(':')[0]} again.")
 
 
-def read_keys(table: Table, content: Mapping[str, Any], file: str) -> dict[str, Any]:
+def read_keys(table: KeyRules, content: Mapping[str, Any], file: str) -> dict[str, Any]:
     """The keys of ``table`` with their values in ``content``, or their defaults.
 
     Raises UserError that names file, key, value and rule.

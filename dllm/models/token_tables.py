@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dllm.models.keys import MAX_SIZE, REQUIRED, KeyRule, Table, integer, token_ids
+from dllm.models.keys import MAX_SIZE, REQUIRED, KeyRule, KeyRules, integer, token_ids
 
 
 def _text(value: Any) -> bool:
@@ -42,7 +42,7 @@ def _templates(value: Any) -> bool:
 
 
 SPECIAL_TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-TOKENIZER: Table = {
+TOKENIZER: KeyRules = {
     **{name: KeyRule("a string or an object with its content", _token) for name in SPECIAL_TOKEN_KEYS},
     "additional_special_tokens": KeyRule("a list of strings or of objects with their content", _tokens, []),
     "extra_special_tokens": KeyRule("a list or an object of strings or of objects with their content", _tokens, []),
@@ -53,15 +53,15 @@ TOKENIZER: Table = {
         "a string, an object of strings or a list of objects with a name and a template", _templates
     ),
 }
-GENERATION: Table = {"eos_token_id": token_ids(MAX_SIZE)}
+GENERATION: KeyRules = {"eos_token_id": token_ids(MAX_SIZE)}
 
 
-def added_tokens(content: Mapping[str, Any]) -> Table:
+def added_tokens(content: Mapping[str, Any]) -> KeyRules:
     """added_tokens.json has a key per token; the value is its id."""
     return dict.fromkeys(content, integer(0, MAX_SIZE, REQUIRED))
 
 
-def named_tokens(content: Mapping[str, Any]) -> Table:
+def named_tokens(content: Mapping[str, Any]) -> KeyRules:
     """The special tokens of a model's own, such as ``image_token``; ``add_bos_token`` is none."""
     rule = TOKENIZER["bos_token"]
     return {
