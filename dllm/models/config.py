@@ -196,7 +196,7 @@ class ModelConfig:
     def ends(self) -> tuple[int, ...]:
         """All ids that end a text, where the file lists several."""
         listed = (self.published.get("text_config") or self.published).get("eos_token_id")
-        return tuple(listed) if isinstance(list_of, list) else ()
+        return tuple(listed) if isinstance(listed, list) else ()
 
     @property
     def carries(self) -> bool:

@@ -215,7 +215,9 @@ LLADA_MOE = Family("llada_moe", {
     "num_experts": experts(), "num_experts_per_tok": experts(), "num_key_value_heads": size(None),
     "max_position_embeddings": integer(1, MAX_SIZE, 4096), "rms_norm_eps": epsilon(1e-5), "rope_theta": theta(REQUIRED),
     "expert_intermediate_size": size(), "dense_intermediate_size": integer(1, MAX_SIZE), "qk_layernorm": boolean(),
-    "moe_layer_freq": list_of("a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED),
+    "moe_layer_freq": list_of(
+        "a list of 0 and 1, one per layer", lambda one: is_whole(one) and one in (0, 1), REQUIRED
+    ),
     "moe_router_score_function": allowed("softmax"), "moe_router_enable_expert_bias": allowed(False),
     # The class never renormalises nor scales, whatever the file says.
     "norm_topk_prob": allowed(False), "routed_scaling_factor": allowed(1, 1.0),
