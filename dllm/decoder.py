@@ -352,7 +352,7 @@ class Decoder:
             yield from runner.stream(requests, rows, joined)
             return
         except torch.OutOfMemoryError:
-            pass  # the handler's traceback holds the tensors of the turn: what fits is tried behind it
+            pass  # the handler's traceback holds the tensors of the turn: what fits is tried after it
         network = self.model.transformer
         attempt = lambda fewer: next(runner.stream(fewer, rows, nothing))  # noqa: E731
         raise too_large(requests[:rows], attempt, network.device, network.dtype)
@@ -368,7 +368,7 @@ def refuse_stop(stop: Sequence[str]) -> None:
 
 def requests_per_batch(batch_size: int) -> int:
     """How many requests make a batch, of which ``batch_size`` are decoded at once. A run that was stopped decodes its
-    last batch anew, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
+    last batch again, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
     of the turns have all rows at work."""
     return batch_size if batch_size == 1 else 4 * batch_size
 

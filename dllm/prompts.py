@@ -53,7 +53,7 @@ class Prompts:
     ids: Ids  # of the mask and the ends of a text
     # the model's, for messages. Raises UserError for prompts that are empty, too long, or hold unknown tokens
     name: str
-    gen_length: int  # masks behind a prompt
+    gen_length: int  # masks after a prompt
     chat: bool | None = None  # apply the chat template to text (None: if there is one)
     # what else the chat template reads of every conversation, such as ``enable_thinking``
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)

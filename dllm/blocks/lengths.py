@@ -48,5 +48,5 @@ class Lengths(Blocks):
             behind = column >= edge
             index, begin = index + behind, begin + this * behind
             length = torch.where(behind, following, length)
-        further = (column - begin) // length  # 0 where the list reaches; behind it the last length repeats
+        further = (column - begin) // length  # 0 where the list reaches; after it the last length repeats
         return index + further, begin + further * length, length

@@ -18,7 +18,7 @@ from dllm.errors import UserError, in_range, name_of
 
 class Sliding(Blocks):
     """The ``block_length`` leftmost masks are open; with ``max_block_length``, those of them that lie fewer columns
-    than that behind the leftmost one. The window is set anew after every turn, so none waits for a border.
+    than that after the leftmost one. The window is set again after every turn, so none waits for a border.
 
     A row has a single block, which never closes: its number stays 0, its masks are those of the whole answer, and its
     forwards those of the row, so that fixed schedules run over the answer. DSB calls ``max_block_length`` null greedy,
@@ -42,7 +42,7 @@ class Sliding(Blocks):
             )
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
-        """The window that begins at ``column``: it ends behind its last mask, or at the row's end if masks are few."""
+        """The window that begins at ``column``: it ends after its last mask, or at the row's end if masks are few."""
         masks = (canvas.undecided & (canvas.columns >= column[:, None])).cumsum(1)
         end = (masks < own["block_length"][:, None]).sum(1) + 1  # the canvas is narrower than that if masks are few
         if self.max_block_length is not None:

@@ -27,7 +27,7 @@ class Blockwise(Pruning, Buffered):
     block's first position; the full forward commits exactly that one.
 
     warmup, refresh_interval: when else forwards are full (dInfer's vicinity refresh, arXiv 2510.08666). The first
-    ``warmup`` forwards of a row keep nothing, so that the one behind them is full, too. Behind a row's first block
+    ``warmup`` forwards of a row keep nothing, so that the one after them is full, too. After a row's first block
     every ``refresh_interval``-th forward of the row is full, unless the one before was (None: no such forwards).
 
     suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
@@ -103,7 +103,7 @@ class Blockwise(Pruning, Buffered):
         return view.plan(columns, forced=forced, keys=keys & ~dropped if self.prunes else keys, state=state)
 
     def full(self, view: CacheView) -> Tensor:
-        """Rows [B] whose forward behind the warm-up is full."""
+        """Rows [B] whose forward after the warm-up is full."""
         blocks, state = view.blocks, view.state
         full = (blocks.forwards == 0) | ~state["kept"]
         if self.refresh_interval is None:

@@ -32,7 +32,7 @@ def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
     if len(kinds) < 2:
         return [[row for row, width in enumerate(widths) if width or not kinds]]
     count = [sum(width == kind for width in widths) for kind in kinds]
-    best: list[tuple[int, int]] = [(0, 0)]  # of the first so many kinds: rows, and where their last call begins
+    best: list[tuple[int, int]] = [(0, 0)]  # of the first that many kinds: rows, and where their last call begins
     for end in range(1, len(kinds) + 1):
         best.append(min((best[at][0] + kinds[at] * sum(count[at:end]) + price, at) for at in range(end)))
     calls: list[list[int]] = []
@@ -80,6 +80,6 @@ def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumber
 
 
 def ranges_of(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as ranges of neighbours: the first one, and the one behind the last."""
+    """Ascending numbers as ranges of neighbours: the first one, and the one after the last."""
     breaks = [at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1]
     return tuple((rows[first], rows[end - 1] + 1) for first, end in pairwise([0, *breaks, len(rows)]))

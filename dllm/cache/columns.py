@@ -77,7 +77,7 @@ class KeptRows:
         return self.layers[layer]
 
     def grow(self, rows: int, length: int) -> None:
-        """Make room for so many rows and columns; the new ones hold zeros."""
+        """Make room for that many rows and columns; the new ones hold zeros."""
         self.length = length
         self.layers = [
             join(held, held.new_zeros(rows - len(held), length + 1, *held.shape[2:])) for held in self.layers

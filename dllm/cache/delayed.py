@@ -23,7 +23,7 @@ from dllm.models.config import ModelConfig
 
 class Delayed(Buffered):
     """The columns of a row are kept up to some block, the prompt first. A block is kept ``delay`` forwards after the
-    one in which all columns up to its end were found decided; the forward that keeps it, and those behind it, compute
+    one in which all columns up to its end were found decided; the forward that keeps it, and those after it, compute
     what follows what was kept before. While a finished block waits, and in every ``refresh_interval``-th forward of the
     row (None: never), a forward computes everything.
 
@@ -84,7 +84,7 @@ class Delayed(Buffered):
         grown = self._grown(view, found, finished, number)
         if self.wait == "each" or self.delay == 0:
             return found, grown
-        # Of the blocks that were not found before, only the one behind what is kept is looked at.
+        # Of the blocks that were not found before, only the one after what is kept is looked at.
         limit = self._end(view, grown)
         found = torch.where((before < 0) & (columns >= limit[:, None]), -1, found)
         return found, grown

@@ -16,7 +16,7 @@ class Dual(Blockwise):
     """The forward that opens a block is full, and the sampler commits from it too. The others compute the open blocks.
 
     query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``. prefix_look, after_look: so
-    many columns before the open blocks and behind them are computed with them, because they move most (dInfer's
+    many columns before the open blocks and after them are computed with them, because they move most (dInfer's
     vicinity cache, arXiv 2510.08666). keep_stale_tail: forwards attend to columns that an end-of-text policy cut until
     the next full forward (as published); otherwise they stop at once.
     """

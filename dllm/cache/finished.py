@@ -59,7 +59,7 @@ class Finished(Buffered):
         assert order is not None, "a model with full attention was not refused"
         piece = config.attention.pieces(masked, canvas.start)
         final = piece < torch.where(masked, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
-        # A token that was replaced since makes stale whatever has seen it: its piece, and those behind.
+        # A token that was replaced since makes stale whatever has seen it: its piece, and those after.
         changed = (canvas.tokens != view.state["tokens"]) & canvas.valid
         stale = piece >= torch.where(changed, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
         exact = view.state["exact"] & final & ~stale

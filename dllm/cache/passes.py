@@ -75,7 +75,7 @@ class Call:
     masks: Tensor | None = None
 
     def computed(self, length: int) -> Tensor | int:
-        """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates lie side
+        """Rows that the network runs for each candidate, padding included: one number, or [b] where candidates are side
         by side. ``length``: L."""
         queries, beside = length if self.columns is None else self.columns.shape[1], self.side_by_side
         if beside is None:

@@ -1,4 +1,4 @@
-"""Compute a window that slides, and everything after so many commits (DSB's cache, arXiv 2602.05992)."""
+"""Compute a window that slides, and everything after that many commits (DSB's cache, arXiv 2602.05992)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dllm.errors import IncompatibleParts, in_range, name_of
 
 
 class SlidingCache(Buffered):
-    """For ``blocks=sliding``. The first forward is full, and every one behind ``refresh_interval`` commits since the
+    """For ``blocks=sliding``. The first forward is full, and every one after ``refresh_interval`` commits since the
     last full one (None: as many as the window has masks). The others compute the window, the ``prefix_window`` columns
-    before it or as many as it has moved by, and ``suffix_window`` columns behind it: what has just been committed is
+    before it or as many as it has moved by, and ``suffix_window`` columns after it: what has just been committed is
     computed once more when the window passes it.
 
     as_published: a shifted model's full forward commits the leftmost mask alone, as published (Dream).

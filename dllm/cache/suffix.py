@@ -1,6 +1,6 @@
 """Leave out far masks while a block is decoded (DPad, arXiv 2508.14148; Streaming-dLLM, arXiv 2601.17917).
 
-An option of the caches ``none``, ``prefix`` and ``dual``. Masks behind the open blocks carry little but the length of
+An option of the caches ``none``, ``prefix`` and ``dual``. Masks after the open blocks carry little but the length of
 the answer. Those that are left out are neither computed nor attended to, and positions keep their numbers.
 """
 
@@ -26,7 +26,7 @@ NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn af
 
 
 class Pruning(Cache):
-    """suffix_window: of the masks behind the open blocks, those in so many columns may stay (None: all stay).
+    """suffix_window: of the masks after the open blocks, those in that many columns may stay (None: all stay).
     suffix_drop: which of these do, drawn when a block opens. ``none``: all. ``gaussian``: column x of the window, from
     0, with probability min(1, scale exp(-z²/2) / sqrt(2 pi)), z = x sigma / (window - 1), by ``suffix_sigma`` and
     ``suffix_scale``. ``uniform``: ``suffix_count`` of them. suffix_tail: so many columns at the row's end stay anyway:
@@ -84,7 +84,7 @@ class Pruning(Cache):
 
     def dropped(self, canvas: Canvas, blocks: BlockState, before: Tensor) -> Tensor:
         """The columns [B, L] that are left out. They are drawn in rows whose block opens; in the others they stay those
-        ``before`` [B, L]. Only masks are left out: text that is given behind the block stays."""
+        ``before`` [B, L]. Only masks are left out: text that is given after the block stays."""
         if not self.prunes:
             return before
         behind = canvas.columns >= blocks.open_end[:, None]

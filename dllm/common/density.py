@@ -11,8 +11,8 @@ def certainty_density(known: Tensor, start: Tensor, end: Tensor, sigma: float) -
 
         D(i) = sum over j of k(i - j) known(j) / Z    with k(d) = exp(-d^2 / (2 sigma^2))
 
-    known [B, L]. start, end [B]: the answer's first column, and the one behind its last: G columns. All of the G
-    columns before it count as known, the G behind it as its last one. Z is the sum of k over d = -3G ... 3G - 1, so
+    known [B, L]. start, end [B]: the answer's first column, and the one after its last: G columns. All of the G
+    columns before it count as known, the G after it as its last one. Z is the sum of k over d = -3G ... 3G - 1, so
     what lies beyond these counts as unknown.
     """
     columns, start, end = torch.arange(known.shape[1], device=known.device), start[:, None], end[:, None]

@@ -125,8 +125,8 @@ def select_or_all(state: T, rows: Tensor | None) -> T:
 
 
 def join(state: T, *others: T) -> T:
-    """Rows of one batch, then rows of others. Trailing dimensions grow to the largest one, padded with zeros behind:
-    what lies behind a row's own columns is never valid."""
+    """Rows of one batch, then rows of others. Trailing dimensions grow to the largest one, padded with zeros after:
+    what is after a row's own columns is never valid."""
 
     def joined(*parts: Tensor) -> Tensor:
         shape = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
@@ -148,7 +148,7 @@ def update_rows(rows: Tensor, new: T, old: T) -> T:
 
 
 def padded(value: Tensor, shape: list[int]) -> Tensor:
-    """Rows [B, ...] padded with zeros behind to ``shape``, which counts every dimension but the first."""
+    """Rows [B, ...] padded with zeros after to ``shape``, which counts every dimension but the first."""
     growth = [extent - now for extent, now in zip(shape, value.shape[1:], strict=True)]
     return F.pad(value, [side for extra in reversed(growth) for side in (0, extra)]) if any(growth) else value
 

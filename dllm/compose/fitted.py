@@ -55,7 +55,7 @@ class Parts:
         return Parts(**built, sampling=sampling)
 
     def fitted(self, model: Described, gen_length: int | None, stop: Sequence[str] = ()) -> Parts:
-        """The same for a model: with its ids in the place of texts, and checked. gen_length: masks behind a prompt
+        """The same for a model: with its ids in the place of texts, and checked. gen_length: masks after a prompt
         (None: infilling, where only the prompts tell). stop: strings that end an answer.
 
         Raises UserError for parts that do not fit each other or the model, and warns (SettingWarning) of those that may

@@ -9,7 +9,7 @@ from typing import Any
 from dllm.compose.naming import CHOICES, Config, own_options, part_words, typed_name, value_text
 from dllm.compose.parts import choices, composed, plain_config
 
-ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, behind the model
+ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, after the model
 UNUSUAL = ("eos", "constraint")  # parts that it names where they are not the usual ones
 # Settings of a model and a task that their names say already, or that leave every sample as it is.
 SAID_BY_NAME = frozenset(("name", "prompt", "run"))

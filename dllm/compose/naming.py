@@ -30,7 +30,7 @@ def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[s
 
 
 def part_at(config: Config, place: str) -> Any:
-    """What stands at a dotted place; None where nothing does."""
+    """What is at a dotted place; None where nothing does."""
     found: Any = config
     for name in place.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None

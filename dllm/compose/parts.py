@@ -322,7 +322,7 @@ def store_inner_choices() -> None:
 
 
 def choices(group: str) -> list[str]:
-    """Names in a configuration group, sorted; a folder of more choices stands before theirs (``published/prefix``)."""
+    """Names in a configuration group, sorted; a folder of more choices is before theirs (``published/prefix``)."""
     from importlib.resources import files
 
     group = group.removesuffix("/inner")  # every sampler may be inside another

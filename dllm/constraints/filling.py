@@ -36,7 +36,7 @@ class Moves:
 
     source: Indices  # [T] the place before the cell
     symbol: Indices  # [T] the class of the token in the cell; C is the end of the text
-    target: Indices  # [T] the place behind the cell; Q is the end of the text
+    target: Indices  # [T] the place after the cell; Q is the end of the text
     first: Indices  # where each target's ways begin
     group: Indices  # [T] the number of each way's target
 
@@ -80,7 +80,7 @@ def best_filling(
 
 
 def _step(value: Floats, ways: Moves, best: Floats, ids: Indices) -> tuple[Floats, tuple[Indices, Indices]]:
-    """The values [Q + 1] behind a cell, and by state the id and the state before through which each is reached."""
+    """The values [Q + 1] after a cell, and by state the id and the state before through which each is reached."""
     through = value[ways.source] + best[ways.symbol]
     after, token, source = np.full(len(value), -np.inf), np.zeros(len(value), np.int64), np.zeros(len(value), np.int64)
     if len(ways.first):

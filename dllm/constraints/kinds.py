@@ -18,7 +18,7 @@ class Constraint:
     """Base of the kinds."""
 
     kind: ClassVar[str]
-    _: KW_ONLY  # options behind it are named
+    _: KW_ONLY  # options after it are named
     confidence: str = "model"  # of a proposal among all ids (``model``) or among those allowed (``admissible``)
     joint: bool = False  # proposals of the best filling together
     limit: int = 20_000  # states of the automaton

@@ -1,6 +1,6 @@
 """One row under a constraint: what fits its cells, with the exact number of masks.
 
-A cell is an id, or MASK. Sets are kept from both sides: those from the left are renewed behind the first changed cell,
+A cell is an id, or MASK. Sets are kept from both sides: those from the left are renewed after the first changed cell,
 those from the right before the last, as far as somebody asks. Where only a block is open, that is within the block.
 """
 
@@ -35,7 +35,7 @@ class RowSets:
         self, language: TokenLanguage, cells: ArrayLike, gaps: int = 0, begun: bytes = b"", least: int = 0
     ) -> None:
         """cells [n]: ids and MASK. gaps: in infilling the index of the last given cell, before which an end id writes
-        nothing and text goes on. begun: the answer's beginning that stands before the cells. least: so many first
+        nothing and text goes on. begun: the answer's beginning that is before the cells. least: that many first
         cells hold text and no end."""
         self.language, self.gaps, self.prefix, self.least = language, gaps, begun, least
         self.cells = np.array(cells, np.int64)
@@ -153,7 +153,7 @@ class RowSets:
             self._last -= 1
 
     def _renew(self) -> None:
-        """Look the sets up anew where the memo has been cleared."""
+        """Look the sets up again where the memo has been cleared."""
         if self._epoch != self.language.evict():
             self._forget()
 

@@ -1,6 +1,6 @@
 """Moves that lead from every count of a state: into the same part with so much more, or out of it to one place.
 
-States stand in a row, those that count once for each count. The counts of one state are the bits of one Python number,
+States are in a row, those that count once for each count. The counts of one state are the bits of one Python number,
 so that all of them move by one shift.
 """
 
@@ -58,7 +58,7 @@ class Runs:
         return self.of(shown), classes, [labels.setdefault(each.tobytes(), len(labels)) for each in classes]
 
     def forward(self, members: PlaceBits, found: PlaceBits) -> None:
-        """Add to ``found`` the places behind a move from ``members``."""
+        """Add to ``found`` the places after a move from ``members``."""
         here, whole = _Counts(members, self), 0
         for home, goal, start, width in self._spreads:
             if here[home]:
@@ -124,7 +124,7 @@ class Runs:
     @cached_property
     def _spreads(self) -> list[tuple[int, int, int, int]]:
         """What all runs with ``adds`` from one state to another do at once: from each count to those ``start`` and more
-        above it, ``width`` of them, as far as there are so many."""
+        above it, ``width`` of them, as far as there are that many."""
         shifts: dict[tuple[int, int], list[int]] = {}
         for home, low, _, goal, start in self._told:
             if start >= 0:

@@ -19,15 +19,15 @@ from dllm.constraints.tokens import TokenAutomaton
 from dllm.constraints.transitions import Bits, Transitions
 
 MASK = -1  # a cell to be decided
-REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed anew as it is met
+REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed again as it is met
 
 
-LARGE = 1 << 12  # from so many places on a set keeps bits
+LARGE = 1 << 12  # from that many places on a set keeps bits
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ClassSet:
-    """What may stand in a cell."""
+    """What may be in a cell."""
 
     number: int  # as of a ``StateSet``
     bits: Bits  # [C + 1] by class of token, the end of the text last
@@ -37,7 +37,7 @@ class ClassSet:
 class StateSet:
     """A set of places."""
 
-    number: int  # its own for ever in its language; between two clearings of the memo equal sets are one
+    number: int  # its own forever in its language; between two clearings of the memo equal sets are one
     members: Bits  # [Q + 1] by place, the end of the text last
 
 
@@ -119,9 +119,9 @@ class TokenLanguage:
         return self.state_set(members)
 
     def reach_end_within(self, cells: int) -> PlaceSet:
-        """The states from which the text can end in so many masked cells at most; exactly 0 cells: in which it ends.
+        """The states from which the text can end in that many masked cells at most; exactly 0 cells: in which it ends.
 
-        Behind these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
+        After these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
         """
         cells = min(cells, self.tokens.longest)
         found = self._within.get(cells)
@@ -132,7 +132,7 @@ class TokenLanguage:
         return found
 
     def after(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
-        """The states behind a cell of this symbol and kind, from ``states`` before it."""
+        """The states after a cell of this symbol and kind, from ``states`` before it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._after.get(key)
         if found is None:
@@ -141,7 +141,7 @@ class TokenLanguage:
         return found
 
     def before(self, states: PlaceSet, symbol: int, kind: int) -> PlaceSet:
-        """The states before a cell of this symbol and kind that lead to ``states`` behind it."""
+        """The states before a cell of this symbol and kind that lead to ``states`` after it."""
         key = 3 * (states.number * (self.mask + 1) + symbol) + kind
         found = self._before.get(key)
         if found is None:
@@ -150,7 +150,7 @@ class TokenLanguage:
         return found
 
     def intersects(self, forward: PlaceSet, backward: PlaceSet) -> bool:
-        """Whether the two share a state: whether what stands before and behind goes together."""
+        """Whether the two share a state: whether what is before and after goes together."""
         key = forward.number << 40 | backward.number
         found = self._meet.get(key)
         if found is None:
@@ -159,7 +159,7 @@ class TokenLanguage:
         return found
 
     def allowed_classes(self, forward: PlaceSet, backward: PlaceSet, kind: int) -> ClassSet:
-        """What may stand in a masked cell of this kind between the states before and behind it."""
+        """What may be in a masked cell of this kind between the states before and after it."""
         key = 3 * (forward.number << 40 | backward.number) + kind
         found = self._fitting.get(key)
         if found is None:

@@ -22,14 +22,14 @@ class TokenAutomaton:
     """An automaton over the tokens of a vocabulary, with the states of ``automaton``.
 
     A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
-    everywhere are one class, of which there are C. Its T steps stand in order of the classes, then of the sources.
+    everywhere are one class, of which there are C. Its T steps are in order of the classes, then of the sources.
     """
 
     automaton: ByteAutomaton  # over bytes, whose states it has
     classes: NDArray[np.int32]  # [V] the class of each id; class 0 fits nowhere
     source: Indices  # [T] the place before a token
     symbol: Indices  # [T] the token's class
-    target: Indices  # [T] the place behind it
+    target: Indices  # [T] the place after it
     runs: Runs  # moves of many places at once
 
     @cached_property

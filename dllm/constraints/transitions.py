@@ -35,7 +35,7 @@ class Transitions:
         return self.tokens.size + 1
 
     def after(self, members: Bits, symbol: int, kind: int) -> Bits:
-        """The states behind a cell, from those before it."""
+        """The states after a cell, from those before it."""
         found = np.zeros_like(members)
         if symbol >= self.end and kind == GAP_CELL:
             found |= members
@@ -48,7 +48,7 @@ class Transitions:
         return found
 
     def before(self, members: Bits, symbol: int, kind: int) -> Bits:
-        """The states before a cell that lead to one of those behind it."""
+        """The states before a cell that lead to one of those after it."""
         found = np.zeros_like(members)
         if symbol >= self.end and kind == GAP_CELL:
             found |= members
@@ -61,7 +61,7 @@ class Transitions:
         return found
 
     def allowed_classes(self, forward: Bits, backward: Bits, kind: int) -> Bits:
-        """The classes [C + 1], ends last, that lead from a state before a cell to one behind it."""
+        """The classes [C + 1], ends last, that lead from a state before a cell to one after it."""
         edges, found = self.tokens.edges, np.zeros(self.end + 1, bool)
         crossed = forward.take(edges.source)
         crossed &= backward.take(edges.target)

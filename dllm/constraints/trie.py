@@ -32,7 +32,7 @@ class Trie:
         node, alive = np.zeros(len(order), np.int32), np.flatnonzero(lengths)
         while len(alive):
             parent, byte = node[alive], data[begin[alive] + len(bounds) - 2]
-            new = np.ones(len(alive), bool)  # sorted texts with the same beginning stand side by side
+            new = np.ones(len(alive), bool)  # sorted texts with the same beginning are side by side
             new[1:] = (parent[1:] != parent[:-1]) | (byte[1:] != byte[:-1])
             node[alive] = bounds[-1] - 1 + np.cumsum(new)
             parents, last = [*parents, parent[new]], [*last, byte[new]]

@@ -1,4 +1,4 @@
-"""What each token id writes: the bytes behind the ids of a tokenizer whose tokens have bytes of their own."""
+"""What each token id writes: the bytes after the ids of a tokenizer whose tokens have bytes of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where drafts lie in a forward: beside what a cache keeps, or in their own columns.
+"""Where drafts are in a forward: beside what a cache keeps, or in their own columns.
 
 Neither is on the canvas, so a draft that is refused leaves no trace there.
 """

@@ -1,7 +1,7 @@
 """The canvas: the token sequences being denoised, prompt included, one row per request.
 
 A canvas is immutable: every change makes a new one. Every row begins in column 0, so that no column of it moves when
-longer rows join; padding lies behind its end. What a row sees never depends on its neighbours.
+longer rows join; padding is after its end. What a row sees never depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Request:
     start: int | None = None
     param_index: int | None = None  # its index in per-request parameters (None: its place in the batch)
     temperature: float | None = None  # 0 is the argmax (None: as ``Canvas.of`` is told); papers: temperature
-    infill: bool = False  # what is given behind ``start`` was asked for, and belongs to no sampler
+    infill: bool = False  # what is given after ``start`` was asked for, and belongs to no sampler
     constraint: Hashable | None = None  # what its text must match (one of ``dllm.constraints``; None: anything)
-    answer_prefix: str = ""  # the answer's beginning, where it stands in the prompt
+    answer_prefix: str = ""  # the answer's beginning, where it is in the prompt
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:
@@ -54,7 +54,7 @@ class Request:
     @property
     def infill_prefix(self) -> Sequence[int] | None:
         """Ids before the answer that begin an infilling's text. None: a plain answer, which ends at its first end of
-        text, since nothing that was asked for is given behind its first gap."""
+        text, since nothing that was asked for is given after its first gap."""
         gap = list(self.masked).index(True) if any(self.masked) else len(self.tokens)
         if (self.start is not None and not self.infill) or all(self.masked[gap:]):
             return None
@@ -71,7 +71,7 @@ class Canvas(Rowwise):
     masked: Tensor  # [B, L] still to be decided; papers: mask index
     valid: Tensor  # [B, L] attended to (False: padding, or cut off); papers: attention mask
     given: Tensor  # [B, L] there at the start; never changes; papers: prompt index
-    tail: Tensor  # [B, L] columns behind all given text, where an end of text ends the answer
+    tail: Tensor  # [B, L] columns after all given text, where an end of text ends the answer
     start: Tensor  # [B] column where the answer begins; papers: prompt length
     grid: Tensor  # [B] column that blocks count from: the answer's start, or 0 in block-causal models
     end: Tensor  # [B] column after the last one that may still be decided
@@ -136,7 +136,7 @@ class Canvas(Rowwise):
 
     @property
     def revisable(self) -> Tensor:
-        """Those of them that may be decided anew [B, L]: nothing is behind ``end``, where no text depends on it."""
+        """Those of them that may be decided again [B, L]: nothing is after ``end``, where no text depends on it."""
         return self.committed & (self.columns < self.end[:, None])
 
     @cached_property
@@ -154,7 +154,7 @@ class Canvas(Rowwise):
         return replace(self, tokens=torch.where(where & self.undecided, tokens, self.tokens))
 
     def remask(self, where: Tensor, mask_id: int) -> Canvas:
-        """Undo commits at ``where`` [B, L]; given positions, and what lies behind ``end``, are left alone."""
+        """Undo commits at ``where`` [B, L]; given positions, and what is after ``end``, are left alone."""
         where = where & ~self.given & self.valid & (self.columns < self.end[:, None])
         return replace(self, tokens=self.tokens.masked_fill(where, mask_id), masked=self.masked | where)
 

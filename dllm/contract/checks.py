@@ -67,7 +67,7 @@ def checked_start(what: str, state: object, canvas: Canvas) -> State:
 
 
 def _follow(what: str, state: Mapping[str, object], known: Mapping[str, object], like: Tensor) -> None:
-    """Refuse entries of a state that no row has, or that lie elsewhere than ``like`` [B, ...]."""
+    """Refuse entries of a state that no row has, or that are elsewhere than ``like`` [B, ...]."""
     rows = len(like)
     for name, value in state.items():
         if name not in known:
@@ -165,7 +165,7 @@ def checked_choice(rule: Rule, chosen: object, owner: Owner) -> Tensor:
 
 
 def checked_cut(policy: Any, edits: bool, cut: object, before: Canvas, view: View, step: Step) -> Canvas:
-    """The canvases behind an end-of-text policy, if they are those before with less left to decide, and if it acted no
+    """The canvases after an end-of-text policy, if they are those before with less left to decide, and if it acted no
     earlier than it says."""
     name = f"eos={name_of(policy)}"
     if not isinstance(cut, Canvas):

@@ -2,7 +2,7 @@
 
 Every part asks this object instead of the device, so that parts are written once for both. Exact shapes cost a few
 copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds.
-After every turn the device reports some numbers of each row, and the host reads them so many turns later, when they
+After every turn the device reports some numbers of each row, and the host reads them that many turns later, when they
 have long arrived.
 """
 
@@ -51,7 +51,7 @@ class Shapes:
         return mask.sum(1).tolist()  # type: ignore[no-any-return]
 
     def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
-        """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they lie in
+        """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they are in
         open blocks."""
         return int(mask.sum(1).max())
 

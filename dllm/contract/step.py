@@ -27,7 +27,7 @@ class Step:
     # position). Of a rule that renoises: positions that show its draw, decided or not
     accepted: Tensor | None
     remask: Tensor  # [N, L] commits to undo first; papers: remask index
-    # [N, L] decided positions to fix anew, to ``tokens``, without ever being masked (None: the rule never edits);
+    # [N, L] decided positions to fix again, to ``tokens``, without ever being masked (None: the rule never edits);
     # papers: token-to-token
     edit: Tensor | None
     # [N, L] what undecided positions of the open blocks show from now on (None: what they showed); papers: renoising

@@ -45,7 +45,7 @@ class SamplerTraits(Traits):
     ranks_by: str = ""
     thresholds: bool = True  # it compares confidences with numbers, not only with each other
     revocable: bool = False  # it may remask
-    # it is for models of uniform noise: it draws every undecided position of the open blocks anew in every turn, at a
+    # it is for models of uniform noise: it draws every undecided position of the open blocks again in every turn, at a
     # temperature of its own, and says what they show next
     renoises: bool = False
     edits: bool = False  # it may replace tokens of the current block, and keep the block open when it is full
@@ -82,7 +82,7 @@ class CacheTraits(Traits):
     scores_all_at_open: bool = False  # the forward that opens a block computes all regions
     committed: bool = False  # forwards compute the open blocks' committed positions too
     branches: bool = False  # several candidates of a row
-    shadows: bool = False  # extra queries that stand in for committed tokens
+    shadows: bool = False  # extra queries that are in for committed tokens
     verifies: str = ""  # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
     # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
     exposes_attention: bool = False

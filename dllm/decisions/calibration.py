@@ -34,7 +34,7 @@ class Fitted:
     """A temperature, and what it rests on."""
 
     temperature: float  # by which scores are divided
-    items: int  # it was fitted on so many
+    items: int  # it was fitted on that many
     nll_before: float  # mean of -log p of the right one, in nats
     nll_after: float  # mean of -log p of the right one, at this temperature
 

@@ -1,7 +1,7 @@
 """From questions and a prompt to slots on a canvas: tokens of every part, and the boundaries between them checked.
 
 Alternatives are scored as the tokenizer writes them between the texts beside them. So those texts must keep their own
-tokens whatever stands in the slot: a value that merges with them is refused.
+tokens whatever is in the slot: a value that merges with them is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Laid:
 
     head: Cells  # cells before the slot
     alternatives: tuple[TokenIds, ...]  # the tokens of each
-    tail: Cells  # cells behind the slot
+    tail: Cells  # cells after the slot
     start: int  # where the prompt ends
 
     @property
@@ -45,7 +45,7 @@ class Laid:
 
 
 def with_questions(state: DecisionState, questions: Sequence[Question]) -> DecisionState:
-    """The state with what is asked about it. Raises UserError where that cannot be put behind token ids."""
+    """The state with what is asked about it. Raises UserError where that cannot be put after token ids."""
     asked = "\n\n".join(text for question in questions if (text := question.asked()))
     if not asked:
         return state
@@ -60,8 +60,8 @@ def with_questions(state: DecisionState, questions: Sequence[Question]) -> Decis
 
 
 def encoder(prompts: Prompts, state: DecisionState, before: str) -> tuple[list[int], Encode]:
-    """The ids of a prompt and of the text that begins its answer, and what encodes that text with more behind it, in
-    this place. Where the text has tokens of its own behind the prompt, it is encoded alone, which is faster."""
+    """The ids of a prompt and of the text that begins its answer, and what encodes that text with more after it, in
+    this place. Where the text has tokens of its own after the prompt, it is encoded alone, which is faster."""
     whole: Encode
     if isinstance(state, list) and is_ids(state):
         ids = prompts.encode(state)
@@ -76,7 +76,7 @@ def encoder(prompts: Prompts, state: DecisionState, before: str) -> tuple[list[i
 
 
 def cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tuple[list[int], list[TokenIds], TokenIds]:
-    """Ids before the slot, of each text in it, and behind it. A space before the slot goes into it where the tokenizer
+    """Ids before the slot, of each text in it, and after it. A space before the slot goes into it where the tokenizer
     joins it to what follows. Raises UserError for a text that merges with what is beside it."""
     try:
         return _cut(encode, before, texts, behind)
@@ -175,8 +175,8 @@ class Layout:
     """The slots of a laid question, before any canvas is made."""
 
     estimator: str  # that reads them
-    opened: Slot  # nothing stands behind it
-    closed: Slot | None  # the text behind it is given; None: the question is read of the open one
+    opened: Slot  # nothing is after it
+    closed: Slot | None  # the text after it is given; None: the question is read of the open one
 
     @property
     def slots(self) -> list[Slot]:
@@ -202,9 +202,9 @@ class Layout:
 
 def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Layout:
     """The slots of a laid question. mode: ``open``: alternatives of different lengths compete through the token that
-    ends them, and nothing stands behind; ``closed``: the text behind is given, every length has its own canvas; auto:
-    open where lengths differ, and where the model does not see all text behind a mask (``sees_behind``). end: the token
-    that ends a text which nothing follows. free: masks behind the template."""
+    ends them, and nothing is after; ``closed``: the text after is given, every length has its own canvas; auto:
+    open where lengths differ, and where the model does not see all text after a mask (``sees_behind``). end: the token
+    that ends a text which nothing follows. free: masks after the template."""
     lengths = {len(one) for one in laid.alternatives}
     is_open = mode == "open" or (mode == "auto" and (len(lengths) > 1 or not sees_behind))
     ender = next((cell for cell in laid.tail if cell is not None), end)

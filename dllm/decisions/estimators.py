@@ -28,9 +28,9 @@ ESTIMATORS = ("local", "marginal", "chain", "pseudo")
 class Slot:
     """Where the alternatives may stand."""
 
-    head: Cells  # what stands before it
+    head: Cells  # what is before it
     alternatives: tuple[TokenIds, ...]  # the tokens of each
-    tail: Cells  # what stands behind it
+    tail: Cells  # what is after it
     start: int  # column where the answer begins
     mask: int  # the mask's id
     width: int  # columns of the slot
@@ -57,7 +57,7 @@ class SlotScores:
 
     scores: tuple[float, ...]  # softmax over them gives the probabilities
     logprobs: tuple[float, ...]  # unnormalised, over all texts of these lengths
-    mass: tuple[float | None, ...]  # probability that any alternative stands there, seen from each (None: not known)
+    mass: tuple[float | None, ...]  # probability that any alternative is there, seen from each (None: not known)
     likeliest: tuple[bool, ...]  # whether at each of its steps the likeliest of all tokens goes on
 
 
@@ -203,7 +203,7 @@ def slots_by_length(slot: Slot, opened: Slot, estimator: str) -> list[Slot]:
 
 
 def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
-    """A closed slot: text behind it is given, so that every length has a canvas of its own. Sums are compared as they
+    """A closed slot: text after it is given, so that every length has a canvas of its own. Sums are compared as they
     are. local is a distribution within a length, and ``opened``, where lengths compete through what ends them, says how
     likely each length is."""
     slots = slots_by_length(slot, opened, estimator)

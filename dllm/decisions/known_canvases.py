@@ -14,13 +14,13 @@ _WAY_OUT = "Use estimator=local with slot=open, at the end of the answer, one qu
 
 
 def sees_behind(config: ModelConfig) -> bool:
-    """Whether a mask sees all given text behind it."""
+    """Whether a mask sees all given text after it."""
     return config.attention.block is None
 
 
 def refuse_unknown_canvases(config: ModelConfig, queries: Sequence[ReadQuery]) -> None:
     """Raise UserError for canvases that the model's attention was not made for: a slot that it does not predict while
-    text before it is masked, or text behind the slot that it does not see."""
+    text before it is masked, or text after the slot that it does not see."""
     kind, canvases = config.attention, [query.canvas for query in queries]
     if kind.name == "full":
         return

@@ -1,8 +1,8 @@
-"""Log-likelihood of a text behind a prompt: two Monte-Carlo bounds of masked diffusion models, and an exact chain.
+"""Log-likelihood of a text after a prompt: two Monte-Carlo bounds of masked diffusion models, and an exact chain.
 
 mc_count      a uniform number of target tokens is masked (LLaDA, Nie et al. 2025, arXiv 2502.09992)
 mc_bernoulli  each target token is masked with one probability p, itself uniform (Dream, Ye et al. 2025, 2508.15487)
-exact_ar      the chain rule from left to right: token i predicted with i and all behind it masked; L forwards
+exact_ar      the chain rule from left to right: token i predicted with i and all after it masked; L forwards
 
 Both bounds have the same expectation: the mean, over all orders of the target's tokens, of the chain in that order.
 """
@@ -60,7 +60,7 @@ class Estimator:
 
 
 def by_count(estimator: Estimator, length: int, generator: Generator) -> Iterator[MaskDraw]:
-    """x masked tokens of L, weighed L / x. One x is drawn; the other rows of a batch lie evenly spaced behind it.
+    """x masked tokens of L, weighed L / x. One x is drawn; the other rows of a batch lie evenly spaced after it.
 
     Halves are rounded up. The published code rounds them to even, which makes odd counts rarer than even ones
     (L = 4, 8 rows: 1 and 3 a third as often) and so shifts the expectation.

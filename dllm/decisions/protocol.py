@@ -40,7 +40,7 @@ class DecisionOptions:
     joint: bool = False  # all slots on one canvas, read in one forward
     order: str | None = None  # of a joint canvas: ``surest`` commits the surest slot and reads on (None: all at once)
     slot: str = "auto"  # open, closed or auto, see ``plan_of_slot``
-    free: int = 0  # masks behind the template
+    free: int = 0  # masks after the template
     temperature: float | None = None  # divides the scores (None: that of the calibration, else 1)
     neutral: str | None = None  # a text in place of the state, whose scores are subtracted (None: nothing is)
     template: Sequence[str] | None = None  # of a joint canvas: texts and names of questions (None: a line for each)
@@ -76,7 +76,7 @@ def deciding(
         raise UserError("there is no question. Ask at least one.")
     work = _Work(prompts, ids, options, most)
     for one in work.states(state):
-        prompts.encode(one)  # refuses what is no prompt before questions are put behind it
+        prompts.encode(one)  # refuses what is no prompt before questions are put after it
     if not options.joint:
         plans = {}
         for name, question in questions.items():

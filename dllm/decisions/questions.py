@@ -21,7 +21,7 @@ Value = str | bool
 
 
 def text_of(value: Value) -> str:
-    """What stands in the slot for a value: of true and false, JSON's words."""
+    """What is in the slot for a value: of true and false, JSON's words."""
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -35,10 +35,10 @@ class Question:
     most: ClassVar[int] = MAX_CHOICES
 
     values: Sequence[Value]  # the alternatives
-    instructions: str = ""  # stand behind the state in the prompt
+    instructions: str = ""  # are after the state in the prompt
     template: str | None = None  # the answer's text with one {slot} (None: "Answer: {slot}")
     descriptions: Sequence[str] = ()  # of the alternatives, listed in the prompt; empty: there are none
-    labels: str = "values"  # what stands in the slot: the values, or letters, whose values the prompt lists
+    labels: str = "values"  # what is in the slot: the values, or letters, whose values the prompt lists
 
     def __post_init__(self) -> None:
         for name in ("values", "descriptions"):
@@ -70,20 +70,20 @@ class Question:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What may stand in the slot."""
+        """What may be in the slot."""
         if self.labels == "letters":
             return tuple(ascii_uppercase[: len(self.values)])
         return tuple(map(text_of, self.values))
 
     @property
     def around(self) -> tuple[str, str]:
-        """The text before and behind the slot."""
+        """The text before and after the slot."""
         before, _, behind = (f"Answer: {SLOT_MARK}" if self.template is None else self.template).partition(SLOT_MARK)
         return before, behind
 
     def asked(self) -> str:
-        """What the prompt says behind the state. The alternatives are listed where the slot holds letters, where they
-        are described, and where instructions come without a template that says what may stand there."""
+        """What the prompt says after the state. The alternatives are listed where the slot holds letters, where they
+        are described, and where instructions come without a template that says what may be there."""
         lines = [self.instructions] if self.instructions else []
         if self.labels == "letters" or self.descriptions or (self.instructions and self.template is None):
             for number, (label, value) in enumerate(zip(self.texts, self.values, strict=True)):

@@ -155,7 +155,7 @@ def _shared(
 def _log_p(
     model: Model, hidden: Tensor, free: int, wanted: Sequence[tuple[int, int, tuple[int, ...]]], guidance: float
 ) -> list[tuple[tuple[float, ...], int]]:
-    """The same, of the hidden rows that predict the columns. free: the first row whose prompt is masked."""
+    """The same, of the hidden states that predict the columns. free: the first row whose prompt is masked."""
     network = model.transformer
     row, column = (torch.tensor([one[which] for one in wanted]) for which in (0, 1))
     logits = network.logits(hidden[row, column])

@@ -20,7 +20,7 @@ class SlotDecision:
     tokens: tuple[tuple[int, ...], ...]  # of each alternative, as the tokenizer writes it
     temperature: float = 1.0  # divides the scores
     calibrated: bool = False  # whether the temperature was fitted on labelled items
-    given: tuple[str, ...] = ()  # questions whose answers stood on the canvas
+    given: tuple[str, ...] = ()  # questions whose answers was on the canvas
 
     def __str__(self) -> str:
         """What people ask for: the choice, the probabilities, and the mass below which they mean little."""
@@ -46,7 +46,7 @@ class SlotDecision:
 
     @property
     def mass(self) -> float | None:
-        """Probability that any alternative stands there; of ``local`` along the path to the chosen one, of ``pseudo``
+        """Probability that any alternative is there; of ``local`` along the path to the chosen one, of ``pseudo``
         unknown."""
         return self.scores.mass[self.best]
 

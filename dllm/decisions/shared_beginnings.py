@@ -1,9 +1,9 @@
 """Canvases that begin alike, on models that are causal by blocks or by tokens: the beginning is computed once.
 
-What no row behind a column is seen by has the same keys and values in all canvases that agree so far. So one call
-computes each beginning, and a second one what is behind it in every canvas. It gives the numbers of a whole forward.
+What no row after a column is seen by has the same keys and values in all canvases that agree so far. So one call
+computes each beginning, and a second one what is after it in every canvas. It gives the numbers of a whole forward.
 
-Letters: B canvases, L columns, G different beginnings, P columns of the longest, n columns behind of the longest.
+Letters: B canvases, L columns, G different beginnings, P columns of the longest, n columns after of the longest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def beginnings(
         return None
     order = config.attention.order(masked, start)
     assert order is not None, "causal models have an order"
-    # A cut is where no row before it sees a row behind it.
+    # A cut is where no row before it sees a row after it.
     highest = torch.cummax(order.reach, 1).values.roll(1, 1)
     lowest = torch.cummin(order.rank.flip(1), 1).values.flip(1)
     columns = torch.arange(rows.shape[1])

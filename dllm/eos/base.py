@@ -50,7 +50,7 @@ class EndOfText:
 
 
 def answer_ends(canvas: Canvas, ends: Iterable[int]) -> Tensor:
-    """Committed end-of-text tokens that end the answer [B, L]: those behind all given text. In infilling, an EOS in one
+    """Committed end-of-text tokens that end the answer [B, L]: those after all given text. In infilling, an EOS in one
     gap does not end what is given after it."""
     return one_of(canvas.tokens, ends) & canvas.tail & ~canvas.masked
 

@@ -11,7 +11,7 @@ from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
 class StopAtEos(EndOfText):
-    """The first turn that commits an EOS cuts behind its leftmost one. Later turns do not cut again."""
+    """The first turn that commits an EOS cuts after its leftmost one. Later turns do not cut again."""
 
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
 

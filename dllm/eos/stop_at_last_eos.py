@@ -11,7 +11,7 @@ from dllm.eos.base import EndOfText, answer_ends
 
 
 class StopAtLastEos(EndOfText):
-    """The first turn that commits an EOS cuts behind its rightmost one. Later turns do not cut again."""
+    """The first turn that commits an EOS cuts after its rightmost one. Later turns do not cut again."""
 
     traits = EosTraits(at_once=True, shrinks=False, fills=False)
 

@@ -18,11 +18,11 @@ from dllm.models.ids import Ids
 
 
 class StopFront(EndOfText):
-    """A row ends behind the first stop token of its front: the answer up to its first mask. A stop token further right
-    ends nothing yet. What lies behind the end leaves the canvas.
+    """A row ends after the first stop token of its front: the answer up to its first mask. A stop token further right
+    ends nothing yet. What is after the end leaves the canvas.
 
-    stops: ids that end a text (None: the model's). limit: a row also ends when its front has so many tokens, although
-    ``gen_length`` may be longer: masks behind the limit are decoded with the rest, as WeDLM's window has them, and
+    stops: ids that end a text (None: the model's). limit: a row also ends when its front has that many tokens, although
+    ``gen_length`` may be longer: masks after the limit are decoded with the rest, as WeDLM's window has them, and
     dropped (None: the answer's own length).
     """
 

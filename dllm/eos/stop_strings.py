@@ -37,7 +37,7 @@ class StopStrings(EndOfText):
         candidates = self.inner.cut(candidates, view, step, ends, full)
         open_ = candidates.undecided & (candidates.columns >= candidates.start[:, None])
         frontier = torch.where(open_, candidates.columns, candidates.end[:, None]).amin(1)
-        if step.edit is not None:  # what lies in a block that stays open may be replaced
+        if step.edit is not None:  # what is in a block that stays open may be replaced
             waits = step.owner.per_candidate(step.keep_open) | (open_ & view.blocks.in_block).any(1)
             frontier = torch.where(waits, torch.minimum(frontier, view.blocks.begin), frontier)
         hits = [self._holds(candidates, row, int(end)) for row, end in enumerate(frontier.tolist())]

@@ -18,7 +18,7 @@ from dllm.errors import UserError, name_of
 
 
 class ThinkingBudget(EndOfText):
-    """When a block opens that reaches beyond ``budget`` tokens of the answer, and no end of thought stands before it,
+    """When a block opens that reaches beyond ``budget`` tokens of the answer, and no end of thought is before it,
     ``end_id`` is written at position ``budget``, or at the block's first one. Forwards of that block see it."""
 
     traits = EosTraits(at_once=True, shrinks=True, fills=True, writes=True)

@@ -12,7 +12,7 @@ from dllm.eos.base import EndOfText, after_first, answer_ends
 
 
 class TruncateAtEos(EndOfText):
-    """Columns behind the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
+    """Columns after the leftmost committed EOS are no longer decided or attended to. A turn whose commits the cache's
     plan forces does not cut (as published: the first forward of a phase)."""
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)

@@ -1,6 +1,6 @@
 """Rows multiplied with the matrix of their group in eight or four bits: y_i = W_g x_i, W_g = (q s)_g, for every row i.
 
-Rows x [T, D] lie sorted by group and ``ends`` [E] is the row behind the last one of each, as in ``grouped_product``,
+Rows x [T, D] lie sorted by group and ``ends`` [E] is the row after the last one of each, as in ``grouped_product``,
 whose tiles these are. W is as ``narrow_product`` has it for each group: q [E, N, D] in int8 with scales [E, N, 1], or
 four bits with a scale and what a step of 0 stands for, [E, N, D / 32, 2]. Tiles of weights are widened as they are
 read, at any number of rows: widened whole, a layer of LLaDA2-mini (256 experts) would take 1.6 GB for a moment.
@@ -16,7 +16,7 @@ from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two
 from dllm.kernels.narrow_product import GROUP, PAIRED, narrow_tile
 from dllm.kernels.narrow_product import reference as narrow_reference
 
-# By rows of a group, on average. 64 outputs a program, twice those of ``narrow_product``: so many Hopper's matrix
+# By rows of a group, on average. 64 outputs a program, twice those of ``narrow_product``: that many Hopper's matrix
 # instruction takes, and the groups together have thousands of programs already, of which each reads ``ends`` first.
 _CONFIGS = {
     rows: LaunchConfig({"BLOCK_R": rows, "BLOCK_N": 64, "BLOCK_D": PAIRED}, warps=4, stages=stages)

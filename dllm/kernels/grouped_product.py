@@ -1,6 +1,6 @@
 """Rows multiplied with the matrix of their group: y_i = W_g x_i for every row i of group g (routed experts).
 
-Rows x [T, D] lie sorted by group, W is [E, N, D], and ``ends`` [E] is the row behind the last one of each group. Only
+Rows x [T, D] lie sorted by group, W is [E, N, D], and ``ends`` [E] is the row after the last one of each group. Only
 the device knows which rows a group has. Taking the groups one by one costs a question to it in every layer, and a few
 launches for each group. Here as many programs start as tiles may be needed, each finds its group in ``ends``, and those
 without one return. The matrices of groups without rows are not read.
@@ -33,7 +33,7 @@ def reference(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 @jit()
 def own_tile(ends, T, E, GROUPS: tl.constexpr, BLOCK_R: tl.constexpr):
-    """The group of this program, its first row, and the one behind the group's last; a group of E or more: there is
+    """The group of this program, its first row, and the one after the group's last; a group of E or more: there is
     none. GROUPS: E as a power of two."""
     lane = tl.arange(0, GROUPS)
     end = tl.load(ends + lane, mask=lane < E, other=T)

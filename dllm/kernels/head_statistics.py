@@ -2,7 +2,7 @@
 
 Hidden rows h [R, D], head W [V, D], statistics [R]. A stored logit costs some 28 bytes of memory traffic (written,
 widened, read by a softmax): 0.9 GB for 256 rows of 126,464, beside 1 GB of weights. Here a program multiplies a tile of
-the vocabulary with a few hidden rows and summarises it (``row_statistics.summarise_tile``), as fused cross-entropy
+the vocabulary with a few hidden states and summarises it (``row_statistics.summarise_tile``), as fused cross-entropy
 losses do (arXiv 2410.10989, 2411.09009). As long as reading W is the limit, the kernel can be as fast as the library's
 product. Above ``FUSED_ROWS`` rows the library multiplies, in chunks that ``row_statistics`` reads.
 """
@@ -42,7 +42,7 @@ _COMPILED: set[tuple[Any, ...]] = set()
 
 
 def logits_of(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Tensor:
-    """Logits [R, V] of hidden rows [R, D] under head ``weight`` [V, D], -inf at the ``banned`` ids."""
+    """Logits [R, V] of hidden states [R, D] under head ``weight`` [V, D], -inf at the ``banned`` ids."""
     logits = F.linear(hidden, weight)
     logits = logits if scale == 1.0 else logits * scale
     for token in banned:
@@ -54,7 +54,7 @@ def reference(
     hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0,
     wanted: frozenset[str] = ALL_STATISTICS,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """``row_statistics`` of the logits of hidden rows [R, D], each [R]."""
+    """``row_statistics`` of the logits of hidden states [R, D], each [R]."""
     logits = logits_of(hidden, weight, banned, scale)
     return row_statistics(logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted)
 
@@ -109,7 +109,7 @@ def _head(hidden, weight, sums, index, R, V, D, plane, splits, banned_a, banned_
 
 
 def summarise_head(hidden: Tensor, weight: Tensor, banned: tuple[int, ...] = (), scale: float = 1.0) -> Summaries:
-    """The summaries of the logits of hidden rows [R, D] under head ``weight`` [V, D], by the fused kernel."""
+    """The summaries of the logits of hidden states [R, D] under head ``weight`` [V, D], by the fused kernel."""
     assert len(banned) <= FUSED_BANNED
     assert weight.is_contiguous()
     hidden = contiguous_rows(hidden)
@@ -163,7 +163,7 @@ def head_statistics(
     hidden: Tensor, logits: Callable[[Tensor], Tensor], weight: Tensor | None = None, banned: tuple[int, ...] = (),
     scale: float = 1.0, wanted: frozenset[str] = ALL_STATISTICS, at: Tensor | None = None, triton: bool = False,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Row statistics of hidden rows [R, D], each [R].
+    """Row statistics of hidden states [R, D], each [R].
 
     logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the
     same head as a plain product, which the fused kernel can compute. weight None: the head is no plain product, for

@@ -2,7 +2,7 @@
 
 A library chooses how it adds up by the number of rows: with one row alone as a product of a vector, with 300 in other
 blocks than with 8. The sums then differ in their last bit, and in bfloat16 that is often the bit that decides between
-two tokens. Here every product has ``TILE`` rows: a row's sums are the same, whatever else stands in the tile. So do
+two tokens. Here every product has ``TILE`` rows: a row's sums are the same, whatever else is in the tile. So do
 MLPs as a whole: PyTorch computes exponentials in vectors, and in another way what is left over at the end.
 """
 

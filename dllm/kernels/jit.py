@@ -1,6 +1,6 @@
 """Triton at the first launch: importing a kernel's file does not import Triton.
 
-So reference, kernel and launcher stand in one file, and a CPU user never loads Triton. A ``Build`` is a configuration
+So reference, kernel and launcher are in one file, and a CPU user never loads Triton. A ``Build`` is a configuration
 that we ship. Launchers launch no other, and the tests compile each ahead of time for every kind of GPU we support.
 """
 
@@ -74,7 +74,7 @@ def jit(*varying: str) -> Callable[[Callable[..., Any]], Kernel]:
     """``triton.jit`` at the first use. Inside the kernel, ``tl`` is ``triton.language``.
 
     varying: integer arguments that change during a decode. Triton specialises on all others: it notes whether each is
-    1 or a multiple of 16, and compiles anew (about a second) when that changes. So the others must be constants of the
+    1 or a multiple of 16, and compiles again (about a second) when that changes. So the others must be constants of the
     model.
     """
 

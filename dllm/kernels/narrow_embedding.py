@@ -67,7 +67,7 @@ class NarrowEmbedding(nn.Module):
         return self.narrow.shape[1] * 8 // self.bits
 
     def _rows(self, ids: Tensor) -> Tensor:
-        """[n, D] of ids [n]; each weight is rounded once, behind its scale."""
+        """[n, D] of ids [n]; each weight is rounded once, after its scale."""
         if self.bits == 8:
             return widened(self.narrow[ids], self.scale[ids, None], self.dtype)
         half = PACK // 2
@@ -79,7 +79,7 @@ class NarrowEmbedding(nn.Module):
 
 
 class NarrowHead(NarrowLinear):
-    """Logits [..., V] of hidden rows [..., D]: the first V outputs of its product."""
+    """Logits [..., V] of hidden states [..., D]: the first V outputs of its product."""
 
     def __init__(self, narrow: Tensor, scale: Tensor, count: int, bits: int) -> None:
         super().__init__(narrow, scale, None, bits, False)

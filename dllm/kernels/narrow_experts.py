@@ -61,7 +61,7 @@ class NarrowExperts(nn.Module):
             self.register_buffer(f"{name}_scale", scale)
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
-        """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
+        """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row after each expert's last."""
         if self.triton:
             gate, up = grouped_narrow_product(rows, self.gate_up, self.gate_up_scale, ends, True).chunk(2, -1)
             return grouped_narrow_product(self.times(gate, up, True), self.down, self.down_scale, ends, True)

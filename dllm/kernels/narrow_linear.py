@@ -1,6 +1,6 @@
 """Linear layers with weights in eight or four bits: y = x W^T + b, W as ``narrow_product`` stores it.
 
-A CPU has PyTorch's own operators for few rows, in bfloat16. They widen the weights anew for every row or two, so their
+A CPU has PyTorch's own operators for few rows, in bfloat16. They widen the weights again for every row or two, so their
 time grows with the rows. From ``WIDENED_FROM`` rows on a tile of weights is widened once, into a buffer that stays in
 the processor's cache, and oneDNN multiplies all rows with it. Both give the product of the widened weights with sums in
 float32, rounded to bfloat16, up to the order of the sums; in eight bits the scale follows after that rounding, which is
@@ -90,7 +90,7 @@ def cpu_product(rows: Tensor, narrow: Tensor, scale: Tensor, bits: int) -> Tenso
 
 
 def outputs_at_once(width: int) -> int:
-    """How many outputs of so many columns are widened together; whole blocks of 64."""
+    """How many outputs of that many columns are widened together; whole blocks of 64."""
     return max(1, WIDENED // width // PACK) * PACK
 
 
@@ -178,7 +178,7 @@ def placed(narrow: Tensor, scale: Tensor, triton: bool) -> tuple[Tensor, Tensor]
 
 def in_blocks(steps: Tensor) -> Tensor:
     """Bytes [N, D / 2] of steps [N, D]: of 64 outputs for each column 32 bytes, of which byte j holds output j (low)
-    and 32 + j (high), each plus 8. Of outputs behind the last 64, byte j holds outputs 2 j and 2 j + 1."""
+    and 32 + j (high), each plus 8. Of outputs after the last 64, byte j holds outputs 2 j and 2 j + 1."""
     whole, rest = (steps + 8).to(torch.uint8).split([len(steps) // PACK * PACK, len(steps) % PACK])
     low, high = whole.view(-1, 2, PACK // 2, steps.shape[1]).transpose(2, 3).unbind(1)
     pairs = rest.t()[:, ::2] | rest.t()[:, 1::2] << 4

@@ -26,7 +26,7 @@ from torch import Tensor
 from dllm.kernels.jit import Build, LaunchConfig, interpreted, jit, power_of_two, tl
 
 GROUP = 32  # columns with one scale, in four bits
-PAIRED = 128  # columns whose bytes lie together, in four bits
+PAIRED = 128  # columns whose bytes are together, in four bits
 OUTPUTS_AT_ONCE = 64  # outputs that are rounded together
 MOST_ROWS = 128  # the kernel's; as many as the fused head takes
 # By rows. 32 outputs a program, so that 4,096 of them keep 128 processors reading; with five stages each has 16 KB of

@@ -22,7 +22,7 @@ PACKED_TOLERANCE = {
     torch.float32: 1e-5,
     torch.bfloat16: 2e-2,
 }  # of a try; numbers are below 2, their halves of a step 2^-8
-LAYOUT_ROWS = 32  # oneDNN chooses the layout for so many rows, the queries of a block; others work as well
+LAYOUT_ROWS = 32  # oneDNN chooses the layout for that many rows, the queries of a block; others work as well
 
 
 class PackedLinear(nn.Module):

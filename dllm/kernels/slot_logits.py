@@ -1,8 +1,8 @@
-"""Logits of a few tokens per row, from hidden rows and rows of the head: z[r, k] = W[ids[r, k]] . h[r].
+"""Logits of a few tokens per row, from hidden states and rows of the head: z[r, k] = W[ids[r, k]] . h[r].
 
 h [R, D], W [V, D], ids and z [R, K]. The other logits are not computed. A logit is rounded to the dtype of h, as the
 library's product rounds it, and returned in float32 or wider. Serves CreditDecoding's slots (``credit``), and the
-log-probability of the token that stands at a position.
+log-probability of the token that is at a position.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CONFIG = LaunchConfig({"BLOCK": 1024}, warps=4)
 
 
 def reference(hidden: Tensor, weight: Tensor, ids: Tensor) -> Tensor:
-    """Logits [R, K] of ``ids`` [R, K] at hidden rows [R, D] under head ``weight`` [V, D]."""
+    """Logits [R, K] of ``ids`` [R, K] at hidden states [R, D] under head ``weight`` [V, D]."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     return (weight[ids].to(wide) * hidden[:, None].to(wide)).sum(-1).to(hidden.dtype).to(wide)
 

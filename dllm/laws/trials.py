@@ -25,7 +25,7 @@ from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
 
-# Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences lie apart, from 0.2 to 0.9.
+# Of 16 ids an answer of 14 positions shows an end of text often; with this gain confidences are apart, from 0.2 to 0.9.
 VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5
 PROMPTS, _LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
 TEMPERATURES = (0.0, 0.8)

@@ -52,6 +52,6 @@ def by_block(values: Tensor, columns: Tensor, blocks: BlockState, like: Tensor) 
     """Values [N, r, D] of ``columns`` [N, r] (L: padding) by the columns of their block [N, C, D], as ``like``; 0
     elsewhere."""
     size = like.shape[1]
-    place = (columns - blocks.begin[:, None]).clamp(max=size)  # padding goes behind the block
+    place = (columns - blocks.begin[:, None]).clamp(max=size)  # padding goes after the block
     wide = like.new_zeros(len(like), size + 1, like.shape[2])
     return wide.scatter(1, place[..., None].expand_as(values), values.to(like.dtype))[:, :-1]

@@ -1,7 +1,7 @@
 """Whether rows get on: a decode ends, because every turn decides a position of every row that has one open.
 
 The host counts what rows report anyway (``Rows.numbers``), so it waits for nothing. Under ``lag`` it knows of a row
-that stands still so many turns later.
+that stands still that many turns later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dllm.errors import UserError, name_of
 
 class Pace(NamedTuple):
     """left: positions that a row has left to decide. least_left: the least that it ever had. turns: those it has had.
-    still: turns in a row that have brought no fewer. behind: turns since there were ``least_left``. patience: how many
+    still: turns in a row that have brought no fewer. after: turns since there were ``least_left``. patience: how many
     still turns its parts may take; limit: how many turns they may take to come back to ``least_left``, where they take
     back what they commit."""
 
@@ -41,7 +41,7 @@ class Pace(NamedTuple):
                      for now, bound in zip(left, bounds, strict=True))  # fmt: skip
 
     def after(self, left: int) -> Pace:
-        """After another turn, which leaves so many."""
+        """After another turn, which leaves that many."""
         still = 0 if left < self.left else self.still + 1
         further = left < self.least_left
         least, behind = (left, 0) if further else (self.least_left, self.behind + 1)

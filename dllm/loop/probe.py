@@ -80,7 +80,7 @@ class AttentionCapture:
 
 class CallCapture:
     """Reads along in one call, layer by layer. rows [b, m]: the columns to read of its candidates. planned [b, L]: what
-    these compute. In the call they lie in R rows, K candidates side by side. extra: rows at the call's end that are no
+    these compute. In the call they are in R rows, K candidates side by side. extra: rows at the call's end that are no
     column's own."""
 
     def __init__(self, probe: AttentionCapture, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
@@ -136,7 +136,7 @@ class CallCapture:
 
     def _by_column(self, weights: Tensor, columns: Tensor) -> Tensor:
         """Weights [R, r, S] of the call's keys by the columns of these [R, r, L]. A call without buffers attends to its
-        own rows. Behind the columns of a buffer lie a slot for padding and the candidates' own rows."""
+        own rows. After the columns of a buffer lie a slot for padding and the candidates' own rows."""
         slots = columns
         if self.call.reach:
             slots = torch.arange(weights.shape[2], device=weights.device).clamp(max=self.length)

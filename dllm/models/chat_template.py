@@ -1,7 +1,7 @@
 """Chat templates in transformers' dialect of Jinja, without transformers, whose import takes most of a second.
 
 A template comes with a checkpoint, so it is sandboxed: it sees plain data, changes nothing, and calls no code but what
-stands here. ``tests/models/test_chat_template.py`` holds texts and refusals equal to ``apply_chat_template``.
+is here. ``tests/models/test_chat_template.py`` holds texts and refusals equal to ``apply_chat_template``.
 """
 
 from __future__ import annotations

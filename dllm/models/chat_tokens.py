@@ -21,7 +21,7 @@ from dllm.errors import UserError
 from dllm.models.chat_template import compile_template, render_messages
 from dllm.models.spelling import Span, plain_pieces, special_spans
 
-Rendered = tuple[str, set[Span]]  # a text, and where the template's own special tokens stand in it
+Rendered = tuple[str, set[Span]]  # a text, and where the template's own special tokens are in it
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class ChatTokens:
 
     def _cut(self, text: str, longest: int) -> str:
         """A text cut where it spells special tokens. longest: characters of the whole conversation, which a longer
-        text cannot stand in; the blanks around it, which a template may drop, need no look either."""
+        text cannot be in; the blanks around it, which a template may drop, need no look either."""
         core = text.strip()
         if not core or len(core) > longest:
             return text
@@ -109,9 +109,9 @@ def _nonce() -> str:
 class Marks:
     """Texts that no prompt has, by which a rendered template is taken apart."""
 
-    before: str = field(default_factory=_nonce)  # stands before what a template writes
-    behind: str = field(default_factory=_nonce)  # stands behind it
-    cut: str = field(default_factory=_nonce)  # stands where a message is cut
+    before: str = field(default_factory=_nonce)  # is before what a template writes
+    behind: str = field(default_factory=_nonce)  # is after it
+    cut: str = field(default_factory=_nonce)  # is where a message is cut
 
     def around(self, text: str, spans: Iterable[Span]) -> str:
         """``text`` with marks around ``spans``, which come in their order."""
@@ -122,7 +122,7 @@ class Marks:
         return "".join([*pieces, text[at:]])
 
     def found(self, marked: str) -> list[Rendered]:
-        """The pieces of a text as it is cut, without marks, and the spans that stood between two."""
+        """The pieces of a text as it is cut, without marks, and the spans that was between two."""
         return [self._unmarked(piece) for piece in marked.split(self.cut)]
 
     def _unmarked(self, marked: str) -> Rendered:

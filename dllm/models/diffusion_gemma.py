@@ -139,7 +139,7 @@ class GemmaLayer(Layer):
     def denoise(
         self, x: Tensor, angles: Angles, columns: Tensor | None, denoised: Tensor | None, attend: Attend
     ) -> Tensor:
-        """Rows [B, n, D] behind the layer. denoised [B, n]: those of the denoising pass (None: no row is)."""
+        """Rows [B, n, D] after the layer. denoised [B, n]: those of the denoising pass (None: no row is)."""
         x = x + self.attn_out_norm(self.attn.o(attend(self.attn.project(self.attn_norm(x), angles), columns)))
         rows = rearrange(x, "b n d -> (b n) d")
         weights, chosen = self.router(rows)
@@ -215,7 +215,7 @@ class DiffusionGemma(Transformer):
         return {kind: rotary.at(positions, length, wide) for kind, rotary in self.rotaries.items()}
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Capped logits [..., V] of hidden rows [..., D], in float32 or wider."""
+        """Capped logits [..., V] of hidden states [..., D], in float32 or wider."""
         assert self.config.gemma is not None
         cap, logits = self.config.gemma.softcap, super().head(hidden)
         return (logits.to(at_least_float32(logits.dtype)) / cap).tanh() * cap

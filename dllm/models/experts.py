@@ -60,7 +60,7 @@ class Experts(nn.ModuleList):
     """One MLP per expert, as files and training know them. Calling them is what ``StackedExperts`` does for all."""
 
     def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
-        """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row behind each expert's last."""
+        """Rows [T, D], sorted by expert, through the expert of each. ends [E]: the row after each expert's last."""
         out, begin = torch.empty_like(rows), 0
         for expert, end in zip(self, ends.tolist(), strict=True):
             if end > begin:

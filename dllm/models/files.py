@@ -42,7 +42,7 @@ class Stored:
     file: Path  # that holds it
     shape: tuple[int, ...]  # of the tensor
     dtype: str  # as safetensors calls it, or what people call the packing
-    packing: Packing | None = None  # how its numbers are packed; None: they stand there as they are
+    packing: Packing | None = None  # how its numbers are packed; None: they are there as they are
 
     @property
     def bytes(self) -> int:
@@ -188,7 +188,7 @@ def _sharded(folder: Path) -> Contents:
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    """The shard of each tensor, as the index says. The shards must lie in the folder itself."""
+    """The shard of each tensor, as the index says. The shards must be in the folder itself."""
     weight_map = read_json(folder / INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise broken(f"{folder / INDEX} has no weight_map, which names the shards")

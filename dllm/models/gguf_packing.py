@@ -72,7 +72,7 @@ class GgufPacking(Packing):
         return self._read(low, high)[place[begin - low : end - low] - low]
 
     def _read(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """The file's rows, as they stand there."""
+        """The file's rows, as they are there."""
         width = self.tensor.row_bytes
         at = self.tensor.begin + (self.first + begin) * width
         return np.fromfile(self.tensor.file, np.uint8, (end - begin) * width, offset=at).reshape(-1, width)

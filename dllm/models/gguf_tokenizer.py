@@ -1,6 +1,6 @@
 """The tokenizer and chat template that a GGUF file holds.
 
-Tokens, merges and a word for how text is cut before it is merged (``tokenizer.ggml.pre``), whose expressions stand here
+Tokens, merges and a word for how text is cut before it is merged (``tokenizer.ggml.pre``), whose expressions are here
 as the published tokenizers have them; or, where a converter added it, the whole ``tokenizer.json``.
 """
 

@@ -69,7 +69,7 @@ _RULES: Mapping[str, dict[str, _Rule]] = {
     },
 }  # fmt: skip
 # How the weights were made, which of their modules are packed (their tensors show it), and what other programs do with
-# them. AWQ's zeros stand in its files whatever ``sym`` says.
+# them. AWQ's zeros are in its files whatever ``sym`` says.
 _TOLD = """
 quant_method method quantizer provider packing_format autoround_version meta tokenizer dataset damp_percent
 damp_auto_increment
@@ -95,7 +95,7 @@ class GroupedSettings:
     group: int  # columns with one scale; -1: all of an output
     subtracted: int  # from stored zeros, of each number of a word
     symmetric: bool | None = None  # every zero is the middle step; None: not said
-    ordered: bool = False  # columns may lie in any group, as g_idx alone says
+    ordered: bool = False  # columns may be in any group, as g_idx alone says
 
     @property
     def kind(self) -> str:

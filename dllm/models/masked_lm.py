@@ -48,7 +48,7 @@ class MaskedLM(Transformer):
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
         run: RunLayer = run_layer,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Logits [B, n, V] in the place of hidden rows, and their columns. What is computed of a row are its first
+        """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""
         return self._called(tokens, memory.access().visible.mask), columns
 

@@ -75,7 +75,7 @@ def parameter_source(parameter: str, config: ModelConfig) -> Source:
         module, _, leaf = parameter.rpartition(".")
         return Source(f"{names[module]}.{leaf}")
     place, inner = _layer_name(int(match[1]), config), match[2]
-    if f"layer.{inner}" in names:  # the layer stands elsewhere in the file, too
+    if f"layer.{inner}" in names:  # the layer is elsewhere in the file, too
         place = names[f"layer.{inner}"] + match[1]
     if inner in names:  # a bare parameter: the router's expert_bias
         return Source(f"{place}.{names[inner]}")

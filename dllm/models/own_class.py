@@ -16,7 +16,7 @@ from dllm.models.visibility import AttentionKind
 
 MASKED_LM_FAMILY, SUFFIX = "masked_lm", "ForMaskedLM"
 NEEDED_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
-# Model types that count positions from behind the id of padding, as RoBERTa does.
+# Model types that count positions from after the id of padding, as RoBERTa does.
 BEHIND_PADDING = ("roberta", "camembert", "data2vec-text", "esm", "ibert")
 
 

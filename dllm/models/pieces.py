@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 HEX_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte, as SentencePiece spells it
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # a blank, as SentencePiece spells it
 MOST_IDS = 16  # ids that may make up a character together
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # stands in a text for bytes that are no character
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # is in a text for bytes that are no character
 
 
 def pieces_of(backend: Backend, ids: Sequence[int]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""``device=auto``: which part of a model lies on which GPU, or in the CPU's memory."""
+"""``device=auto``: which part of a model is on which GPU, or in the CPU's memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def device_map(model: Transformer, dtype: torch.dtype, parts: Sequence[str]) -> 
 
 
 def offloaded_words(model: Transformer, placement: dict[str, str], dtype: torch.dtype) -> str:
-    """A sentence where a part of the model lies in the CPU's memory and the rest on GPUs; empty: it does not."""
+    """A sentence where a part of the model is in the CPU's memory and the rest on GPUs; empty: it does not."""
     if len({*placement.values()}) < 2 or CPU not in placement.values():
         return ""
     count = sum(_bytes(model, name, dtype) for name, place in placement.items() if place == CPU)

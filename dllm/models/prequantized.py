@@ -17,7 +17,7 @@ STORED_VERSIONS = (1, 2)
 # config.json's objects that say so: transformers', MLX's, and the older one of compressed-tensors.
 QUANTISATION = "quantization_config"
 QUANTISED_KEYS = (QUANTISATION, "quantization", "compression_config")
-# Tensors that stand beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
+# Tensors that are beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
 _LEAVES = (
     "qweight", "qzeros", "g_idx", "scales", "weight_scale", "weight_scale_inv", "weight_packed", "weight_shape", "SCB",
     "absmax", "quant_map", "W_q",

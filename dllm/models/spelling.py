@@ -1,6 +1,6 @@
 """Texts to ids such that what spells a special token stays text.
 
-A text is cut behind the first character of each spelling, and its pieces are encoded apart: ``<`` and ``|eot_id|>``
+A text is cut after the first character of each spelling, and its pieces are encoded apart: ``<`` and ``|eot_id|>``
 spell nothing. Texts that spell none are encoded whole, as the tokenizer does by itself.
 """
 

@@ -21,7 +21,7 @@ from dllm.models.packing import FourBits
 MAPPED = 1 << 28
 ROW_MULTIPLE = 64  # rows: a multiple of what any packing keeps together
 # Numbers that are unpacked at a time: 4 MB of float32, which stay in a cache. Of 32 MB pieces lay about in the heap,
-# 0.9 GiB of them behind a file of 8 billion weights.
+# 0.9 GiB of them after a file of 8 billion weights.
 UNPACKED = 1 << 20
 
 

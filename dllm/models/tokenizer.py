@@ -141,7 +141,7 @@ class Tokenizer:
         self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None,
         most: int | None = None,
     ) -> list[int]:  # fmt: skip
-        """Ids of a conversation in the chat template, and of ``begin`` behind it. beside: what else the template may
+        """Ids of a conversation in the chat template, and of ``begin`` after it. beside: what else the template may
         read, such as ``tools``. Only the template's own text makes
         special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.
         Raises UserError as ``render`` and ``encode``."""
@@ -186,7 +186,7 @@ class Tokenizer:
         return found
 
     def template_problem(self) -> str:
-        """A sentence where a template writes neither a user's message nor one behind a system's; empty: it does."""
+        """A sentence where a template writes neither a user's message nor one after a system's; empty: it does."""
         user, system = ({"role": role, "content": "Hello"} for role in ("user", "system"))
         for text in self._chat_tokens:
             why, also = (_why_not(text, one, self.special_tokens) for one in ([user], [system, user]))
@@ -358,7 +358,7 @@ def generation_ends(folder: Path) -> list[int]:
 
 
 def _templates(folder: Path, settings: Mapping[str, Any]) -> tuple[Path, Mapping[str, str]]:
-    """The templates by name and the file that they stand in: those of chat_template.jinja and of the folder
+    """The templates by name and the file that they are in: those of chat_template.jinja and of the folder
     additional_chat_templates, else of tokenizer_config.json."""
     single, more = folder / "chat_template.jinja", folder / "additional_chat_templates"
     found = {file.name.removesuffix(".jinja"): read_text(file) for file in sorted(more.glob("*.jinja"))}

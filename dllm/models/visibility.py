@@ -60,7 +60,7 @@ class AttentionKind:
     name: what caches declare to serve. is_called: what
     messages say of a model. text, advice: what ``task=check`` says of its attention and of caches. grid_at_zero: blocks
     count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
-    that rows which stand in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
+    that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
     that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
     column. sealed: another class computes it, of which only logits are seen.
     """
@@ -306,7 +306,7 @@ class CausalByRank(AttentionKind):
     """Causal in an order that puts known tokens before masks, both by position (WeDLM, arXiv 2512.22737).
 
     A mask sees all known tokens, right of it as well, and the masks before it. A known token sees the known ones before
-    it, and never a mask. So what lies before the first mask is as an autoregressive model would have it, and final.
+    it, and never a mask. So what is before the first mask is as an autoregressive model would have it, and final.
     """
 
     name = "causal-by-rank"

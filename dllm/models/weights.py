@@ -133,7 +133,7 @@ def prepared(
 
 
 def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> None:
-    """Set ``Transformer.places`` for a model whose tensors lie on several devices, as ``placement`` says.
+    """Set ``Transformer.places`` for a model whose tensors are on several devices, as ``placement`` says.
 
     Layers in the CPU's memory run on the first GPU: accelerate copies their weights there in every forward.
     """
@@ -213,7 +213,7 @@ def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str,
 
 def parts_of(model: Transformer, head_early: bool = False) -> Iterator[tuple[str, str]]:
     """The parts of a model in the order in which rows pass them: the module's name, and what it is called. head_early:
-    the head is the second. Of a large vocabulary it is more than two layers, which are all that else lies in memory
+    the head is the second. Of a large vocabulary it is more than two layers, which are all that else is in memory
     beside the finished parts."""
     yield "embed", "the embedding"
     if head_early:

@@ -80,7 +80,7 @@ def file_of(module: ModuleType | None) -> Path:
 
 
 def is_hashed(module: ModuleType) -> bool:
-    """Whether a module is ours, or lies outside Python and the installed packages, which change with their version."""
+    """Whether a module is ours, or is outside Python and the installed packages, which change with their version."""
     if getattr(module, "__file__", None) is None:
         return False
     ours = module.__name__.partition(".")[0] == OURS

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Entries = dict[str, Any]  # of a row, by column
-# Groups whose settings stand before all others.
+# Groups whose settings are before all others.
 SETTINGS_FIRST = ("model", "task", "sampler", "blocks", "cache", "eos", "constraint")
 # Keys of results.jsonl. Lists (tokens, turns, bits, ...) stay in the file.
 TEXTS = ("suite", "template", "data", "prompt", "text", "stop_reason")

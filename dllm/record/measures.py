@@ -29,7 +29,7 @@ def wilson_of_items(groups: Sequence[Sequence[float]], z: float = 1.96) -> tuple
     24): p (1 - p) over the variance between the m items (linearised, times m / (m - 1)), times their (t of n - 1 / t of
     m - 1)^2, since that variance is estimated from m items alone. That is at least one an item and at most all n
     answers. With one answer to each item it is Wilson's own. Items that are all right prove most: no other score's
-    lower end lies above theirs, and no upper end below that of items all wrong. Of simulated sets of 16 and 100 items
+    lower end is above theirs, and no upper end below that of items all wrong. Of simulated sets of 16 and 100 items
     with 3 answers, from independent to equal ones, it holds the true mean in 92 to 97 %; Wilson's interval of all
     answers in 62 to 97 %.
     """

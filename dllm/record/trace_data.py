@@ -70,7 +70,7 @@ def no_json(text: str, error: ValueError) -> str:
 
 
 def cut_off(text: str, error: json.JSONDecodeError) -> bool:
-    """Whether nothing but the end is missing: the error stands there, or at the quote that begins the last text."""
+    """Whether nothing but the end is missing: the error is there, or at the quote that begins the last text."""
     return error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
 
 

@@ -41,7 +41,7 @@ def _head(key: str) -> str:
 
 def settings_said(cells: Sequence[CellResults]) -> str:
     """``sampling.temperature=0.5; cache=dual (36 of 72 cells)``: each setting with its values that are not usual. The
-    number of cells stands where others have the usual value."""
+    number of cells is where others have the usual value."""
     found: dict[str, list[Any]] = {}
     for cell in cells:
         for key, value in unusual_settings(cell.config).items():

@@ -1,4 +1,4 @@
-"""Methods: the settings that lie on one curve, and those that others are measured against."""
+"""Methods: the settings that are on one curve, and those that others are measured against."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool =
 def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool = False) -> set[str]:
     """Draw the points of a model. Returns what was drawn: methods by name, and the marks STAR, LOSSLESS, FILLED, CROSS.
 
-    Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star stands in
-    for its setting's own marker, and lies below others of the same place. Hollow markers are see-through: methods that
+    Settings without forwards, whose answers were chosen by likelihood, have no place on a log axis. The star is in
+    for its setting's own marker, and is below others of the same place. Hollow markers are see-through: methods that
     commit the same tokens have the same place. Beside a highlighted method others are faint.
     """
     found = [shown for method in found if (shown := method.only(lambda one: x(one) > 0)).settings]
@@ -228,7 +228,7 @@ def curves_of_tasks(settings: Sequence[SettingResults]) -> dict[str, Figure]:
 
 
 def task_curve(axis: Axes, method: Method, task: str, style: Styles, faint: float) -> bool:
-    """Draw a method's settings on one sub-task, see-through, since others may lie there. Returns whether it has any."""
+    """Draw a method's settings on one sub-task, see-through, since others may be there. Returns whether it has any."""
     here = [(tpf_of(one, task), one.scores[task]) for one in method.settings if task in one.scores]
     points = sorted(point for point in here if point[0] > 0)
     colour, marker, _ = style[method.name]

@@ -1,6 +1,6 @@
 """The names of a report's settings: by what differs between them, so that no two have the same.
 
-A setting lies on the curve of its *method*: those that differ from it in numbers of the sampler, the blocks and the
+A setting is on the curve of its *method*: those that differ from it in numbers of the sampler, the blocks and the
 cache alone. Whatever else differs (a temperature, an end-of-text policy, a dtype, older code) makes another method.
 """
 

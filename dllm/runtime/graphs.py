@@ -6,7 +6,7 @@ the sampler run eagerly. So does the first forward of every shape, which is also
 are recorded like any other, because their shape repeats with every block.
 
 A recording reads fixed addresses. ``StaticMemory`` lists all that the network reads: its tensors are copied to the
-recording's addresses, and its buffers lie in a ``BufferPool`` that outlives the decode, so that the next decode of the
+recording's addresses, and its buffers are in a ``BufferPool`` that outlives the decode, so that the next decode of the
 same shape records nothing.
 """
 
@@ -118,7 +118,7 @@ class Recorded:
 
     recording: Recording  # the CUDA graph, or what stands for it on a CPU
     inputs: dict[str, Tensor]  # the tensors that the recording reads, by name
-    output: Tensor  # the hidden rows that it writes
+    output: Tensor  # the hidden states that it writes
     held: Any  # what else it reads at fixed addresses, which must not be freed before it
 
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
@@ -164,7 +164,7 @@ class Graphs:
         return RecordingKey(shapes, access.reach, self.model.triton, addresses, rows)
 
     def _record(self, inputs: dict[str, Tensor], access: StaticMemory) -> Recorded:
-        """Record the network. Inputs and output lie outside the memory that recordings share."""
+        """Record the network. Inputs and output are outside the memory that recordings share."""
         fixed = {name: value.clone() for name, value in inputs.items()}
         tokens, columns = fixed["tokens"], fixed.get("columns")
         visible = Visible(fixed.get("visible"), fixed.get("count"))

@@ -20,7 +20,7 @@ ROUTE = 1 << 41  # keeps the choice of a route apart from draws and noise
 
 class Ancestral(Sampler):
     """A block has ``steps`` forwards, and alpha is the share of its positions that the process has left clean: 0 in the
-    first, 1 behind the last. Each forward draws what a position may be in the end, at ``temperature``. Then the
+    first, 1 after the last. Each forward draws what a position may be in the end, at ``temperature``. Then the
     position shows that draw, or what it showed, or fresh noise, by the posterior q(x_s | x_t, x_0) of the uniform
     process between two alphas (``routes``). The last forward commits its draws.
     """

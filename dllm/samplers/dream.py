@@ -75,7 +75,7 @@ class Dream(Static):
         return shares[steps * (steps - 1) // 2 + at], index >= steps - 1
 
     def _grids(self, columns: int, device: torch.device) -> Tensor:
-        """Every grid that rows of so many columns may need: a block has no more masks than its row has columns."""
+        """Every grid that rows of that many columns may need: a block has no more masks than its row has columns."""
         return grids(self.eps, 1 << max(columns, self.steps or 0).bit_length(), device)
 
     def _drawn(self, view: View) -> Tensor:

@@ -24,7 +24,7 @@ class DUS(Sampler):
 
     levels: ``binary`` takes the middle of every gap (the published function's default); ``dilated`` divides the spacing
     by ``base`` from level to level, from length / base^``base_skip`` on (its README's). threshold: a column below it
-    waits for the block's last level (0: none does; in the published loop it waits for ever, and stays a mask). A level
+    waits for the block's last level (0: none does; in the published loop it waits forever, and stays a mask). A level
     without an open column takes the most confident open one.
     """
 

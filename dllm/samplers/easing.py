@@ -14,11 +14,11 @@ from dllm.samplers.base import Sampler
 
 class Easing(Sampler):
     """In the forward that opens a block, commit what reaches ``threshold``; in the others, what reaches
-    threshold * (1 - ``alpha`` * (1 - r)). r is the masked share of the block and of the columns behind it that its
+    threshold * (1 - ``alpha`` * (1 - r)). r is the masked share of the block and of the columns after it that its
     forwards see: the next ``suffix_window``, and the answer's last one (None: all). The most confident is always
     committed.
 
-    suffix_masks: masks behind the block count as masked (False: as known, as in the published loop of the dual cache,
+    suffix_masks: masks after the block count as masked (False: as known, as in the published loop of the dual cache,
     whose forwards do not compute them).
     """
 

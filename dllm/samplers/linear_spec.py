@@ -20,7 +20,7 @@ from dllm.samplers.base import Sampler
 class LinearSpec(Sampler):
     """A forward of masks drafts each open position whose confidence is at least ``threshold``, and always the most
     confident one, until the cache's window is full. Then a causal forward judges: of the drafts, those up to the first
-    that is not its argmax are committed, and behind them its own next token. So every token is the one that greedy
+    that is not its argmax are committed, and after them its own next token. So every token is the one that greedy
     autoregressive decoding gives, and each judging forward commits at least one.
     """
 

@@ -1,4 +1,4 @@
-"""Follow a fixed schedule, and decide unsure tokens anew near a block's end (ReMDM's loop, arXiv 2503.00307).
+"""Follow a fixed schedule, and decide unsure tokens again near a block's end (ReMDM's loop, arXiv 2503.00307).
 
 The rule is that of furiosa-ai/ParallelBench@72de8f7: model/remasking/llada/remdm.py (llada_remdm_sample).
 """

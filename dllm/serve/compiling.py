@@ -51,7 +51,7 @@ class Compiling:
         return self.checked(job, self.seconds) if known else None
 
     def checked(self, job: Job, seconds: float) -> object:
-        """The language, compiled in so many seconds of this thread. Raises UserError."""
+        """The language, compiled in that many seconds of this thread. Raises UserError."""
         request: Request = job.chosen.parts.sampler.prepare(job.request)
         assert isinstance(request.constraint, Constraint)
         timed = replace(request, constraint=replace(request.constraint, seconds=seconds))
@@ -66,7 +66,7 @@ class Compiling:
 
 
 class OneThread:
-    """One thread, and at most so many that wait for it."""
+    """One thread, and at most that many that wait for it."""
 
     def __init__(self, name: str, most: int) -> None:
         self.threads, self.most, self.waiting = ThreadPoolExecutor(1, thread_name_prefix=name), most, 0

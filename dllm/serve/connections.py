@@ -12,7 +12,7 @@ SPARE_FILES = 128  # open files of a process beside its connections
 
 
 def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
-    """A connection that is closed where the header of its next request has not come within so many ``seconds`` of its
+    """A connection that is closed where the header of its next request has not come within that many ``seconds`` of its
     first byte, or of the connection itself. Of more than ``most``, the longest silent one is closed; where all speak,
     the newcomer is told 503."""
 
@@ -73,7 +73,7 @@ def patient_protocol(seconds: float, most: int) -> type[H11Protocol]:
 
 
 def allow_files(connections: int) -> None:
-    """Raise the process's own limit of open files to what so many connections need, as far as it may."""
+    """Raise the process's own limit of open files to what that many connections need, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_FILES
     wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -142,11 +142,11 @@ class Decoding:
     def _grown(
         self, row: int, now: Progress, grown: list[tuple[int, int]]
     ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
-        """What a row's newest state adds to its text, and its end if a stop string stands there."""
+        """What a row's newest state adds to its text, and its end if a stop string is there."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
             yield CanvasSnapshot(row, now)
-        # A stop string counts from the turn in which it stood there, not from the one in which we looked.
+        # A stop string counts from the turn in which it was there, not from the one in which we looked.
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
             yield from self._deltas(row, new, self._so_far(row, now.tokens, final))
@@ -250,7 +250,7 @@ class Decoding:
         return found
 
     def _alone(self, token: int, p: float) -> Scored:
-        """A token that might have stood in a place, by itself: special ones by name."""
+        """A token that might have was in a place, by itself: special ones by name."""
         piece = self.prompts.token_bytes(token)
         return Scored(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
 

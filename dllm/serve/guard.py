@@ -27,7 +27,7 @@ CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a bro
 
 class Guard:
     """Names each request (``x-request-id``), checks host and key, turns what no handler caught into a 500, and writes a
-    line of the log, which never holds what was asked. One name stands in header, error and log."""
+    line of the log, which never holds what was asked. One name is in header, error and log."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics

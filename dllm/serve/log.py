@@ -77,7 +77,7 @@ def without_values(sentence: str) -> str:
 
 
 def tell(event: str, level: int, ident: str, sentence: str, **more: Any) -> None:
-    """A line about a request beside its own: the sentence behind its id, in JSON fields."""
+    """A line about a request beside its own: the sentence after its id, in JSON fields."""
     log.log(level, "%s %s", ident, sentence, extra={"fields": {"event": event, "id": ident, **more}})
 
 

@@ -1,7 +1,7 @@
 """What a request may choose: the parts and their options, from their YAML files and their classes.
 
 A new part is safe by what its file leaves out: whole numbers, lists of them and free texts are offered only up to the
-``serve_max`` behind them in the YAML file (``dllm.compose.choice_files``), words only where the part itself names its
+``serve_max`` after them in the YAML file (``dllm.compose.choice_files``), words only where the part itself names its
 choices. So a file's name is never offered, nor a part that cannot be built without one.
 """
 
@@ -81,7 +81,7 @@ def parts_offered() -> dict[str, dict[str, Any]]:
 def validated_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
     """The ``options`` of a part, each of which is offered and sound. An option that is null is not set, unless null is
     one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
-    if not options:  # what is offered takes seconds to find out; plain requests behind a start need not wait for it
+    if not options:  # what is offered takes seconds to find out; plain requests after a start need not wait for it
         return {}
     group = name.partition(".")[0]
     known = offers(group)

@@ -54,8 +54,8 @@ class Shown:
     """What the page says of its server."""
 
     model: str  # the served name
-    prompt: str = ""  # what stands in the prompt's field
-    length: int = 32  # what stands in the field of max_tokens
+    prompt: str = ""  # what is in the prompt's field
+    length: int = 32  # what is in the field of max_tokens
     chat: bool = True  # the model has a chat template
     # the server's parts by group, each with name, words and overrides
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def model_overrides(model: Mapping[str, Any]) -> list[str]:
 
 
 def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
-    """The page, and the headers that let a browser run only what stands in it."""
+    """The page, and the headers that let a browser run only what is in it."""
     page = playground_asset("playground.html")
     served = {
         "model": shown.model, "gradient": GRADIENT, "examples": shown.examples, "defaults": shown.defaults,
@@ -127,7 +127,7 @@ def playground_asset(name: str) -> str:
 
 
 def between(page: str, tag: str) -> str:
-    """What stands in the page's only element of a kind."""
+    """What is in the page's only element of a kind."""
     return page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
 
 

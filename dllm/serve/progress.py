@@ -55,7 +55,7 @@ def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:
 
 def final_end(turn: Turn, takes_back: bool) -> Tensor:
     """The column [B] before which nothing of a row will change any more. takes_back: the rule or the schedule may undo
-    or replace what lies in the current block."""
+    or replace what is in the current block."""
     canvas, owner, blocks = turn.candidates, turn.step.owner, turn.blocks
     end = torch.where(canvas.undecided, canvas.columns, canvas.end[:, None]).amin(1)
     if not owner.is_single:  # final is what all candidates of the row agree on

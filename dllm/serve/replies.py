@@ -98,7 +98,7 @@ class Envelope:
         return {**self.usage_of(written), **(details if self.parsed.thinking is not None else {})}
 
     def usage_of(self, written: int) -> dict[str, int]:
-        """The same of so many tokens of answers."""
+        """The same of that many tokens of answers."""
         asked = self.parsed.prompt_tokens
         return {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
 

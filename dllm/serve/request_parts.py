@@ -38,7 +38,7 @@ class Defaults:
     cache: Mapping[str, Any]  # the same of the cache
     eos: Mapping[str, Any]  # the same of the end-of-text policy
     sampling: Sampling = field(default_factory=Sampling)  # temperature, filters, guidance
-    gen_length: int = 128  # masks behind the prompt
+    gen_length: int = 128  # masks after the prompt
     seed: int = 0  # of requests without randomness
     max_choices: int = 8  # answers to a prompt that one request may ask for
     max_answers: int = 64  # answers to all of its prompts that one request may ask for

@@ -53,7 +53,7 @@ class AnsweringResponse(Answering):
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def _told(self, item: TextDelta, envelope: ResponseEnvelope, first: dict[str, Any]) -> Iterator[bytes]:
-        """The events of new text: a thought is whole when an answer begins. first: the first item behind it."""
+        """The events of new text: a thought is whole when an answer begins. first: the first item after it."""
         if item.thought:
             self.thinks = True
             yield from self._grown(0, envelope.thought("in_progress", None), item.text)
@@ -65,7 +65,7 @@ class AnsweringResponse(Answering):
             yield from self._grown(int(self.thinks), first, text)
 
     def _first(self, envelope: ResponseEnvelope) -> dict[str, Any]:
-        """The first output item behind a thought, as it begins."""
+        """The first output item after a thought, as it begins."""
         use = envelope.parsed.tools
         if use is None or use.single is None:
             return envelope.message("in_progress", None)

@@ -14,7 +14,7 @@ SLACK = 1.25  # the queue must be empty by then, not about to be
 
 
 class RetryTimes:
-    """Gives each refused client a time of its own: behind those that wait, and behind those that were told to come back
+    """Gives each refused client a time of its own: after those that wait, and after those that were told to come back
     before. A crowd then returns one by one, not all at once to be refused again."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from dllm.serve.log import log
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
-DEAD = 70  # EX_SOFTWARE: whoever keeps the process starts it anew
+DEAD = 70  # EX_SOFTWARE: whoever keeps the process starts it again
 KEEP_ALIVE = 75  # seconds; above the 60 for which nginx keeps its own connections
 SPARE = 5  # seconds after the grace in which the last events are sent
 

@@ -80,7 +80,7 @@ class AnswerText:
         return None if cut is None else begin + cut
 
     def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
-        """The tokens that have text, and whether the answer ends behind them."""
+        """The tokens that have text, and whether the answer ends after them."""
         if self.head is not None:
             return [token for token in tokens if token not in self.ends], False
         end = next((at for at, token in enumerate(tokens) if token in self.ends), None)

@@ -38,7 +38,7 @@ def shape_of(task: str, truth: Truth) -> Constraint | None:
 
 
 def list_shape(truth: Truth, more: int) -> Constraint:
-    """A JSON list of the words that the task names, so many ``more`` than it gives; while they are few, each once."""
+    """A JSON list of the words that the task names, that many ``more`` than it gives; while they are few, each once."""
     words = sorted({*truth["input"], *([truth["word"]] if "word" in truth else [])})
     once = {"uniqueItems": True} if len(words) <= MAX_DISTINCT else {}
     return exactly(len(truth["input"]) + more, {"enum": words}, **once)

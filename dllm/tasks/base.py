@@ -26,7 +26,7 @@ class Item:
     truth: Mapping[str, Any]  # whatever the scorer needs (JSON values)
     budget: int  # tokens that the answer may take
     stop: tuple[str, ...] = ()  # strings that end it
-    # if there are any, the answer is the likeliest of them behind the prompt (``dllm.tasks.choices.likeliest_choice``)
+    # if there are any, the answer is the likeliest of them after the prompt (``dllm.tasks.choices.likeliest_choice``)
     # instead of a decoded text, and ``Task.score`` gets its text
     choices: tuple[str, ...] = ()
     # what every sound answer is (None: anything). Whether an answer is that is scored as ``valid``, and

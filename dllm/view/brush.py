@@ -70,7 +70,7 @@ class CanvasRenderer:
         return text, len(text) if open_at < 0 else open_at
 
     def pieces(self, picture: Picture, row: int, last: int) -> list[tuple[str, Style]]:
-        """What stands in each column of a row, and how it looks."""
+        """What is in each column of a row, and how it looks."""
         tokens, masked, fixed, fresh, guess, sure = (
             values[row].tolist()
             for values in (picture.tokens, picture.masked, picture.fixed, picture.fresh, picture.guess, picture.sure)

@@ -24,7 +24,7 @@ from dllm.record.turns import Commits, ShownTokens, TurnRecord
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
-# What templates write around messages: roles between or behind their marks, and the marks themselves.
+# What templates write around messages: roles between or after their marks, and the marks themselves.
 TEMPLATE_TOKENS = re.compile(
     r"<\|start_header_id\|>\w+<\|end_header_id\|>|<\|im_start\|>\w+\n|<[|/]?\w[^<>\s]*>|<\|[^<>|]*\|>"
 )
@@ -65,7 +65,7 @@ class Pane:
 
     @staticmethod
     def of(run: str, data: Mapping[str, Any], trace: Played) -> Pane:
-        """From the content of a trace file, its trace, and the name of the run that it lies in (empty: in none)."""
+        """From the content of a trace file, its trace, and the name of the run that it is in (empty: in none)."""
         facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
         return Pane(
@@ -108,7 +108,7 @@ def short_fact(value: Any) -> str:
 
 
 def trace_page(panes: Sequence[Pane]) -> str:
-    """The whole page; two panes stand side by side and share the slider."""
+    """The whole page; two panes are side by side and share the slider."""
     last = max(len(pane.trace.turns) for pane in panes)
     colours = [hexes(turn, last) for turn in range(1, last + 1)]
     title = " and ".join(dict.fromkeys(pane.title for pane in panes))

@@ -1,4 +1,4 @@
-"""What stands on the canvas of a batch after each turn, as far as a person wants to see it."""
+"""What is on the canvas of a batch after each turn, as far as a person wants to see it."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Picture:
         self.open(turn)
 
     def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:
-        """Where the rows of ``canvas`` lie in the picture, which may have had wider ones."""
+        """Where the rows of ``canvas`` are in the picture, which may have had wider ones."""
         return canvas.row_id[:, None], canvas.columns
 
     def open(self, turn: Turn, before: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Two decodes of one prompt as a race: one above the other, both driven by one clock.
 
 They were decoded one after the other, so that neither took the other's cores. The race replays their measured seconds,
-slowed or hurried by one factor that stands on the screen.
+slowed or hurried by one factor that is on the screen.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RaceLane:
         return self.film.seconds[-1]
 
     def turns(self, seconds: float) -> int:
-        """Turns that were done so many measured seconds after its start."""
+        """Turns that were done that many measured seconds after its start."""
         return bisect_right(self.film.seconds, seconds)
 
     def words(self, seconds: float, ends: list[int], first: bool) -> str:
@@ -102,7 +102,7 @@ class Race:
             live.update(self.frame(self.end), refresh=True)
 
     def frame(self, seconds: float) -> Group:
-        """Both decodes so many measured seconds after their starts, and what the screen shows."""
+        """Both decodes that many measured seconds after their starts, and what the screen shows."""
         console = self.brush.console
         width, space = console.width, max(1, (console.height - 2 - FOOTER - bool(self.marks)) // len(self.lanes) - 2)
         parts: list[RenderableType] = []
@@ -115,7 +115,7 @@ class Race:
         return Group(*parts, *(as_text(line, DIM_STYLE) for line in self._origin()))
 
     def _answer(self, lane: RaceLane, seconds: float, width: int, lines: int) -> Text:
-        """The lane's answer in so many lines, blank ones included."""
+        """The lane's answer in that many lines, blank ones included."""
         turns = lane.turns(seconds)
         text = self.brush.window(lane.film.pictures[turns], 0, max(turns, 1), width, lines)
         return text.append("\n" * (lines - 1 - text.plain.count("\n")))

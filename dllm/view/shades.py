@@ -51,7 +51,7 @@ class Shades:
         return bool(self.guesses) and len(self.turns) != 1
 
     def guess(self, probability: float) -> Style:
-        """Behind and of the letters of a guess of this probability, 0 to 1."""
+        """After and of the letters of a guess of this probability, 0 to 1."""
         return self.guesses[min(max(int(probability * len(self.guesses)), 0), len(self.guesses) - 1)]
 
     def turn(self, turn: int, last: int, fresh: bool = False) -> Style:

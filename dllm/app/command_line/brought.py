@@ -70,7 +70,7 @@ def _owned(name: str, value: str | None) -> str | None:
 
 
 def of_flag(flag: str, following: Sequence[str], known: Mapping[str, Any]) -> tuple[str, str | None]:
-    """``--port 8001`` as it was typed, and what to write for it. following: the words behind the flag."""
+    """``--port 8001`` as it was typed, and what to write for it. following: the words after the flag."""
     word, equals, value = flag.partition("=")
     taken = following[0] if following and not equals and _is_value(following[0]) else value if equals else None
     shown = flag if equals or taken is None else f"{flag} {typed(taken)}"

@@ -1,7 +1,7 @@
 """``python run.py --help``: what there is to choose and to set, from the configuration's own files.
 
 A choice is explained by the comment on top of its YAML file, or else by the first sentence of the module that it names;
-a setting by the comment behind it. No module is imported for that, so help comes at once.
+a setting by the comment after it. No module is imported for that, so help comes at once.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:
 
 
 def two_columns(left: str, right: str, space: int, width: int) -> list[str]:
-    """``left``, and behind it ``right`` in a column of its own."""
+    """``left``, and after it ``right`` in a column of its own."""
     wrapped = [" " * space + line for line in textwrap.wrap(right, max(width - space, 30), break_on_hyphens=False)]
     if len(left) < space and wrapped:
         wrapped[0] = left + wrapped[0][len(left) :]

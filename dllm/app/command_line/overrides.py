@@ -70,7 +70,7 @@ def hydra_quoted(arguments: Sequence[str]) -> list[str]:
 
 
 def at_home(arguments: Sequence[str]) -> list[str]:
-    """A value that begins with ``~`` lies in the home folder, which bash writes out only where a word begins."""
+    """A value that begins with ``~`` is in the home folder, which bash writes out only where a word begins."""
     return [_at_home(argument) for argument in arguments]
 
 

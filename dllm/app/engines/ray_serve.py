@@ -1,4 +1,4 @@
-"""``engine=ray`` of ``task=serve``: replicas of the whole server behind Ray Serve, one for each device.
+"""``engine=ray`` of ``task=serve``: replicas of the whole server after Ray Serve, one for each device.
 
 A request needs one replica from beginning to end and nothing outlives it, so Ray may send each to whichever is free.
 A reply lost with its replica can be asked for again: the same seed gives the same reply.
@@ -42,7 +42,7 @@ class ServedReplica:
         SERVICES[:] = [service_of(config, plan_of(config), settings)]
 
     def check_health(self) -> None:
-        """Raises RuntimeError where /health says failed: Ray then starts the replica anew."""
+        """Raises RuntimeError where /health says failed: Ray then starts the replica again."""
         if SERVICES[0].scheduler.state == "failed":
             raise RuntimeError("the decode thread has died")
 

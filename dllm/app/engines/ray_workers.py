@@ -87,7 +87,7 @@ class Workers:
 
 
 def places(node: Mapping[str, float], cpus: float, gpus: float) -> int:
-    """How many workers fit on one machine. node: what it has, in Ray's words. A worker lies on one machine, and one of
+    """How many workers fit on one machine. node: what it has, in Ray's words. A worker is on one machine, and one of
     less than a GPU on one GPU."""
     by_cores = int(node.get("CPU", 0) / cpus + 1e-9)
     if not gpus:

@@ -87,7 +87,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has no context: the BOS where there is one."""
+        """What is before a text that has no context: the BOS where there is one."""
         bos = self.backbone.special_tokens.get("bos_token")
         known = None if bos is None else self.backbone.backend.token_to_id(bos)
         return self.eot_token_id if known is None else known
@@ -151,7 +151,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """Estimates in order; choices behind the same context are compared together. Never claims to be greedy."""
+        """Estimates in order; choices after the same context are compared together. Never claims to be greedy."""
         with tqdm(total=len(requests), disable=disable_tqdm, unit="text") as bar:
             for context, same in groupby(requests, key=lambda request: request[1]):
                 targets = [target for _, _, target in same]

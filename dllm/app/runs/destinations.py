@@ -13,7 +13,7 @@ from dllm.compose.naming import CHOICES
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
-# Settings that may stand beside resume=FOLDER, since they say nothing about what the run decodes.
+# Settings that may be beside resume=FOLDER, since they say nothing about what the run decodes.
 BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
 
 

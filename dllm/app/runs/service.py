@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What oneDNN keeps of the shapes it met: 1,024 of its own accord, 0.28 MB each. 256 are 51 numbers of rows
 # (``dllm.kernels.packed`` rounds them) in five layers; one made again takes 0.2 ms.
 PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-SERVED_LENGTH = 256  # masks behind a prompt of a large model; a chat's answers are longer than a run's 32
+SERVED_LENGTH = 256  # masks after a prompt of a large model; a chat's answers are longer than a run's 32
 SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5 ms are a whole turn
 
 
@@ -72,7 +72,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
 
 
 def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:
-    """Masks behind a prompt where neither the command line nor a request says it. The mini models answer best in as
+    """Masks after a prompt where neither the command line nor a request says it. The mini models answer best in as
     many as they were trained on: mini-llada has 95 points of copy, sort and shuffle in 32, and 83 in 256."""
     from dllm.serve.wire import FOR_THE_PROMPT
 

@@ -30,7 +30,7 @@ class Seen:
 
     number: int  # of the candidate
     row: ConstrainedRow  # the row that it belongs to
-    sets: RowSets  # what may stand in each of its cells
+    sets: RowSets  # what may be in each of its cells
     masked: Ints  # cells that are masks
     told: list[Ints]  # which columns are scored, and what is proposed [L]
     hot: bool  # the row draws its proposals
@@ -152,7 +152,7 @@ class ConstrainedBatch:
 
 
 def cells_of(seen: Seen, scores: Scores) -> Sequence[ConstrainedCell]:
-    """The scored masks of a candidate, with what may stand there."""
+    """The scored masks of a candidate, with what may be there."""
     row, (scored, proposed), begin = seen.row, seen.told, seen.row.begin
     end = begin + len(seen.sets.cells)
     columns = begin + np.flatnonzero(scored[begin:end] & seen.masked[begin:end])

@@ -32,7 +32,7 @@ class Constraints:
     """What constraints mean for one model. It may be asked from several threads.
 
     size: columns of the model's logits. forbid_eos: no end of text is ever proposed, so that a text fills its canvas.
-    name: the model's, for messages. min_tokens: nor in so many first cells, so that a text has as many tokens.
+    name: the model's, for messages. min_tokens: nor in that many first cells, so that a text has as many tokens.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Constraints:
         return ConstrainedRow(compiled, begin, [sets])
 
     def _first(self, request: Request) -> int:
-        """The first column of a row's text: that of its answer, or in infilling the row's, behind special tokens."""
+        """The first column of a row's text: that of its answer, or in infilling the row's, after special tokens."""
         if not request.infill_prefix or self._compiler is None:
             return request.answer_start
         texts = self._compiler.vocabulary.texts

@@ -23,7 +23,7 @@ from dllm.constraints.languages.trees import (
     Tree,
 )
 
-# Symbols: the bytes, then a part that counts for each of so many kinds; CALLS + r is a call of rule number r.
+# Symbols: the bytes, then a part that counts for each of that many kinds; CALLS + r is a call of rule number r.
 BYTE_SYMBOLS, KIND_SYMBOLS = 256, 64
 CALLS = BYTE_SYMBOLS + KIND_SYMBOLS
 
@@ -159,7 +159,7 @@ class Wiring:
         return [*chain, (part, loop, loop)]
 
     def _some(self, parts: Sequence[Tree], between: Tree, again: bool, source: int, target: int) -> Legs:
-        """Each part begins at the source, or behind a separator behind any part before it."""
+        """Each part begins at the source, or after a separator after any part before it."""
         starts = self.graph.states(2 * len(parts))
         begun = starts + len(parts)  # begun + i: part i was written, or one before it
         legs: list[tuple[Tree, int, int]] = []

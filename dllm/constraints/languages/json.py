@@ -40,7 +40,7 @@ def around(whitespace: str) -> Tree:
 
 
 def behind(whitespace: str) -> Tree:
-    """What may stand after ``,`` and ``:``."""
+    """What may be after ``,`` and ``:``."""
     spaces: dict[str, Tree] = {"any": _SPACES, "one": Rep(literal_text(" "), 0, 1), "none": Cat()}
     return spaces[whitespace]
 

@@ -22,9 +22,9 @@ TemplateValue = tuple[str, Tree]  # what a template is given: a name for it, and
 
 
 class Terminals:
-    """The terminals of a ``lark.load_grammar.Grammar`` as automata, each with what may be ignored behind it.
+    """The terminals of a ``lark.load_grammar.Grammar`` as automata, each with what may be ignored after it.
 
-    marked: terminals stand between marks, see ``words``.
+    marked: terminals are between marks, see ``words``.
     """
 
     def __init__(self, grammar: Any, marked: bool) -> None:
@@ -37,7 +37,7 @@ class Terminals:
         return self._followed(name, name, self.trees[name])
 
     def literal(self, node: Any) -> Tree:
-        """A text or a regular expression that stands in a rule."""
+        """A text or a regular expression that is in a rule."""
         text = str(node)
         return self._followed(text, "", node)
 

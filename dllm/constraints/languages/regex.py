@@ -29,7 +29,7 @@ REFUSED_PARTS = {
 
 
 class End(Enum):
-    """What may stand at an end of a part: no anchor; an anchor, which says nothing."""
+    """What may be at an end of a part: no anchor; an anchor, which says nothing."""
 
     INNER = 0
     CLOSED = 1

@@ -18,7 +18,7 @@ def calls_of(tree: Tree) -> tuple[Counter[str], int]:
     waiting, nodes, clock = [tree], 0, budget()
     while waiting:
         tree, nodes = waiting.pop(), nodes + 1
-        if nodes % 4096 == 0:  # a tree that stands in several places counts in each
+        if nodes % 4096 == 0:  # a tree that is in several places counts in each
             clock.nondeterministic(nodes // 16)
         match tree:
             case Cat(inner) | Alt(inner):
@@ -106,7 +106,7 @@ def _write_out(rule: str, calls: dict[str, Counter[str]], nodes: dict[str, int],
 
 
 def circles(calls: Mapping[str, set[str]]) -> dict[str, int]:
-    """The number of the circle that each rule lies in: rules of one number lead to each other (Kosaraju)."""
+    """The number of the circle that each rule is in: rules of one number lead to each other (Kosaraju)."""
     back: dict[str, set[str]] = {rule: set() for rule in calls}
     for rule, called in calls.items():
         for name in called:

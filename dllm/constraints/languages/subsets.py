@@ -111,7 +111,7 @@ def determinised(graph: Graph, start: int, final: Long, symbols: int) -> StateTa
 
 
 class Subsets:
-    """Sets of states found so far, by their hash alone, so that only the newest level of them lies in memory.
+    """Sets of states found so far, by their hash alone, so that only the newest level of them is in memory.
 
     arcs: of each state class * size + target; reach: as above; accepts [size].
     """

@@ -18,7 +18,7 @@ FIRST_MARK = 0xFE
 
 
 def without_marks(marked: ByteAutomaton) -> ByteAutomaton:
-    """The words, without their marks, in which no word character stands on both sides of two marks in a row."""
+    """The words, without their marks, in which no word character is on both sides of two marks in a row."""
     return unmarked(intersection(marked, _apart()), FIRST_MARK)
 
 

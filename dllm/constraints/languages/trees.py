@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int32]
 BoolArray = NDArray[np.bool_]
-COUNT_BITS = 20  # counts, and the states of an automaton that counts, have at most so many bits
+COUNT_BITS = 20  # counts, and the states of an automaton that counts, have at most that many bits
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class OneOrMore:
     """One or more of the parts, in their order, with ``between`` between neighbours; each part is written once."""
 
     parts: tuple[Tree, ...]  # in their order
-    between: Tree  # what stands between two neighbours
+    between: Tree  # what is between two neighbours
     again: bool = False  # the last part may stand several times
 
 

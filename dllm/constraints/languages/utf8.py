@@ -55,7 +55,7 @@ def _around_surrogates(first: int, last: int) -> Ranges:
 
 
 def _automaton(ranges: Ranges) -> ByteAutomaton:
-    """Code points lie in blocks of 64, which their last byte tells apart, and those in blocks again. Equal blocks are
+    """Code points are in blocks of 64, which their last byte tells apart, and those in blocks again. Equal blocks are
     one state; state 1 is the end."""
     points = np.zeros(LAST + 1, bool)
     for first, last in ranges:

@@ -11,7 +11,7 @@ from typing import Any
 from dllm.tasks.mini import lexicon, styles
 
 TEST_SHARE = 8  # one item in eight is held back
-# Items of known names, of spelt ones, of both. Where a spelt word stands in an answer of many masks is uncertain, so
+# Items of known names, of spelt ones, of both. Where a spelt word is in an answer of many masks is uncertain, so
 # that its tokens cost two to four nats whatever is learnt: with 14 % of each kind they made most of the loss.
 MIXED = (95, 2, 3)
 

@@ -67,7 +67,7 @@ def dressed(text: str, rng: Random) -> str:
 
 
 def strewn(text: str, rng: Random) -> str:
-    """The request with words in it that say nothing, and some short ones left out; what stands in slots stays."""
+    """The request with words in it that say nothing, and some short ones left out; what is in slots stays."""
     said = [word for word in text.split() if word.lower() not in DISPENSABLE or rng.random() < 0.85]
     for _ in range(rng.choices((0, 1, 2, 3, 4, 5), (15, 25, 25, 20, 10, 5))[0]):
         word = rng.choice(wordings.FILLERS) if rng.random() < 0.7 else invented(rng).lower()

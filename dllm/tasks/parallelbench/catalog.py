@@ -32,7 +32,7 @@ class TaskSpec:
     make: MakeRecord | None  # makes one question; None: only a copy of the benchmark has questions
     count: int = 100  # items of it
     lengths: tuple[int, int] | None = None  # of its lists, each equally often; None: it has no lists
-    shot: bool = False  # a solved example stands before every question
+    shot: bool = False  # a solved example is before every question
     extra: bool = False  # not one of the 17 tasks, asked by its name
 
     @property

@@ -23,7 +23,7 @@ IMPOSSIBLE = -80.0  # log-probability of a token that no valid answer has here; 
 
 
 class IdealNetwork(Transformer):
-    """Its hidden rows are the logits [B, L, V] themselves, and its head is the identity."""
+    """Its hidden states are the logits [B, L, V] themselves, and its head is the identity."""
 
     valid: Tensor
     one_hot: Tensor

@@ -18,7 +18,7 @@ class Record:
 
     fields: Mapping[str, Any]  # fill the template
     answer: Answer  # the one right text, or what the scorer needs and an ``example``
-    shots: tuple[Record, ...] = ()  # solved questions that stand before this one
+    shots: tuple[Record, ...] = ()  # solved questions that are before this one
 
     @property
     def solved(self) -> str:

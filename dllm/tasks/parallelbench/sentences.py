@@ -2,7 +2,7 @@
 
     sentence = phrase verb phrase preposition "the" place "."      phrase = determiner [adjective] noun
 
-Number agrees within a phrase and between subject and verb; "an" stands before a vowel. The object has no adjective
+Number agrees within a phrase and between subject and verb; "an" is before a vowel. The object has no adjective
 in generated sentences; the parser allows one.
 """
 

@@ -25,7 +25,7 @@ DEFAULT_BUDGET = 256  # tokens of an answer where the harness names none; its ow
 class Harness(Task):
     """harness: the name of the task, which must be given. fields: columns that a local file must have. score: the
     metric or filter that tables show first. path: a local file; shots_path: one with worked examples. shots: how many
-    of them stand before a question (None: as the harness has it), limit: the first N questions, budget: tokens of an
+    of them are before a question (None: as the harness has it), limit: the first N questions, budget: tokens of an
     answer (None: as the harness has it). seed: draws the worked examples; 1234 is lm-eval's own.
 
     Raises UserError when lm-eval is not installed, or the data cannot be had.
@@ -115,7 +115,7 @@ class Harness(Task):
         ]
 
     def item(self, name: str, task: Any, number: int, doc: Doc) -> Item:
-        """One question, asked as the harness asks it. A prefilled answer stands behind the chat template's header."""
+        """One question, asked as the harness asks it. A prefilled answer is after the chat template's header."""
         context = task.fewshot_context(doc, task.config.num_fewshot)
         begin = task.doc_to_prefix(doc)
         options = task.config.generation_kwargs or {}

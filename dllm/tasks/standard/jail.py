@@ -107,7 +107,7 @@ def main(asked: dict[str, object]) -> None:
         limit(name, value)
     program = compile(asked.pop("program"), "program.py", "exec")  # type: ignore[call-overload]
     sys.addaudithook(refusing(os.path.realpath(os.getcwd())))  # noqa: PTH109
-    # Pipe and word lie on this frame's stack while the program runs: no name, frame or collector leads to them.
+    # Pipe and word are on this frame's stack while the program runs: no name, frame or collector leads to them.
     os.write(*[asked.pop("pipe"), asked.pop("word").encode(), exec(program, {"__name__": "__main__"})][:2])  # type: ignore
     os._exit(0)
 

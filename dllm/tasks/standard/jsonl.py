@@ -43,7 +43,7 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": co
 
 class JsonLines(Task):
     """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id", a "task"
-    and a "constraint", such as {"name": "regex", "pattern": "a+"}, may stand beside them. match: how answers are
+    and a "constraint", such as {"name": "regex", "pattern": "a+"}, may be beside them. match: how answers are
     compared. budget: tokens of an answer; stop: what ends it."""
 
     name = "jsonl"

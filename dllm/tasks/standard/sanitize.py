@@ -42,7 +42,7 @@ def longest_program(program: str, entry: str) -> ast.Module | None:
         while stop - start > size:
             try:
                 tree = ast.parse("\n".join(lines[start:stop]))
-            except SyntaxError as error:  # what stands before the first error may still parse
+            except SyntaxError as error:  # what is before the first error may still parse
                 stop = min(stop - 1, start + max((error.lineno or 1) - 1, 0))
             except (ValueError, RecursionError, MemoryError):  # a null byte; brackets or operators too deep to parse
                 stop -= 1

@@ -34,7 +34,7 @@ def stock_folder() -> Path:
 
 
 def task_file(name: str) -> Path:
-    """The YAML file of a stock task. Most tasks lie in a folder of their name; finding others takes some seconds."""
+    """The YAML file of a stock task. Most tasks are in a folder of their name; finding others takes some seconds."""
     near = stock_folder() / name / f"{name}.yaml"
     if near.is_file():
         return near

@@ -14,8 +14,8 @@ from dllm.constraints.languages.trees import ByteAutomaton
 
 # Bytes that no text holds.
 ASSERTION_MARKS = {"^": 0xFC, "$": 0xFD, "b": 0xFE, "B": 0xFF}
-_BEHIND = ("the front", "a word", "no word")  # what stands before a place
-_AHEAD = ("anything", "the end", "a word", "no word")  # what must stand behind it; the end is no word
+_BEHIND = ("the front", "a word", "no word")  # what is before a place
+_AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; the end is no word
 
 
 def where_they_hold(marked: ByteAutomaton) -> ByteAutomaton:
@@ -25,7 +25,7 @@ def where_they_hold(marked: ByteAutomaton) -> ByteAutomaton:
 
 @lru_cache(maxsize=1)
 def _right() -> ByteAutomaton:
-    """All texts with marks that hold. A state is what stands before, and what must follow."""
+    """All texts with marks that hold. A state is what is before, and what must follow."""
     states = list(product(_BEHIND, _AHEAD))
     word = {point for first, last in ASCII_WORD for point in range(first, last + 1)}
     moves = np.full((len(states), 256), -1, np.int32)

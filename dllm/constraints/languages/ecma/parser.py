@@ -20,7 +20,7 @@ _COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9
 _PROPERTY = re.compile(r"\\([pP])\{([A-Za-z0-9_=]*)\}")
 _HYPHEN: Ranges = ((0x2D, 0x2D),)
 _SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-_LONGEST = 100  # what stands behind \u, zeros in front of a code point included
+_LONGEST = 100  # what is after \u, zeros in front of a code point included
 # What others' regular expressions read, and ECMA-262 does not: how it is written there.
 _ESCAPED = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07.", "G": "Leave it out.",
             "N": r"Write \u{...}.", "U": r"Write \u{...}.", "h": r"Write [\t ].", "R": r"Write \r?\n.",
@@ -104,7 +104,7 @@ class Parser:
         return Signs(((ord(self.text[self.at - 1]),) * 2,))
 
     def _repeated(self, atom: Pattern, repeats: bool) -> Pattern:
-        """The atom with the quantifier behind it, if there is one. repeats: it may have one."""
+        """The atom with the quantifier after it, if there is one. repeats: it may have one."""
         counts = _COUNTS.match(self.text, self.at)
         if self._next == "" or self._next not in "*+?" and not counts:
             if _NO_LOW.match(self.text, self.at):
@@ -144,7 +144,7 @@ class Parser:
         return found
 
     def _name(self) -> bool:
-        """Read ``(?<name>``, if it stands here."""
+        """Read ``(?<name>``, if it is here."""
         if not self._take("(?<"):
             return False
         end = self.text.find(">", self.at)

@@ -27,7 +27,7 @@ def searched_tree(pattern: str, where: str) -> Tree:
 
 
 def _framed(case: Pattern) -> Tree | None:
-    """A case with any text at its ends, unless ``^`` and ``$`` keep it out; None: assertions stand elsewhere too."""
+    """A case with any text at its ends, unless ``^`` and ``$`` keep it out; None: assertions are elsewhere too."""
     parts = list(case.parts if isinstance(case, Sequence) else (case,))
     begins = ends = False
     while parts and parts[0] == Assertion("^"):

@@ -112,7 +112,7 @@ def _alike(item: Tree, low: int, high: int | None, whitespace: str) -> Tree:
 
 
 def _unique(said: Arrays, finite: Finite, whitespace: str) -> Tree:
-    """No value twice: a rule for each set of values that already stand there; its size is the next item's place."""
+    """No value twice: a rule for each set of values that already are there; its size is the next item's place."""
     choices = [finite(said.item(place)) for place in range(_shown(said))]
     if said.high is None or said.high > said.listed:
         choices.append(finite(said.item(said.listed)))

@@ -1,4 +1,4 @@
-"""The schema as a document: is it one, what stands at a place, where a ``$ref`` points, which keywords are known."""
+"""The schema as a document: is it one, what is at a place, where a ``$ref`` points, which keywords are known."""
 
 from __future__ import annotations
 

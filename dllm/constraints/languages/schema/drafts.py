@@ -35,7 +35,7 @@ def _translated(schema: Any, draft: str) -> Any:
     _write_names(found, draft)
     if isinstance(found.get("$ref"), str):
         found["$ref"] = _moved(found["$ref"])
-        if draft != "2019-09":  # there, and only since, what stands beside $ref counts
+        if draft != "2019-09":  # there, and only since, what is beside $ref counts
             return {key: value for key, value in found.items() if key in ("$ref", "$schema", "definitions", "$defs")}
     _write_items(found)
     _write_dependencies(found)

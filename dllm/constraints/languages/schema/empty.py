@@ -122,7 +122,7 @@ def _clash(case: Iterable[Node], keywords: tuple[str, ...], leaves: str) -> User
 
 
 def _said(found: list[tuple[Node, str]], leaves: str) -> UserError:
-    """Keywords, with the places of those that stand elsewhere than the first."""
+    """Keywords, with the places of those that are elsewhere than the first."""
     if not found:
         return refused("#", f"its keywords {leaves}. Drop one.")
     home = _place(found[0][0])

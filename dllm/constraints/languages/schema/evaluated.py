@@ -1,4 +1,4 @@
-"""``unevaluatedProperties`` and ``unevaluatedItems`` as additionalProperties and items of what stands beside them."""
+"""``unevaluatedProperties`` and ``unevaluatedItems`` as additionalProperties and items of what is beside them."""
 
 from __future__ import annotations
 

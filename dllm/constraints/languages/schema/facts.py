@@ -34,7 +34,7 @@ class Texts:
 class Arrays:
     """What a schema says of arrays."""
 
-    # each node's prefixItems, and its items for all places behind them
+    # each node's prefixItems, and its items for all places after them
     parts: tuple[tuple[tuple[Node, ...], Node | None], ...] = ()
     low: int = 0  # the fewest items
     high: int | None = None  # the most; None: any number
@@ -94,7 +94,7 @@ class Facts:
     place: str  # in the schema, for errors
     types: frozenset[str]  # that are valid
     written: frozenset[str]  # those of them that texts are written of
-    # of enumerations, filtered by all that stands beside them but formats; None: there is none
+    # of enumerations, filtered by all that is beside them but formats; None: there is none
     values: tuple[Any, ...] | None
     excluded: tuple[Any, ...]  # values of ``not``
     numbers: Range  # what it says of numbers

@@ -125,10 +125,10 @@ def _multiples_in(tree: Tree, step: Fraction) -> Tree:
 
 
 def multiples(step: Fraction) -> ByteAutomaton:
-    """Numbers that ``step`` divides: after the sign and the zero, a state for each remainder, and behind the point for
+    """Numbers that ``step`` divides: after the sign and the zero, a state for each remainder, and after the point for
     each remainder and digit until all further digits are zero."""
     places = next(places for places in range(step.denominator) if 10**places % step.denominator == 0)
-    divisor = int(step * 10**places)  # of the number's digits, so many of them behind the point
+    divisor = int(step * 10**places)  # of the number's digits, that many of them after the point
     point = 3 + divisor
     count = point + (places + 1) * divisor * (places > 0)
     budget().states(count)
@@ -189,7 +189,7 @@ def _magnitudes(low: Fraction, high: Fraction | None, over: bool, under: bool, k
 
 
 def _digits_behind(value: Fraction) -> str:
-    """The digits behind the point of a decimal number >= 0, without zeros at their end."""
+    """The digits after the point of a decimal number >= 0, without zeros at their end."""
     digits, rest = "", value - floor(value)
     while rest:
         rest *= 10
@@ -200,7 +200,7 @@ def _digits_behind(value: Fraction) -> str:
 def _parted(
     first: int, last: int | None, low: str, high: str | None, without: tuple[bool, bool], kinds: frozenset[str]
 ) -> Tree:
-    """Whole parts from ``first`` to ``last``, and behind their point digits in ``_behind``'s order; of kinds."""
+    """Whole parts from ``first`` to ``last``, and after their point digits in ``_behind``'s order; of kinds."""
     over, under = without[0] or ("integer" not in kinds and not low), without[1]
     point = Cat((literal_text("."), _behind(low, high, over, under)))
     alone = Cat() if _zero(low, high, over, under) else Alt()
@@ -208,12 +208,12 @@ def _parted(
 
 
 def _zero(low: str, high: str | None, over: bool, under: bool) -> bool:
-    """Whether 0 lies between two fractions."""
+    """Whether 0 is between two fractions."""
     return not low and not over and not (high == "" and under)
 
 
 def _behind(low: str, high: str | None, over: bool, under: bool) -> Tree:
-    """One digit or more whose number behind a point lies between those of ``low`` and ``high``; None: below 1."""
+    """One digit or more whose number after a point is between those of ``low`` and ``high``; None: below 1."""
     if not low and high is None:
         return Cat((Rep(ZERO), NONZERO, Rep(DIGIT))) if over else Rep(DIGIT, 1)
     if not low and not high:

@@ -17,7 +17,7 @@ class Node:
     """A schema and its place in the document, a JSON pointer; nodes of one place are equal."""
 
     place: str  # a JSON pointer
-    schema: Schema = field(compare=False)  # what stands there
+    schema: Schema = field(compare=False)  # what is there
 
     def at(self, *path: str | int) -> Node:
         """The schema below, by keys and indices."""

@@ -86,7 +86,7 @@ def _shortest(automaton: ByteAutomaton) -> int | None:
 
 
 def _behind(automaton: ByteAutomaton, state: int) -> set[int]:
-    """The states behind one character."""
+    """The states after one character."""
     found, reached = set[int](), set(automaton.moves[state].tolist()) - {-1}
     while reached:
         inside = {one for one in reached if (automaton.moves[one, 0x80:0xC0] >= 0).any()}
@@ -142,7 +142,7 @@ def names(patterns: Iterable[ByteAutomaton], apart: Iterable[ByteAutomaton], lis
 def json_escaped(automaton: ByteAutomaton) -> ByteAutomaton:
     """The same texts as JSON writes them in a string, escaped only where they must be.
 
-    A byte that may not stand there leads away from ``\\`` instead: by its letter, or by ``u00`` and two digits. So each
+    A byte that may not be there leads away from ``\\`` instead: by its letter, or by ``u00`` and two digits. So each
     state has six more: after ``\\``, ``\\u``, ``\\u0``, ``\\u00``, ``\\u000`` and ``\\u001``.
     """
     count = len(automaton.moves)

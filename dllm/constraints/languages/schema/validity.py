@@ -17,7 +17,7 @@ from dllm.errors import UserError, first_line
 
 
 class Validity:
-    """The judge of the values that stand in a schema. Formats are not asserted, and nothing is ever fetched."""
+    """The judge of the values that are in a schema. Formats are not asserted, and nothing is ever fetched."""
 
     def __init__(self, document: Document, patterns: Patterns) -> None:
         import jsonschema

@@ -1,4 +1,4 @@
-"""Values of JSON as they stand in a schema: what they are, which are equal, and their texts."""
+"""Values of JSON as they are in a schema: what they are, which are equal, and their texts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def value_key(value: Any) -> Any:
 
 
 def constant(value: Any, whitespace: str, fraction: bool = True) -> Tree:
-    """The texts of one value: members in its own order; numbers with zeros behind the point, if ``fraction``; strings
+    """The texts of one value: members in its own order; numbers with zeros after the point, if ``fraction``; strings
     escaped where they must be."""
     if isinstance(value, list):
         return bracketed("[", [constant(entry, whitespace) for entry in value], "]", whitespace)
@@ -76,7 +76,7 @@ def pair(name: Tree, value: Tree, whitespace: str) -> Tree:
 
 
 def comma(entry: Tree, whitespace: str) -> Tree:
-    """A comma, and the entry behind it."""
+    """A comma, and the entry after it."""
     return Cat((around(whitespace), literal_text(","), behind(whitespace), entry))
 
 
@@ -88,7 +88,7 @@ def bracketed(opens: str, entries: list[Tree], closes: str, whitespace: str) -> 
 
 
 def enclosed(opens: str, inner: Tree, closes: str, whitespace: str) -> Tree:
-    """Space, what stands inside, space, between brackets."""
+    """Space, what is inside, space, between brackets."""
     return Cat((literal_text(opens), around(whitespace), inner, around(whitespace), literal_text(closes)))
 
 
