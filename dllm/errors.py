@@ -97,16 +97,19 @@ def not_installed(what: str, library: str, extra: str, instead: str = "") -> Use
     return UserError(f"{what} needs {library}, which is not installed. {way_out}")
 
 
+TYPED_NAMES: dict[str, str] = {}  # of users' own classes: MODULE.CLASS -> what the command line called it
+
+
 def name_of(part: object) -> str:
     """What a sampler, block schedule, cache or end-of-text policy is called in messages: the name that a user types.
 
-    That of its file, as in the configuration; of its class where that is no file of ours (a part of the user's own). A
-    part that has several names in the configuration says which one it has by ``name``.
+    That of its file, as in the configuration. A part of the user's own has the name that was typed for its class, or
+    else its class's. A part that has several names in the configuration says which one it has by ``name``.
     """
     kind = type(part)
     package, _, file = kind.__module__.rpartition(".")
     if package.partition(".")[0] != "dllm":
-        return kind.__name__
+        return TYPED_NAMES.get(f"{kind.__module__}.{kind.__qualname__}", kind.__name__)
     return str(getattr(part, "name", kind.__name__.lower() if file == "base" else file))
 
 

@@ -32,9 +32,10 @@ from dllm.app.runs.destinations import resumed
 from dllm.common.signals import Terminated, obey_signals
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
-from dllm.compose.naming import CHOICES, typed_choices
+from dllm.compose.naming import CHOICES, part_at, typed_choices
+from dllm.compose.own_class import with_own_classes
 from dllm.compose.parts import composed, store_inner_choices
-from dllm.errors import SettingWarning, UserError, first_line
+from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
@@ -73,7 +74,9 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 def named(config: DictConfig, given: Sequence[str]) -> dict[str, Any]:
     """The resolved configuration, with the names by which its parts were typed. given: the names that the user set."""
     settings = resolved(config)
-    return {**settings, CHOICES: typed_choices(settings, HydraConfig.get().runtime.choices, given)}
+    typed = typed_choices(settings, HydraConfig.get().runtime.choices, given)
+    TYPED_NAMES.update({str(part_at(settings, f"{place}._target_")): name for place, name in typed.items()})
+    return {**settings, CHOICES: typed}
 
 
 def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def main() -> None:
             else:
                 words = hydra_quoted(with_command(given))
                 with user_errors(words):
-                    dispatch(words, given[0] if given and given[0] in COMMANDS else None)
+                    dispatch(with_own_classes(words), given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
     finally:
         sys.argv[1:] = given

@@ -23,6 +23,7 @@ from dllm.app.command_line.brought import (
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.hints import typed as shortened
+from dllm.compose.own_class import OWN_CLASSES
 from dllm.compose.parts import INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 
@@ -191,6 +192,8 @@ def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
         key = str(override.key_or_group)
         known = [*choices(key), *brought_choices(key)] if key in config_groups() else []
         for value in _names(override) if known else ():
+            if value in OWN_CLASSES:
+                continue
             if (
                 key == INNER_GROUP
                 and value not in known

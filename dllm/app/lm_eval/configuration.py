@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.app.command_line.contents import with_contents
 from dllm.app.command_line.overrides import hydra_quote
 from dllm.app.command_line.refusals import explain
+from dllm.compose.own_class import with_own_classes
 from dllm.compose.parts import composed
 from dllm.errors import UserError
 
@@ -20,7 +21,7 @@ def composed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with these settings. Raises UserError, naming the nearest, for one that does not exist."""
     overrides = [f"{name}={hydra_value(value)}" for name, value in settings.items()]
     try:
-        resolved = OmegaConf.to_container(composed(overrides), resolve=True)
+        resolved = OmegaConf.to_container(composed(with_own_classes(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(explain(error, overrides)) from None
     assert isinstance(resolved, dict)

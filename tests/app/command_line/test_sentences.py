@@ -35,7 +35,7 @@ UNIMPORTED = {
     "name.A": "name.py, line 1: NameError: name 'y' is not defined. Mend that line.",
     "sound.Risin": "names no class: sound has Rising. Did you mean 'Rising'?",
     "sound.Other": "is no Sampler: derive it from dllm.samplers.base.Sampler",
-    "sound.Rising": "sampler.threshold=0.9: the choice has no such option; it has low. A class of your own",
+    "sound.Rising": "sampler cannot be built with low=0.4: ",
     "nowhere.A": "there is no module nowhere. Write MODULE.CLASS, with the module's folder in PYTHONPATH.",
 }  # fmt: skip
 

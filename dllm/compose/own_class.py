@@ -1,0 +1,68 @@
+"""A part of the user's own that is chosen by its class: ``sampler=my_samplers.Mine``, without a YAML file."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from dllm.compose.parts import INNER_GROUP, arguments_of, class_of
+from dllm.errors import UserError
+
+_CHOICE = re.compile(r"(sampler|blocks|cache|eos|sampler[/.]inner)(\._target_)?=(.*)", re.DOTALL)
+_CLASS = re.compile(r"(?!dllm\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+OWN_CLASSES: set[str] = set()  # the classes that are choices now
+
+
+def with_own_classes(overrides: Sequence[str]) -> list[str]:
+    """The overrides, once every MODULE.CLASS among them is a choice of its group, with the options of the class.
+
+    ``sampler._target_=MODULE.CLASS`` then means ``sampler=MODULE.CLASS``, which brings no options of another sampler
+    along. Other processes do not know these choices: under a launcher of Hydra's, nothing changes. Raises UserError
+    for a class that is not there, or of another kind.
+    """
+    if any(text.startswith("hydra/launcher=") for text in overrides):
+        return list(overrides)
+    groups = [text.partition("=")[0] for text in overrides]
+    found = [_chosen(text, groups) for text in overrides]
+    changed = [text for text, now in zip(overrides, found, strict=True) if text != now]
+    added = tuple(f"+{text.partition('._target_=')[0]}." for text in changed)
+    return [text[1:] if added and text.startswith(added) else text for text in found]  # the option is there now
+
+
+def _chosen(text: str, groups: Sequence[str]) -> str:
+    found = _CHOICE.fullmatch(text)
+    if found is None:
+        return text
+    group, by_target, value = found[1].replace(".", "/"), found[2] is not None, found[3]
+    names = [name.strip().strip("'\"") for name in value.split(",")]
+    own = [name for name in names if _CLASS.fullmatch(name)]
+    if not own or (by_target and group in groups) or (found[1] == "sampler.inner" and not by_target):
+        return text
+    for name in own:
+        _store(group, name, by_target)
+    return f"{group}={value}" if by_target else text
+
+
+def _store(group: str, name: str, by_target: bool) -> None:
+    """Make the class a choice of its group."""
+    from hydra.core.config_store import ConfigStore
+
+    place = group.replace("/", ".")
+    try:
+        kind = class_of(place, name)
+    except UserError as error:
+        raise UserError(str(error) if by_target else str(error).replace(f"{place}._target_=", f"{group}=", 1)) from None
+    node = {"_target_": name, **{key: _default(argument) for key, argument in arguments_of(kind).items()}}
+    OWN_CLASSES.add(name)
+    top = group.partition("/")[0]
+    ConfigStore.instance().store(name, node, top)
+    if top == "sampler":
+        ConfigStore.instance().store(name, {"defaults": [f"/sampler/{name}@_here_"]}, INNER_GROUP)
+
+
+def _default(argument: inspect.Parameter) -> Any:
+    """An argument's default as the configuration has it. None: it has none, or one that is no data."""
+    value = argument.default
+    return list(value) if isinstance(value, tuple) else value if isinstance(value, bool | int | float | str) else None
