@@ -154,13 +154,22 @@ def full() -> bool:
 
 def drawn(*groups: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Every choice of one entry from each group, in an order that LAWS_SEED decides."""
-    total = math.prod(map(len, groups))
-    for number in random.Random(int(os.environ.get("LAWS_SEED", "0"))).sample(range(total), total):
+    for number in shuffled(math.prod(map(len, groups)), random.Random(int(os.environ.get("LAWS_SEED", "0")))):
         chosen = []
         for group in groups:
             number, at = divmod(number, len(group))
             chosen.append(group[at])
         yield tuple(chosen)
+
+
+def shuffled(count: int, dice: random.Random) -> Iterator[int]:
+    """The numbers below ``count`` in a random order, each drawn when it is asked for: a sample of laws needs the first
+    hundreds of 300,000."""
+    moved: dict[int, int] = {}  # Fisher and Yates, of the places that were touched
+    for at in range(count):
+        other = dice.randrange(at, count)
+        yield moved.get(other, other)
+        moved[other] = moved.pop(at, at)
 
 
 def unasked() -> Iterator[Combination]:
