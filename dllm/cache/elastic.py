@@ -12,14 +12,12 @@ from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
 from dllm.cache.calls import Group
 from dllm.cache.columns import KeptRows, gather_rows, index_of, predictors
-from dllm.cache.drift import PreviousAttention, attended, strongest
+from dllm.cache.drift import PreviousAttention, attended, attention_received, attention_similarity, strongest
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.errors import in_choices, in_range
-from dllm.kernels.attention_received import attention_received
-from dllm.kernels.attention_similarity import attention_similarity
 from dllm.models.attention import attention_weights
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
@@ -214,9 +212,9 @@ class ElasticMemory(BufferMemory):
         if self._tests(layer):
             mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)
             pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
-            alike = attention_similarity(*pair, seen, session.policy.similarity, fresh.triton)
+            alike = attention_similarity(*pair, seen, session.policy.similarity)
             self._test(layer, (alike * mean).sum(1))
-        received = attention_received(weights[:, :, :window], in_window, fresh.triton)
+        received = attention_received(weights[:, :, :window], in_window)
         progress.received.append(received.to(forward.valid.device))
         if len(progress.received) == session.config.layers:
             self._track()

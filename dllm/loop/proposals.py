@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dllm.common.noise import gumbel_of, mixed
+from dllm.common.nucleus import nucleus
 from dllm.common.ranking import one_of
 from dllm.common.rowwise import Rowwise, select_or_all
 from dllm.contract.canvas import Canvas
@@ -21,7 +22,6 @@ from dllm.contract.logits import Logits, Lookup
 from dllm.contract.setting import Sampling
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
-from dllm.kernels.nucleus import nucleus
 from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
 from dllm.kernels.slot_logits import slot_logits
 from dllm.models.ids import Ids
@@ -64,13 +64,13 @@ def renamed(found: dict[str, Tensor], wanted: frozenset[str]) -> dict[str, Tenso
     return {name: value for name, value in out.items() if name in wanted or name in ("token", "confidence")}
 
 
-def filtered(logits: Tensor, top_p: float | None, top_k: int | None, triton: bool = False) -> Tensor:
+def filtered(logits: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
     """Logits [..., V] with -inf outside the nucleus, then outside the k largest (Dream's order).
 
     A token is dropped if the mass of all larger ones already exceeds ``top_p``; the largest always stays.
     """
     if top_p is not None and top_p < 1:
-        logits = nucleus(logits, top_p, triton)
+        logits = nucleus(logits, top_p)
     if top_k is not None and top_k < logits.shape[-1]:
         logits = logits.masked_fill(logits < logits.topk(top_k, -1).values[..., -1:], -torch.inf)
     return logits
@@ -197,7 +197,7 @@ class Proposer:
 
     def filter_logits(self, logits: Tensor, temperature: Tensor) -> Tensor:
         """What is drawn from: logits [..., V] over their ``temperature`` [..., 1] where it is not 0, filtered."""
-        return filtered(temper(logits, temperature), self.sampling.top_p, self.sampling.top_k, self.triton)
+        return filtered(temper(logits, temperature), self.sampling.top_p, self.sampling.top_k)
 
 
 @dataclass(frozen=True)

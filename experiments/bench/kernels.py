@@ -19,13 +19,10 @@ from torch import Tensor
 
 from dllm.kernels import (
     add_norm,
-    attention_received,
-    attention_similarity,
     credit,
     grouped_product,
     gumbel_argmax,
     head_statistics,
-    nucleus,
     rope_scatter,
     row_statistics,
     silu_times,
@@ -93,10 +90,9 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
             4.0 * rows * inner * width // 2)  # fmt: skip
     rows = 32
     logits, state = noise(rows, vocabulary).double(), torch.arange(rows, device=device)
-    yield Case("nucleus", f"{rows} x {vocabulary}", lambda on: nucleus.nucleus(logits, 0.95, on), 2 * nbytes(logits))
     yield Case("gumbel_argmax", f"{rows} x {vocabulary}", lambda on: gumbel_argmax.gumbel_argmax(
         logits, state, state >= 0, on), nbytes(logits))  # fmt: skip
-    yield from small_cases(device, heads, vocabulary, noise)
+    yield from small_cases(device, vocabulary, noise)
 
 
 def layer_cases(
@@ -129,9 +125,9 @@ def layer_cases(
         )
 
 
-def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:
-    """Kernels on the rows of one block, or on a few attention rows."""
-    rows, slots, keys = 32, credit.SLOTS, 1024
+def small_cases(device: torch.device, vocabulary: int, noise: Callable[..., Tensor]) -> Iterator[Case]:
+    """Kernels on the rows of one block."""
+    rows, slots = 32, credit.SLOTS
     logits = noise(1, rows, vocabulary).float()
     committable = torch.ones(1, rows, dtype=torch.bool, device=device)
     found = row_statistics.row_statistics(logits[0])
@@ -141,21 +137,6 @@ def small_cases(device: torch.device, heads: int, vocabulary: int, noise: Callab
     yield Case("sparse_credit", f"{rows} x {slots} slots", lambda on: credit.sparse_credit(
         picked, found["token"], found["first"], found["logsumexp"], ids, held, committable[0], one, one, one, on),
         2 * nbytes(ids, held) + nbytes(picked))  # fmt: skip
-    old, new, window = (noise(1, *rest, keys).softmax(-1).float() for rest in ((heads, 4), (heads, 4), (heads, 16)))
-    seen = torch.tensor([keys], device=device)
-    yield Case(
-        "attention_similarity",
-        f"4 rows, {keys} keys",
-        lambda on: attention_similarity.attention_similarity(old, new, seen, "heads", on),
-        nbytes(old, new),
-    )
-    real = torch.ones(1, 16, dtype=torch.bool, device=device)
-    yield Case(
-        "attention_received",
-        f"16 rows, {keys} keys",
-        lambda on: attention_received.attention_received(window, real, on),
-        nbytes(window),
-    )
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float]:

@@ -94,7 +94,7 @@ def kernels(setup: Setup, store: Store) -> Iterable[Task]:
 
 OPERATIONS = (
     "row_statistics", "head, fused", "head, chunked", "add_norm", "silu_times", "rope_scatter", "grouped_product",
-    "nucleus", "gumbel_argmax", "sparse_credit", "attention_similarity", "attention_received",
+    "gumbel_argmax", "sparse_credit",
 )  # fmt: skip
 
 

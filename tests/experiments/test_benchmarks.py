@@ -17,7 +17,7 @@ from experiments.bench import scheduler as bench_scheduler
 from experiments.bench import step as bench_step
 
 CPU = torch.device("cpu")
-QUICK = ("add_norm", "rope_scatter", "sparse_credit", "attention_received")
+QUICK = ("add_norm", "rope_scatter", "sparse_credit")
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -18,15 +18,12 @@ from torch import Tensor
 
 from dllm.kernels import (
     add_norm,
-    attention_received,
-    attention_similarity,
     credit,
     grouped_narrow_product,
     grouped_product,
     gumbel_argmax,
     head_statistics,
     narrow_product,
-    nucleus,
     rope_scatter,
     row_statistics,
     silu_times,
@@ -182,27 +179,6 @@ def multiplies_narrow_groups(build: Build) -> None:
     close(found, grouped_narrow_product.reference(x, weight, scale, ends), BITS[torch.bfloat16])
 
 
-def compares_attention(build: Build) -> None:
-    heads, axis = build.constants["HEADS"], "heads" if build.constants["BY_KEY"] else "keys"
-    old, new = (noise(2, heads, 5, 1050 if GPU else 70).softmax(-1) for _ in "ab")
-    seen = torch.tensor([old.shape[-1]] * 2, device=DEVICE)
-    close(attention_similarity.attention_similarity(old, new, seen, axis, True),
-          attention_similarity.reference(old.double(), new.double(), seen, axis), 1e-5)  # fmt: skip
-
-
-def sums_attention(build: Build) -> None:
-    weights = noise(2, 32 if GPU else 4, 16, 1050 if GPU else 70).softmax(-1)
-    real = (torch.rand(2, 16, generator=DICE) > 0.3).to(DEVICE)
-    close(attention_received.attention_received(weights, real, True),
-          attention_received.reference(weights.double(), real), 1e-5)  # fmt: skip
-
-
-def cuts_the_nucleus(build: Build) -> None:
-    z = 3 * noise(5, VOCABULARY, dtype=kind_of(build, "logits"))
-    found = nucleus.nucleus(z, build.constants["TOP_P"], True)
-    assert torch.equal(found.cpu(), nucleus.reference(z.cpu(), build.constants["TOP_P"]))
-
-
 def draws(build: Build) -> None:
     z, state = 3 * noise(37, VOCABULARY, dtype=kind_of(build, "logits")), torch.arange(37) * 977 - 5
     random = torch.arange(37) % 3 > 0
@@ -214,8 +190,7 @@ CHECKS: dict[str, Callable[[Build], None]] = {
     "_add_norm": adds_and_norms, "_silu_times": gates, "_rope_scatter": rotates_and_stores,
     "_summarise": summarises_rows, "_finish": summarises_rows, "_head": multiplies_the_head, "_credit": fuses_credit,
     "_slot_logits": looks_logits_up, "_grouped": multiplies_groups, "_narrow": multiplies_narrow_weights,
-    "_grouped_narrow": multiplies_narrow_groups, "_attention_similarity": compares_attention,
-    "_attention_received": sums_attention, "_nucleus": cuts_the_nucleus, "_gumbel_argmax": draws,
+    "_grouped_narrow": multiplies_narrow_groups, "_gumbel_argmax": draws,
 }  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dllm.common import nucleus as module
 from dllm.common.noise import gumbel, mixed
-from dllm.kernels import nucleus as module
+from dllm.common.nucleus import nucleus
 from dllm.kernels.gumbel_argmax import gumbel_argmax
-from dllm.kernels.nucleus import nucleus
 
 TOP_PS, DTYPES = (1e-9, 0.301, 0.77, 0.95, 0.9999), (torch.float32, torch.float64)
 ROWS: dict[str, Tensor] = {
@@ -36,13 +36,11 @@ def by_sorting(logits: Tensor, top_p: float) -> Tensor:
 
 
 @pytest.mark.daily(4)
-@pytest.mark.parametrize("triton", [False, True], ids=["definition", "kernel"])
 @pytest.mark.parametrize("name", ROWS)
-def test_the_nucleus_is_that_of_a_sort(name: str, triton: bool) -> None:
-    rows = ROWS[name][:2, :700] if triton else ROWS[name]
-    for top_p, dtype in zip((1e-9, 0.301, 0.95) if triton else TOP_PS, cycle(DTYPES), strict=False):
-        rows = rows.to(dtype)
-        assert torch.equal(nucleus(rows, top_p, triton), by_sorting(rows, top_p)), top_p
+def test_the_nucleus_is_that_of_a_sort(name: str) -> None:
+    for top_p, dtype in zip(TOP_PS, cycle(DTYPES), strict=False):
+        rows = ROWS[name].to(dtype)
+        assert torch.equal(nucleus(rows, top_p), by_sorting(rows, top_p)), top_p
 
 
 def test_a_nucleus_larger_than_the_few(monkeypatch: pytest.MonkeyPatch) -> None:
