@@ -8,6 +8,7 @@ import psutil
 import torch
 
 from dllm.errors import UserError
+from dllm.models.experts import Experts
 from dllm.models.footprint import gib
 from dllm.models.transformer import Transformer
 
@@ -19,13 +20,12 @@ CPU = "cpu"
 def device_map(model: Transformer, dtype: torch.dtype, parts: Sequence[str]) -> dict[str, str]:
     """The device of each of the ``parts`` of a model on the meta device, in the order in which rows pass them: on one
     GPU where that holds it, else on all, each as full as the others, for what is left holds keys and values; what no
-    GPU holds is in the CPU's memory. Raises UserError where
-    that is too small."""
-    sizes = [_bytes(model, name, dtype) for name in parts]
+    GPU holds is in the CPU's memory. Raises UserError where that is too small."""
+    sizes, room = [_bytes(model, name, dtype) for name in parts], room_on_gpu(model, dtype)
     if model.config.tied:
         sizes[parts.index("lm_head")] = 0  # it is the embedding
     gpus, memory = free_memory()
-    places = _on_gpus(sizes, [max(0, free - ROOM) for free in gpus]) or _filled(sizes, gpus)
+    places = _on_gpus(sizes, [max(0, free - room) for free in gpus]) or _filled(sizes, gpus, room)
     placement = {name: CPU if place is None else f"cuda:{place}" for name, place in zip(parts, places, strict=True)}
     if model.config.tied:
         placement["lm_head"] = placement["embed"]
@@ -56,6 +56,13 @@ def free_memory() -> tuple[list[int], int]:
     return gpus, psutil.virtual_memory().available
 
 
+def room_on_gpu(model: Transformer, dtype: torch.dtype) -> int:
+    """Bytes kept free on each GPU: ``ROOM``, and the experts of a layer, which are in memory twice while they are put
+    into one tensor (6.4 GB of LLaDA2.0-flash in bfloat16)."""
+    experts = [name for name, part in model.named_modules() if isinstance(part, Experts)]
+    return ROOM + max((_bytes(model, name, dtype) for name in experts), default=0)
+
+
 def _bytes(model: Transformer, name: str, dtype: torch.dtype) -> int:
     return sum(parameter.numel() for parameter in model.get_submodule(name).parameters()) * dtype.itemsize
 
@@ -78,10 +85,10 @@ def _under(sizes: Sequence[int], bounds: Sequence[int]) -> list[int | None]:
     return [] if None in found else found
 
 
-def _filled(sizes: Sequence[int], gpus: Sequence[int]) -> list[int | None]:
+def _filled(sizes: Sequence[int], gpus: Sequence[int], room: int) -> list[int | None]:
     """As much on the GPUs as there is room; on the first one for a part that is copied over, too."""
-    kept = [ROOM + (max(sizes) if number == 0 else 0) for number in range(len(gpus))]
-    return list(_greedy(sizes, [max(0, free - room) for free, room in zip(gpus, kept, strict=True)]))
+    kept = [room + (max(sizes) if number == 0 else 0) for number in range(len(gpus))]
+    return list(_greedy(sizes, [max(0, free - less) for free, less in zip(gpus, kept, strict=True)]))
 
 
 def _greedy(sizes: Sequence[int], bounds: Sequence[int]) -> Iterator[int | None]:
