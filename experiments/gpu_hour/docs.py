@@ -19,7 +19,11 @@ def section(found: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, str])
     """The text between the markers. Headings lie below the page's section."""
     if not found:
         return NOTHING
-    return "\n".join(body(found, pictures)).replace("\n### ", "\n#### ").replace("\n## ", "\n### ")
+    chunks = body(found, pictures)
+    if "## Kernels\n" in chunks and "gpu_kernels.svg" in pictures:  # drawn; OUT/report.md has the times
+        at = chunks.index("## Kernels\n")
+        del chunks[at : at + 2]
+    return "\n".join(chunks).replace("\n### ", "\n#### ").replace("\n## ", "\n### ")
 
 
 def write_section(found: Mapping[str, Mapping[str, Any]], out: Path, docs: Path) -> str:
