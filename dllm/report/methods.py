@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dllm.compose.naming import own_options, typed_name
+from dllm.compose.naming import own_options, typed_name, value_text
 from dllm.errors import UserError, nearest
 from dllm.report.conditions import unusual_settings
 from dllm.report.older import OLDER_CODE
@@ -101,10 +101,22 @@ def matching(settings: Sequence[SettingResults], name: str, option: str) -> set[
     return found
 
 
+def _words(text: str) -> set[str]:
+    return {word.strip().replace(" ", "_") for word in text.split(",")}
+
+
+def _called(one: SettingResults) -> set[str]:
+    """The words that may name a setting: of its names, and its settings as one types them."""
+    typed = {f"{key}={value_text(value)}" for key, value in one.first.settings.items()}
+    return _words(one.method) | _words(one.name) | typed
+
+
 def baselines(settings: Sequence[SettingResults], wanted: str) -> list[SettingResults]:
-    """The settings called so, by method or as ``METHOD, SETTING``, one for each suite and model that has any. Raises
-    UserError for a name that there is not, and where it means several of a model."""
+    """The settings called so, by method, as ``METHOD, SETTING``, or by settings that no other has (``threshold=0.8``,
+    ``sampler=static``); one for each suite and model that has any. Raises UserError for a name that there is not, and
+    where it means several of a model."""
     mine = [one for one in settings if wanted in (one.method, f"{one.method}, {one.name}")]
+    mine = mine or [one for one in settings if _words(wanted) <= _called(one)]
     mine = mine or [one for one in settings if one.method in matching(settings, wanted, "--baseline")]
     groups: dict[tuple[object, ...], list[SettingResults]] = {}
     for one in mine:

@@ -24,7 +24,8 @@ LEGEND = (
     "seeds: cells that differ in seed or number of samples alone are one setting, and its numbers are of all of them. "
     "tokens / forward: tokens before the end of the text over forwards; positions / forward: canvas positions over "
     "forwards, ParallelBench's tokens per step, which count padding. AUP: accuracy under parallelism, mean over "
-    "sub-tasks. PBx: most positions per forward with a score of x or more, at a setting or interpolated between two. "
+    "sub-tasks; its 95 % interval is the percentile bootstrap's over items, the same 400 draws for all methods. PBx: "
+    "most positions per forward with a score of x or more, at a setting or interpolated between two. "
     "oracle / forwards: the share of the forwards that a perfect selection rule needs. lossless minimum: the fewest "
     "forwards that reproduce one token per step by drafting and verifying. forced: commits that the rule did not "
     "accept. budget used: of the bits that the rule lets a forward decide."
@@ -101,7 +102,8 @@ class Section:
         mine = [one for one in self.shown if one.model == model]
         every = [one for one in self.every if one.model == model]
         made: dict[str, tuple[str, ReportTable | None]] = {
-            "curves": ("Methods", tables.curves(mine)), "table": ("Settings", tables.outcomes(mine)),
+            "curves": ("Methods", tables.curves(mine)), "aup": ("AUP with intervals", tables.areas(mine)),
+            "table": ("Settings", tables.outcomes(mine)),
             "times": ("Speed", tables.speeds(mine, self.rates)),
             "limits": ("Limits", tables.limit_distances(mine, every)),
             "tasks": ("Sub-tasks", tables.tasks(mine)),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dllm.record.cost import Machine
 from dllm.record.published import Published, beside
 from dllm.report import figures
+from dllm.report.bootstrap import aup_intervals
 from dllm.report.methods import Method, each_setting, methods
 from dllm.report.origin import stamped_device
 from dllm.report.page_pieces import ReportTable, task_words, text
@@ -112,6 +113,16 @@ def curves(settings: Sequence[SettingResults]) -> ReportTable:
         ])  # fmt: skip
     bright = frozenset(number for number, method in enumerate(ordered) if method.is_highlighted)
     return ReportTable(heads, rows, 1, bright).without_empty()
+
+
+def areas(settings: Sequence[SettingResults]) -> ReportTable:
+    """AUP of each method with its 95 % interval, the highest first."""
+    found = methods([one for one in settings if one.scores])
+    lines = [(figures.mean_aup(one, found), one, ends) for one, ends in zip(found, aup_intervals(found), strict=True)]
+    ordered = sorted(lines, key=lambda line: (line[1].settings[0].rank, -line[0]))
+    rows = [[one.name, text(value), *map(text, ends or (None, None))] for value, one, ends in ordered]
+    bright = frozenset(number for number, (_, one, _) in enumerate(ordered) if one.is_highlighted)
+    return ReportTable(["method", "AUP", "low", "high"], rows, 1, bright).without_empty()
 
 
 def tasks(settings: Sequence[SettingResults]) -> ReportTable:

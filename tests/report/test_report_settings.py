@@ -173,6 +173,13 @@ def test_a_method_that_is_not_there_is_named_with_those_that_are(several: Path) 
     with pytest.raises(UserError, match="--baseline 'confidence' means 2 settings: name one of confidence, threshold="):
         baselines(every, "confidence")
     assert [one.folders for one in baselines(every, "eb")] == ["d"]
+    alone = {"threshold=0.9": "b", "sampler.threshold=0.7": "c", "sampler=eb": "d", "sampling.temperature=0.7": "e",
+             "sampler=confidence, threshold=0.9": "b", "static": "a"}  # fmt: skip
+    assert {wanted: [one.folders for one in baselines(every, wanted)] for wanted in alone} == {
+        wanted: [folder] for wanted, folder in alone.items()
+    }
+    with pytest.raises(UserError, match="--baseline 'sampler=confidence' means 3 settings"):
+        baselines(every, "sampler=confidence")
     with pytest.raises(UserError):
         write_report([several], several.parent / "none", ReportOptions(base="nothing"))
     assert not (several.parent / "none").exists()

@@ -113,7 +113,7 @@ def test_distances_to_the_oracle_and_the_lossless_minimum(sweep: Path) -> None:
 def test_the_report_is_complete_and_self_contained(sweep: Path) -> None:
     page = write_report([sweep], sweep / "report", ReportOptions("h200")).read_text()
     names = {file.name for file in (sweep / "report").iterdir()}
-    kinds = ("curves", "table", "times", "limits", "tasks", "differences", "differences_by_task")
+    kinds = ("curves", "aup", "table", "times", "limits", "tasks", "differences", "differences_by_task")
     pictures = ("quality-tpf", "quality-speed", "tasks-mini-llada")
     assert names == {"report.html", "report.md",
                      *(f"{name}.{suffix}" for name in pictures for suffix in ("png", "pdf", "svg")),

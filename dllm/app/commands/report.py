@@ -17,7 +17,8 @@ def _parser() -> VisibleParser:
     made.add_argument("--out", type=Path, help="where to write (default: report/ in the first folder)")
     made.add_argument("--machine", help="compare times with this one's floor: h200, h100, a100, l4, or this")
     made.add_argument("--methods", nargs="+", default=[], metavar="METHOD", help="show these alone, in this order")
-    made.add_argument("--baseline", metavar="METHOD", help="compare with this one: METHOD or 'METHOD, SETTING'")
+    base = "compare with this one: METHOD, 'METHOD, SETTING', or a setting that it alone has, as sampler=static"
+    made.add_argument("--baseline", metavar="METHOD", help=base)
     made.add_argument("--highlight", metavar="METHOD", help="draw this method before others, and print it bold")
     return made
 
