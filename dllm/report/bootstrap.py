@@ -13,7 +13,7 @@ from dllm.report.methods import Method, each_setting
 from dllm.report.pooling import SampleRow, SettingResults
 
 RESAMPLES = 400  # of the items; the ends of an interval then move by about a tenth of its width from seed to seed
-ENDS = (0.025, 0.975)
+QUANTILES = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, f
     generator = torch.Generator().manual_seed(seed)
     drawn = sum(_one_task(found, task, places[task], generator) for task in tasks)
     assert isinstance(drawn, Tensor)
-    low, high = (drawn / len(tasks)).quantile(torch.tensor(ENDS, dtype=torch.float64), dim=0)
+    low, high = (drawn / len(tasks)).quantile(torch.tensor(QUANTILES, dtype=torch.float64), dim=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
