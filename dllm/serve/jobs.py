@@ -109,6 +109,23 @@ class Limits:
 
 
 @dataclass
+class DeviceShare:
+    """What a job has had of the device, for turns that are fair."""
+
+    had: float = 0.0  # seconds; at the start what others had by then
+    last: float = 0.0  # seconds of its last turn; the coming one will take as many
+
+    @property
+    def due(self) -> float:
+        """What it will have had after its coming turn."""
+        return self.had + self.last
+
+    def take(self, seconds: float) -> None:
+        """Note a turn."""
+        self.had, self.last = self.had + seconds, seconds
+
+
+@dataclass
 class Stats:
     """What a scheduler has done so far, and what it has to do."""
 

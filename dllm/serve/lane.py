@@ -17,10 +17,13 @@ from dllm.record.cost import CostModel
 from dllm.record.likeliest import Likeliest, likeliest, own_and_drawn
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
-from dllm.serve.jobs import Event, Job, Progress
+from dllm.serve.jobs import DeviceShare, Event, Job, Progress
 from dllm.serve.progress import progress_of
 
 COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make the batch wider
+# Of up to 128, 512, 2,048, ... columns: padded to more than four times its width, a row would cost more than a forward
+# of its own, and its client would wait for forwards of the widest.
+WIDTHS = 2
 
 
 @dataclass(eq=False)
@@ -53,6 +56,11 @@ class Entry:
         job = self.job
         return (job.chosen.key, job.trace, job.logprobs, job.likeliest > 0, self.number if self.alone else None)
 
+    @property
+    def width(self) -> int:
+        """Equal for jobs that share a lane, unless all lanes are taken: columns by powers of four."""
+        return ((self.columns - 1) // COLUMNS).bit_length() // WIDTHS
+
     def note_logprobs(self, turn: Turn, row: int) -> None:
         """Note how likely it was what its row wrote, and what was likeliest there, if its client asked for it."""
         if not self.job.logprobs or not bool(turn.active[row]):
@@ -78,8 +86,8 @@ class Entry:
 
 
 class SettingBatch:
-    """Rows of one setting. columns: of the widest row that it has had since it was empty. service: seconds of the
-    device that each of its rows has had."""
+    """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each of its rows
+    has had of the device."""
 
     def __init__(
         self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False
@@ -96,7 +104,7 @@ class SettingBatch:
         self.waiting: list[Entry] = []
         self.running: Iterator[Turn] | None = None
         self.gone: set[int] = set()
-        self.columns, self.service = 0, 0.0
+        self.columns, self.share = 0, DeviceShare()
 
     def __len__(self) -> int:
         return len(self.entries) - len(self.gone) + len(self.waiting)

@@ -16,7 +16,7 @@ import torch
 from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError
 from dllm.models.bundle import Model
-from dllm.serve.jobs import Failed, Limits
+from dllm.serve.jobs import DeviceShare, Failed, Limits
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,20 @@ class ReadEntry:
 
 
 class ReadQueue:
-    """Belongs to the scheduler, which guards it. service: seconds of the device that its jobs have had, each."""
+    """Belongs to the scheduler, which guards it. share: what each of its jobs has had of the device."""
 
     def __init__(self, model: Model, limits: Limits) -> None:
         self.model, self.exact = model, limits.exact
-        self.columns, self.service = limits.max_prefill_tokens, 0.0
+        self.columns, self.share = limits.max_prefill_tokens, DeviceShare()
         self.entries: deque[ReadEntry] = deque()
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def add(self, entry: ReadEntry, beside: Sequence[float]) -> None:
-        """Queue an entry. beside: the service of what runs: a newcomer has no claim to what others had before."""
-        if not self.entries and beside:
-            self.service = min(beside)
+    def add(self, entry: ReadEntry, clock: float) -> None:
+        """Queue an entry. clock: the scheduler's."""
+        if not self.entries:
+            self.share = DeviceShare(clock)
         self.entries.append(entry)
 
     def drop(self, numbers: set[int]) -> None:
@@ -132,7 +132,7 @@ class ReadQueue:
             sentence = str(error) if isinstance(error, UserError) else f"reading failed ({type(error).__name__})."
             return [], [(entries[0], "error", sentence)]
         # Shared by all who wait: were it by those in this forward, eight clients in exact mode would count as one.
-        self.service += (time.perf_counter() - began) / len(self.entries)
+        self.share.take((time.perf_counter() - began) / len(self.entries))
         return [entry for entry in entries if not entry.todo], []
 
     def _read(self, picked: Sequence[tuple[ReadEntry, Unit]]) -> None:

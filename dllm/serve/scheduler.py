@@ -1,8 +1,9 @@
 """Decodes the jobs of many clients on one model: one thread takes turns, and jobs join and leave between them.
 
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
-rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows have
-had the least of the device takes the next turn; reads of decisions (``dllm.serve.reads``) count as a lane. What a row
+rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows will
+have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short answer
+waits for few turns of a long one; reads of decisions (``dllm.serve.reads``) count as a lane. What a row
 sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
 otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin anew
 comes to where it was.
@@ -33,6 +34,7 @@ from dllm.serve.reads import ReadDone, ReadEntry, ReadJob, ReadQueue
 
 LOG = logging.getLogger("dllm.serve")
 KEPT = 16  # runners of past settings that are kept for the next request
+LaneKey = tuple[object, int]  # settings, and width
 
 
 class Scheduler:
@@ -46,9 +48,10 @@ class Scheduler:
         self.condition = threading.Condition()
         self.queue: deque[Entry] = deque()
         self.dropped: set[int] = set()
-        self.lanes: dict[object, SettingBatch] = {}
+        self.lanes: dict[LaneKey, SettingBatch] = {}  # by settings and width
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.reads = ReadQueue(model, limits)
+        self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
         self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
         self.status, self.told, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
@@ -111,7 +114,7 @@ class Scheduler:
             if len(self.queue) + len(self.reads) >= self.limits.max_waiting:
                 raise Full(len(self.queue) + len(self.reads))
             self.count += 1
-            self.reads.add(ReadEntry(self.count, job, deliver), [lane.service for lane in self.lanes.values()])
+            self.reads.add(ReadEntry(self.count, job, deliver), self.clock)
             self.condition.notify()
             return self.count
 
@@ -183,11 +186,11 @@ class Scheduler:
                 self.status = "closed"
         for entry, kind, message in late:
             self._fail(entry, kind, message)
-        least = min(lanes.items(), key=lambda item: item[1].service) if lanes else None
-        if reads and (least is None or self.reads.service <= least[1].service):
+        key = min(lanes, key=lambda key: lanes[key].share.due, default=None)
+        if reads and (key is None or self.reads.share.due <= lanes[key].share.due):
             self._read()
-        elif least is not None:
-            self._turn(*least)
+        elif key is not None:
+            self._turn(key, lanes[key])
 
     def _leave(self) -> None:
         """Drop what was aborted."""
@@ -236,35 +239,40 @@ class Scheduler:
     def _admit(self) -> None:
         """Let the jobs at the head of the queue join, as far as the limits allow."""
         opening = 0
-        while self.queue and self._fits(self.queue[0], opening):
-            entry = self.queue.popleft()
+        while self.queue:
+            entry = self.queue[0]
+            key = self._lane_for(entry)
+            if key is None or not self._fits(entry, key, opening):
+                return
+            self.queue.popleft()
             opening += entry.columns
-            if entry.key not in self.lanes:
+            if key not in self.lanes:
                 job = entry.job
                 lane = SettingBatch(
                     self.runner_of(job.chosen), self.prompts, job.trace, job.logprobs, job.likeliest > 0
                 )
-                lane.service = min(self._services(), default=0.0)
-                self.lanes[entry.key] = lane
-            self.lanes[entry.key].add(entry)
+                lane.share.had = self.clock
+                self.lanes[key] = lane
+            self.lanes[key].add(entry)
 
-    def _fits(self, entry: Entry, opening: int) -> bool:
+    def _lane_for(self, entry: Entry) -> LaneKey | None:
+        """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its
+        settings alone. None: there is none."""
+        own, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
+        if own in self.lanes or len(self.lanes) < most:
+            return own
+        return next((key for key in self.lanes if key[0] == entry.key), None)
+
+    def _fits(self, entry: Entry, lane_key: LaneKey, opening: int) -> bool:
         if sum(map(len, self.lanes.values())) >= self.rows:
             return False
         if opening and opening + entry.columns > self.limits.max_prefill_tokens:
             return False
-        lanes = self.rows if self.limits.exact else self.limits.max_lanes
-        if entry.key not in self.lanes and len(self.lanes) >= lanes:
-            return False
         cells = 0
         for key, lane in self.lanes.items():
-            joins = key == entry.key
+            joins = key == lane_key
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
-        return cells + (0 if entry.key in self.lanes else entry.columns) <= self.limits.max_tokens_in_flight
-
-    def _services(self) -> list[float]:
-        """What everybody who runs has had of the device."""
-        return [*(lane.service for lane in self.lanes.values()), *([self.reads.service] if self.reads else [])]
+        return cells + (0 if lane_key in self.lanes else entry.columns) <= self.limits.max_tokens_in_flight
 
     def _read(self) -> None:
         """Run a forward of reads, and tell their clients."""
@@ -272,6 +280,7 @@ class Scheduler:
         done, failed = self.reads.turn()
         with self.condition:
             self.reads.drop({entry.number for entry in done} | {entry.number for entry, _, _ in failed})
+            self.clock = max(self.clock, self.reads.share.had)
             self.told.read_forwards += 1
             self.told.read_seconds += time.perf_counter() - began
             self.told.reads += len(done)
@@ -280,7 +289,7 @@ class Scheduler:
         for entry, kind, message in failed:
             self._fail(entry, kind, message)
 
-    def _turn(self, key: object, lane: SettingBatch) -> None:
+    def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin anew."""
         began, rows = time.perf_counter(), len(lane)
         try:
@@ -302,7 +311,8 @@ class Scheduler:
             return
         spent = time.perf_counter() - began
         with self.condition:
-            lane.service += spent / max(rows, 1)
+            lane.share.take(spent / max(rows, 1))
+            self.clock = max(self.clock, lane.share.had)
             self.told.turns += 1
             self.told.turn_seconds += spent
             self._close_lanes()
@@ -325,7 +335,7 @@ class Scheduler:
         waited = (entry.started or entry.submitted) - entry.submitted
         return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result))
 
-    def _retry(self, key: object, lane: SettingBatch, error: Exception) -> None:
+    def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
         entries = lane.everyone()
         with self.condition:
@@ -339,7 +349,7 @@ class Scheduler:
             message = str(error) if isinstance(error, UserError) else f"decoding failed ({type(error).__name__})."
             self._fail(entry, "error", message, error)
 
-    def _smaller(self, key: object, lane: SettingBatch) -> None:
+    def _smaller(self, key: LaneKey, lane: SettingBatch) -> None:
         """Memory ran out: its rows begin anew, and fewer are decoded together from now on."""
         entries = lane.everyone()
         with self.condition:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from dllm.loop import runner
 from dllm.loop.recorded import RecordedTurns
 from dllm.models.bundle import Model
 from dllm.runtime.runtime import Runtime
+from dllm.serve import scheduler as scheduler_module
 from dllm.serve.jobs import Done, Limits, RequestParts
+from dllm.serve.lane import SettingBatch
 from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
 
@@ -79,6 +83,52 @@ def test_every_setting_has_a_lane_and_none_starves() -> None:
     while scheduler.lanes or scheduler.queue:
         scheduler.step()
     assert all(isinstance(client.last, Done) for client in clients)
+
+
+def test_rows_of_very_different_widths_have_lanes_of_their_own_while_there_are_any() -> None:
+    parts = chosen(Combination("static", "fixed", "none", "none", "tiny-llada"))
+    for most, expected in ((4, [[2], [1, 3]]), (1, [[1, 2, 3]])):
+        scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_lanes=most))
+        for length in (12, 300, 100):
+            scheduler.submit(job(Request.answer([3, 4], length, 60), parts), Client())
+        scheduler.step()
+        found = [sorted(entry.number for entry in lane.everyone()) for lane in scheduler.lanes.values()]
+        assert sorted(found, reverse=True) == expected
+
+
+def test_a_short_answer_waits_for_few_turns_of_a_long_one_which_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which a turn takes as many seconds as the lane has columns. Three clients whose short answers never
+    end, one after the other in settings of their own, leave the long one its quarter of the device."""
+    now, log, took = 0.0, list[int](), SettingBatch.turn
+
+    def turn(lane: SettingBatch) -> Any:
+        nonlocal now
+        log.append(lane.columns)
+        now += lane.columns
+        return took(lane)
+
+    monkeypatch.setattr(SettingBatch, "turn", turn)
+    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(perf_counter=lambda: now, monotonic=time.monotonic))
+    scheduler = Scheduler(bundle("tiny-llada"), "eager")
+    parts = [chosen(Combination(name, "fixed", "none", "none", "tiny-llada")) for name in ("static", "eb", "klass")]
+    scheduler.submit(job(Request.answer([3, 4], 300, 60), parts[0]), Client())
+    for _ in range(3):
+        scheduler.step()
+    log.clear()
+    scheduler.submit(job(Request.answer([3, 4], 4, 60), parts[0]), short := Client())
+    while not short.ended.is_set():
+        scheduler.step()
+    assert log == [64] * 4  # 320 columns of the other would be five of its own
+    clients, began = [Client() for _ in parts], now
+    log.clear()
+    for _ in range(45):
+        for at, client in enumerate(clients):
+            if client.ended.is_set() or not log:
+                scheduler.submit(job(Request.answer([3, 4], 2, 60), parts[at]), replacement := Client())
+                clients[at] = replacement
+        scheduler.step()
+    long = sum(columns for columns in log if columns > 64)
+    assert 0.2 < long / (now - began) < 0.5
 
 
 @pytest.mark.parametrize("cache", ["dual", *["none"] * full()])

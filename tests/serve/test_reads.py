@@ -59,10 +59,10 @@ def test_reads_are_bounded_and_take_turns_with_decodes(exact: bool, monkeypatch:
 
     def noted(kind: str, act: Any) -> Any:
         def run(*arguments: Any) -> Any:
-            own = scheduler.reads.service if kind == "read" else arguments[1].service
-            others = [lane.service for lane in scheduler.lanes.values()]
-            others += [scheduler.reads.service] * bool(scheduler.reads)
-            assert own == min(others), "whoever had the least of the device is next"
+            own = scheduler.reads.share if kind == "read" else arguments[1].share
+            others = [lane.share.due for lane in scheduler.lanes.values()]
+            others += [scheduler.reads.share.due] * bool(scheduler.reads)
+            assert own.due == min(others), "next is what will have had the least of the device"
             order.append(kind)
             return act(*arguments)
 
@@ -179,4 +179,4 @@ def test_a_forward_counts_as_shared_by_all_clients_who_wait(exact: bool, monkeyp
     for number in range(3):
         scheduler.submit_read(read_job(number, 2, 60), Told())
     scheduler.step()
-    assert scheduler.reads.service == pytest.approx(1 / 3)
+    assert scheduler.reads.share.had == pytest.approx(1 / 3)
