@@ -17,7 +17,7 @@ QUESTION_KEYS = ("type", "name", "instructions", "template", "labels")
 def questions_of_file(file: str | Path) -> dict[str, Question]:
     """The questions by name. Raises UserError for a file that holds none, and for unsound ones."""
     try:
-        entries = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
+        entries = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"task.questions={str(file)!r} is no JSON file ({error}). Name a list of questions.") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(one, Mapping) for one in entries):

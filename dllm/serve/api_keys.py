@@ -27,7 +27,7 @@ def keys_in_file(file: str) -> tuple[str, ...]:
     that cannot be read or holds none, and for what is no key."""
     source = f"task.api_key_file={file!r}"
     try:
-        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UserError(f"{source} cannot be read ({reason}). Name a file that holds a key in each line.") from None
@@ -56,7 +56,7 @@ class Keys:
         self.keys = keys_in_file(file) if file is not None else () if given is None else (given,)
         self.seen, self.looked = self._stamp(), time.monotonic()
         if file is not None:
-            warn_of_others(Path(file).expanduser())
+            warn_of_others(Path(file))
 
     def opens(self, key: str) -> bool:
         """Whether ``key`` is one of them. It is compared with every one, each in the same time."""
@@ -68,7 +68,7 @@ class Keys:
         if self.file is None:
             return None
         try:
-            found = Path(self.file).expanduser().stat()
+            found = Path(self.file).stat()
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino

@@ -88,7 +88,7 @@ def of_bare_word(word: str, known: Mapping[str, Any]) -> str | None:
     chosen = [f"{group}={name}" for group in SEARCHED for name in choices(group) if name == word.casefold()]
     if chosen:
         return f"write {' or '.join(chosen)}"
-    if Path(word).expanduser().is_file():
+    if Path(word).is_file():
         return f"write prompts={word}" if word.endswith((".jsonl", ".json")) else None
     if (advice := of_model(word)) is not None:
         return advice
@@ -110,7 +110,7 @@ def of_model(value: str) -> str | None:
         return f"write model={hubs[value.casefold()]}"
     names = {hub.rpartition("/")[2]: name for hub, name in hubs.items()} | {name.casefold(): name for name in known}
     entry = names.get(value.rstrip("/").rpartition("/")[2].casefold())
-    if "/" in value or Path(value).expanduser().is_dir():
+    if "/" in value or Path(value).is_dir():
         return f"write {f'model={entry} ' if entry else ''}model.path={value}"
     return f"write model={entry}" if entry else None
 

@@ -54,4 +54,4 @@ def target_of(settings: Any, kind: Any) -> Path:
             "task=quantize needs a kind")  # fmt: skip
         raise UserError(f"model.quantize={'null' if kind is None else kind}: {said}. Set model.quantize="
                         f"{' or '.join(STORED_KINDS)}.")  # fmt: skip
-    return Path(str(to)).expanduser()
+    return Path(str(to))

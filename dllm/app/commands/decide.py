@@ -73,7 +73,7 @@ def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> D
 def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[DecisionState, dict[str, Any]]]:
     """States and what is true of them. Raises UserError for a line that cannot be read."""
     try:
-        lines = file.expanduser().read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         raise UserError(f"prompts={str(file)!r} cannot be read. Name a file of JSON lines.") from None
     found = []

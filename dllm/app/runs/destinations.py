@@ -56,7 +56,7 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     folder = config["resume"]
     if folder is None:
         return config
-    stored = stored_config(Path(str(folder)).expanduser())
+    stored = stored_config(Path(str(folder)))
     if not set(given) <= BESIDE_RESUME:
         return config
     kept = {key: config[key] for key in BESIDE_RESUME if key in given}

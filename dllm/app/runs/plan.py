@@ -162,7 +162,7 @@ class RunPlan:
         named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
         codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
         given = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
-        prints = [fingerprint(Path(one).expanduser()) for one in given if one is not None]
+        prints = [fingerprint(Path(one)) for one in given if one is not None]
         adapter = "".join(f" + {one}" for one in prints)
         return {"checkpoint": fingerprint(self.path) + adapter, **codes}
 

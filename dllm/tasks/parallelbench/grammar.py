@@ -37,7 +37,7 @@ class GrammarChecker:
         elif setting == "download":
             check_library(setting)
         else:
-            unpacked(Path(setting).expanduser())
+            unpacked(Path(setting))
 
     @cached_property
     def url(self) -> str:
@@ -46,7 +46,7 @@ class GrammarChecker:
             return started(None)
         if self.setting.startswith(("http://", "https://")):
             return self.setting.rstrip("/").removesuffix("/check").removesuffix("/v2")
-        return started(unpacked(Path(self.setting).expanduser()))
+        return started(unpacked(Path(self.setting)))
 
     @cached_property
     def version(self) -> str:
