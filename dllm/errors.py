@@ -28,16 +28,16 @@ class TooLong(UserError):
 
 
 class IncompatibleParts(UserError):
-    """Parts that each are fine and do not work together; whoever knows all parts adds the nearest choice that does."""
+    """Parts that each are fine and do not work together; the caller that knows all parts adds the nearest choice that does."""
 
 
 class SettingWarning(Warning):
-    """What works, though hardly as the user hopes. The message says why, and names the way out."""
+    """A setting that works but probably not as intended. The message says why, and names the way out."""
 
 
 @cache  # a run checks its parts and its checkpoint more than once
 def warn_once(sentence: str) -> None:
-    """Warn, once in a process, of what works though hardly as the user hopes."""
+    """Warn, once in a process, of a setting that works but probably not as intended."""
     warnings.warn(sentence, SettingWarning, stacklevel=3)
 
 

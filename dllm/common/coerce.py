@@ -51,7 +51,7 @@ def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
     """``value`` as ``annotation`` wants it: an int becomes a float, and a number becomes text, where only these fit.
 
     example: a valid value, for the message. An annotation that names other kinds than ``VALUE_KINDS`` accepts every
-    value that is no text and no number. Raises UserError, naming the option, its value and the kind.
+    value that is neither text nor a number. Raises UserError, naming the option, its value and the kind.
     """
     words = words_of(annotation)
     if PER_REQUEST in words:  # a number of the example's kind, or one for each request

@@ -46,7 +46,7 @@ def end_of_value(text: str, begin: int) -> int:
 
 def members(text: str) -> dict[str, str]:
     """The members of an object, each as the text that it has there; of equal names the last. Raises ValueError for a
-    text that is no JSON object.
+    text that is not a JSON object.
 
     >>> members('{"x": 1e999, "y": "\\\\ud83d"}')
     {'x': '1e999', 'y': '"\\\\ud83d"'}
@@ -68,7 +68,7 @@ def members(text: str) -> dict[str, str]:
 
 def as_object(text: str) -> str | None:
     """The JSON object that a text is, as it is written there; that of a JSON string its content, as some write
-    objects; without a value (nothing, ``null``) ``{}``. None: it is no object."""
+    objects; without a value (nothing, ``null``) ``{}``. None: it is not an object."""
     text = text.strip(" \t\n\r")
     if text in ("", "null", '""'):
         return "{}"

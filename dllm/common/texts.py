@@ -6,7 +6,7 @@ import re
 
 from dllm.errors import UserError
 
-_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: in JSON as \ud83d, or in place of a byte that is no UTF-8
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: in JSON as \ud83d, or in place of a byte outside UTF-8
 
 
 def unwritable(text: str) -> str | None:

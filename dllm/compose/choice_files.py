@@ -31,7 +31,7 @@ class PartFacts:
     """What the file of a part says on top."""
 
     idea: str  # in a line
-    papers: tuple[str, ...]  # numbers of arXiv; none: it is ours, or nobody's
+    papers: tuple[str, ...]  # numbers of arXiv; none: it is ours, or common knowledge
     checked: str  # what it was compared with (empty: nothing to compare)
 
 

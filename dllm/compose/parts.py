@@ -1,6 +1,6 @@
 """Builds parts from the configuration. The command line and Python read the same YAML files.
 
-Two things are kept apart. *Configuration* is what YAML files and the command line say. Whoever runs the process wrote
+Two things are kept apart. *Configuration* is what YAML files and the command line say. The user of the process wrote
 it, so it may interpolate (``${...}``) and name a class of its own (``sampler._target_=my.Class``): Hydra composes it,
 and ``build_part`` builds it. *Options* are values that a program hands to ``part`` or ``part_config``, maybe from a
 stranger. They are data: nothing in them is interpolated, imported or called.

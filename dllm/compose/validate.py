@@ -114,7 +114,7 @@ BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap", "
 
 
 def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str | None:
-    """The first cache, at its defaults, that serves these parts; None: there is none."""
+    """The first cache, at its defaults, that serves these parts; None without one."""
     for name in BY_REUSE:
         with suppress(UserError):
             _at_defaults(name).check(setting, sampler, needs)

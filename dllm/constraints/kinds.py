@@ -164,7 +164,7 @@ def _entries(value: Any) -> Sequence[Any]:
 
 
 def _text(name: str, value: object) -> None:
-    """Refuse what is no text, or holds half a character (a surrogate), which no UTF-8 can write."""
+    """Refuse what is not text, or holds half a character (a surrogate), which no UTF-8 can write."""
     if not isinstance(value, str):
         raise UserError(f"constraint.{name}={value!r} must be a text.")
     if any("\ud800" <= sign <= "\udfff" for sign in value):

@@ -106,5 +106,5 @@ def _is_whole(text: bytes) -> bool:
 
 
 def decoded(pieces: Iterable[bytes]) -> str:
-    """The text of some bytes as a tokenizer writes it: U+FFFD for what is no character."""
+    """The text of some bytes as a tokenizer writes it: U+FFFD for what is not a character."""
     return b"".join(pieces).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Reads for several requests at once, on a model that nobody else uses."""
+"""Reads for several requests at once, on a model without other users."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def options_of(given: Mapping[str, Any], model: str) -> DecisionOptions:
 
 
 def refuse_unread_questions(questions: Mapping[str, object]) -> None:
-    """Raise UserError for what is no question, such as a misspelt option of ``Decoder.decide``."""
+    """Raise UserError for what is not a question, such as a misspelt option of ``Decoder.decide``."""
     known = [entry.name for entry in fields(DecisionOptions)]
     for name, question in questions.items():
         if not isinstance(question, Question):

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens at given columns of given canvases: a forward that commits nothing.
 
 A masked column has no draw, or the noise of seed 0, so a reading is deterministic. Canvases that are equal are computed
-once, whoever asks.
+once for all that ask.
 """
 
 from __future__ import annotations

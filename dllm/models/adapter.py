@@ -171,7 +171,7 @@ def _read_config(place: Path) -> dict[str, Any]:
 
 
 def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
-    """The matrices of the file. Raises UserError for what is no half of a pair."""
+    """The matrices of the file. Raises UserError for a matrix without its pair."""
     halves: dict[str, dict[str, Stored]] = {}
     for stored in headers(file):
         match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)

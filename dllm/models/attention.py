@@ -1,7 +1,7 @@
 """Softmax attention, by the fastest of PyTorch's ways that gives the right result.
 
 Without a mask all of them are fast. With one, flash attention is out, and grouped heads leave only plain operations,
-which store all weights (5 to 20 times slower). But the keys of a row are mostly the first so many of the buffer: those
+which store all weights (5 to 20 times slower). But the keys of a row are mostly the first ones of the buffer: those
 before its padding, or before what was cut off. Attention over rows of various lengths takes that as a number a row. Its
 tensors are one long row; ours need not be copied into it, because the buffers are one with a step from row to row.
 

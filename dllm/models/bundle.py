@@ -244,8 +244,8 @@ def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_
 
 
 def read_adapter(adapter: str | Path | None, config: ModelConfig, path: str | Path) -> Adapter | None:
-    """The headers of an adapter for the model ``path``. Raises UserError for what is no plain LoRA of peft, and where
-    it adapts what the model lacks, or has in another shape."""
+    """The headers of an adapter for the model ``path``. Raises UserError for anything but a plain LoRA of peft, and
+    where it adapts what the model lacks, or has in another shape."""
     if adapter is None:
         return None
     if config.family == MASKED_LM_FAMILY:

@@ -76,7 +76,7 @@ class ModelConfig:
     # what undecided positions show: ``absorbing``, a mask, or ``uniform``, ids that are drawn
     process: str = "absorbing"
     unsaid: str = ""  # a sentence about the attention where the file does not tell it
-    usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None: there is none
+    usual_mask_id: int | None = None  # where neither file nor tokenizer names the mask; None without one
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
@@ -116,7 +116,7 @@ class ModelConfig:
         return ModelConfig(**family.fields(values), published=dict(published))
 
     def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
-        """With attention blocks of so many columns, where the file does not say them (None: the family's usual ones).
+        """With attention blocks of ``block`` columns, where the file does not say them (None: the family's usual ones).
 
         called: names of the folder, the most telling first, by which an A2D checkpoint counts as one with blocks or
         without, unless ``block`` says it; 0 is full attention. Raises UserError for a block that the file contradicts,

@@ -182,7 +182,7 @@ class DiffusionGemma(Transformer):
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
         run: RunLayer = run_layer, *, conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """As ``Transformer.forward``. conditioning: of the rows of the denoising pass (None: there are none)."""
+        """As ``Transformer.forward``. conditioning: of the rows of the denoising pass (None without any)."""
         x, denoised, home = self.embed(tokens) * self.embed_scale, None, self.device
         if conditioning is not None:
             denoised = conditioning.denoised
@@ -222,7 +222,7 @@ class DiffusionGemma(Transformer):
 
     @property
     def head_weight(self) -> None:
-        """The head is no plain product: its logits are capped."""
+        """The head is not a plain product: its logits are capped."""
         return None
 
     def soft(self, logits: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def refuse_pointer(file: Path) -> None:
     try:
         begin = file.read_bytes() if file.stat().st_size <= POINTER_BYTES else b""
     except OSError:
-        return  # whoever reads the file says what is wrong
+        return  # the reader of the file says what is wrong
     if begin.startswith(POINTERS):
         raise UserError(
             f"{file} is a Git LFS pointer, not the file itself. Run git lfs pull in {file.parent}, or download the "

@@ -124,7 +124,7 @@ def _without_lora(name: str) -> str:
 
 def _likely(wanted: str, names: Iterable[str]) -> str:
     """Words about a name of the file in the place of a missing one: it ends alike, or stands for all experts of a
-    layer. Empty: there is none."""
+    layer. Empty without one."""
     tail, place = "." + ".".join(wanted.split(".")[-3:]), wanted.partition(".experts.")[0] + ".experts."
     found = next((name for name in names if name.endswith(tail) or name.startswith(place)), None)
     return f", and the file has {printed(found)}" if found else ""

@@ -140,7 +140,7 @@ class _Header:
         count, keys = self._number("Q"), self._number("Q")
         for _ in range(keys):
             name = self._text()
-            # A text that nobody reads need not be UTF-8; of a vocabulary every byte counts.
+            # A text that is not read need not be UTF-8; of a vocabulary every byte counts.
             self.errors = "strict" if name.startswith("tokenizer.") else "replace"
             self.metadata[name] = self._value(self._number("I"))
             self.errors = "strict"

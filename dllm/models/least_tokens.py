@@ -1,6 +1,6 @@
 """How many tokens a text takes at least, told by its bytes: a prompt that cannot fit is refused before it is tokenized.
 
-A token writes at most so many letters, digits, bytes of other scripts and other signs as the longest of the vocabulary
+A token writes at most as many letters, digits, bytes of other scripts and other signs as the longest of the vocabulary
 in each. Told only of tokenizers that keep every byte: byte-level BPE, and BPE that falls back to bytes. Others drop
 white space, or write any number of signs as one unknown token, so that their bound is 0.
 """

@@ -35,7 +35,7 @@ def latest() -> Loaded | None:
 
 
 def unwatched(loaded: Loaded) -> None:
-    """Tell nobody."""
+    """Show nothing."""
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class AttentionReader(Protocol):
 class Memory:
     """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
     forwards, then ``run``, which by default is the layer itself, with this memory's ``attend``. reader: who is shown
-    the queries and keys of the layers that it reads (None: nobody)."""
+    the queries and keys of the layers that it reads (None: no reader)."""
 
     widens = False
     reader: AttentionReader | None = None
@@ -148,7 +148,7 @@ class Memory:
         return fresh.attend(query, keys, values, visible)
 
     def show(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
-        """Let the reader see what ``exchange`` returned. Whoever overrides ``attend`` calls it."""
+        """Let the reader see what ``exchange`` returned. An override of ``attend`` calls it."""
         if self.reader is not None and self.reader.reads(layer):
             self.reader.read(layer, query, keys, visible, columns)
 

@@ -15,7 +15,7 @@ class MoEConfig:
     # ``softmax`` (LLaDA-MoE, Qwen3-MoE) or ``sigmoid`` (LLaDA2: a choice limited to groups, with a bias, and weights
     # renormalised)
     router: str
-    shared_width: int = 0  # inside the expert that all tokens share; 0: there is none
+    shared_width: int = 0  # inside the expert that all tokens share; 0 without one
     groups: int = 1  # into which the experts are divided
     top_groups: int = 1  # among which a token's experts are chosen
     scale: float = 1.0  # multiplies the weights of a token's experts

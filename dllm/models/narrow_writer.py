@@ -158,7 +158,7 @@ def _beside(source: Path) -> Iterable[Path]:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> str:
-    """Write a safetensors file in which matrices begin at multiples of 64 bytes: what is no multiple long comes last,
+    """Write a safetensors file in which matrices begin at multiples of 64 bytes: a tensor of another length comes last,
     since the format has no gaps. Returns its SHA-256. Raises OSError; then and when it is stopped nothing is left."""
     tensors = dict(sorted(tensors.items(), key=lambda one: (one[1].nbytes % ALIGNED > 0, -one[1].element_size())))
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

@@ -23,7 +23,7 @@ def contents_of(folder: Path, config: ModelConfig) -> Contents:
 
 
 def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
-    """A sentence about matrices that come in few bits and what becomes of them; empty: there are none. kind: a dtype,
+    """A sentence about matrices that come in few bits and what becomes of them; empty without any. kind: a dtype,
     or one of ``model.quantize``. kept: matrices that keep their steps."""
     packed = Counter(one.dtype for one in stored.values() if one.packing is not None and one.dtype not in FLOATS)
     if not packed:

@@ -17,7 +17,7 @@ from dllm.models.names import Source
 from dllm.models.packing import FourBits
 
 # Bytes read of a file before its mapping is let go. Until then what was read counts as this process's memory: 9.9 GB of
-# the 16.4 GB that loading LLaDA-8B took when all of it stayed mapped. Mapping anew reads the header, some milliseconds.
+# the 16.4 GB that loading LLaDA-8B took when all of it stayed mapped. Mapping again reads the header: milliseconds.
 MAPPED = 1 << 28
 ROW_MULTIPLE = 64  # rows: a multiple of what any packing keeps together
 # Numbers that are unpacked at a time: 4 MB of float32, which stay in a cache. Of 32 MB pieces lay about in the heap,

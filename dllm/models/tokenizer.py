@@ -196,7 +196,7 @@ class Tokenizer:
 
     @property
     def template_of_tools(self) -> str:
-        """The template of a conversation with tools; empty: there is none."""
+        """The template of a conversation with tools; empty without one."""
         return self.tool_template or self.template or ""
 
     @cached_property

@@ -109,7 +109,7 @@ class Attention(nn.Module):
         rows = (self.q(x), self.k(x), self.v(x)) if self.qkv is None else self.qkv(x).split(self.sizes, -1)
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in rows)  # 2 us faster than einops
         if angles.query_scale is not None:
-            q = q * angles.query_scale.to(q.dtype)  # before the rotation is as behind it
+            q = q * angles.query_scale.to(q.dtype)  # before the rotation is as after it
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
             if self.q_norm.weight.is_meta:  # accelerate copies offloaded weights when their module is called

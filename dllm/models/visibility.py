@@ -76,7 +76,7 @@ class AttentionKind:
 
     @property
     def block(self) -> int | None:
-        """Columns of an attention block; None: there are none."""
+        """Columns of an attention block; None without any."""
         return None
 
     @property

@@ -98,7 +98,7 @@ def source_text(module: ModuleType) -> str:
 @cache  # what this process runs: a file that is edited meanwhile is for the next one
 def code_text(module: ModuleType) -> str:
     """A module's code without comments, docstrings and layout, which change no sample; the hash of its file where there
-    is no source."""
+    is not a source."""
     source = source_text(module)
     if not source:
         return hashlib.sha256(file_of(module).read_bytes()).hexdigest()

@@ -17,7 +17,7 @@ COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bz
 
 
 class NoTrace(ValueError):
-    """Why something is no trace: the rest of a sentence that begins with its name."""
+    """Why something is not a trace: the rest of a sentence that begins with its name."""
 
 
 def jsonable(value: Any) -> Any:
@@ -57,7 +57,7 @@ def json_of(file: Path) -> Any:
 
 
 def no_json(text: str, error: ValueError) -> str:
-    """Why a text is no JSON, in words."""
+    """Why a text is not JSON, in words."""
     if not text.strip():
         return "it is empty"
     if text.lstrip().startswith("<"):

@@ -15,7 +15,7 @@ FOR_THE_COMMAND_LINE = ("name", "run")  # all others are arguments of the task's
 def task_of(config: Mapping[str, Any]) -> Task:
     """The task of ``conf/task/NAME.yaml`` and what the user set in it. Reads data, never weights.
 
-    Raises UserError when the choice is no set of questions, an argument is wrong, or its data cannot be read.
+    Raises UserError when the choice is not a set of questions, an argument is wrong, or its data cannot be read.
     """
     if "_target_" not in config:
         name = str(config.get("name"))

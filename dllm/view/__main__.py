@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write(traces: Sequence[Path], output: Path | None = None) -> Path:
-    """The page of trace files; returns where it is. Raises UserError for a file that is no trace, or a full disk."""
+    """The page of trace files; returns where it is. Raises UserError for a file that is not a trace, or a full disk."""
     panes = [Pane.of(file.resolve().parent.parent.name, *read_trace(file)) for file in traces]
     stems = "-".join(file.stem for file in traces)
     output = output or traces[0].with_name(f"{stems}.html")

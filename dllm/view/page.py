@@ -120,7 +120,7 @@ def trace_page(panes: Sequence[Pane]) -> str:
         "DATA": data.replace("<", "\\u003c"),  # a token's text must not end the script element
         "MARKS": marks_legend(panes),
     }  # fmt: skip
-    # The only script that runs; ``data`` is no script. One pass: a prompt may spell {{MARKS}}.
+    # The only script that runs; ``data`` is not a script. One pass: a prompt may spell {{MARKS}}.
     parts["HASH"] = b64encode(sha256(f"\n{parts['SCRIPT']}\n".encode()).digest()).decode()
     return re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page_asset("trace.html"))
 

@@ -1,7 +1,7 @@
 """Words, flags and sentences that people bring from other programs: what to write instead, with the value they gave.
 
 Each function returns what follows ``X is no setting here: ``, such as ``write sampler.threshold=0.5``, or None where
-nobody can know what was meant.
+what was meant cannot be known.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``,
 ``quantize``, ``sweep``, ``report``.
 
-Each stands for settings, and takes any others behind it. A word without ``=`` is the prompt of ``run``, the folder of
+Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
 """
 
@@ -25,7 +25,7 @@ WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-
 class Command:
     """A short command."""
 
-    usage: str  # what is typed behind its name
+    usage: str  # what is typed after its name
     does: str  # what it does, in a line
     stands_for: tuple[str, ...]  # the settings that it stands for
     examples: tuple[tuple[str, str], ...]  # command lines, and what each does

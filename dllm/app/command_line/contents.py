@@ -40,7 +40,7 @@ def _loaded(name: str, value: str) -> Any:
 def _read(name: str, file: str, instead: str) -> str:
     try:
         return Path(file).expanduser().read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: it is no UTF-8, or a name that no file has
+    except (OSError, ValueError) as error:  # ValueError: it is not UTF-8, or a name that no file has
         why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
         shown = repr(file if len(file) <= 60 else file[:60] + "...")
         raise UserError(f"constraint.{name}={shown} cannot be read ({why}). Name a file, or {instead}.") from None

@@ -147,7 +147,7 @@ def setting_lines(
     for group, name in chosen.items():
         if name is not None:
             notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}
-    shown_first = "task." if chosen["task"] == "serve" else "\0"  # whoever serves looks for its options
+    shown_first = "task." if chosen["task"] == "serve" else "\0"  # a server's operator looks for its options
     found = settings(OmegaConf.to_container(config, resolve=False))
     for key, value in sorted(found, key=lambda entry: not entry[0].startswith(shown_first)):
         if only is not None and key not in only:

@@ -100,7 +100,7 @@ def check_name(name: str) -> None:
 
 
 def checked_sampling(config: Mapping[str, Any]) -> Sampling:
-    """How tokens are proposed. Raises UserError for values out of range, and for what is no setting of it."""
+    """How tokens are proposed. Raises UserError for values out of range, and for what is not a setting of it."""
     from dllm.contract.setting import (
         Sampling,  # here, since it imports torch, which takes longer than refusing a misspelt name
     )

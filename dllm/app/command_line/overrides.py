@@ -105,7 +105,7 @@ def hydra_quote(value: str) -> str:
 
 @lru_cache(4096)  # each argument is parsed several times
 def parsed_override(argument: str) -> Override | None:
-    """An argument as Hydra reads it; None when it is no setting."""
+    """An argument as Hydra reads it; None when it is not a setting."""
     try:
         return OverridesParser.create().parse_override(argument)
     except HydraException:

@@ -101,7 +101,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
 
 
 def _unreadable(argument: str, arguments: Sequence[str]) -> str:
-    """What is wrong with an argument that is no setting. arguments: the whole command line."""
+    """What is wrong with an argument that is not a setting. arguments: the whole command line."""
     key, equals, value = argument.partition("=")
     if not equals or not key or re.search(r"\s", key):
         advice = of_bare_word(argument, values_beside(arguments)) if argument else None
@@ -223,7 +223,7 @@ def brought_choices(group: str) -> list[str]:
 
 
 def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
-    """A rule for a wrapper where the sampler is no wrapper."""
+    """A rule for a wrapper where the sampler is not a wrapper."""
     chosen = {_place(entry): _names(entry) for entry in overrides if entry.key_or_group in ("sampler", INNER_GROUP)}
     for place, inner in chosen.items():
         outer = chosen.get(place.removesuffix(".inner"), ["the default"])

@@ -163,7 +163,7 @@ def _entry(
     own = CONSTRAINT in data
     if own:
         constraint = None if data[CONSTRAINT] is None else part_of(CONSTRAINT, data[CONSTRAINT])
-    if own or request.infill_prefix is not None:  # what is wrong with all other lines is no mistake of this one
+    if own or request.infill_prefix is not None:  # what is wrong with all other lines is not a mistake of this one
         check(replace(request, constraint=constraint))
     name = str(data.get("id", number + 1))
     refuse_unwritable("the id", name)

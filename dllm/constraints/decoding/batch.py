@@ -65,7 +65,7 @@ class ConstrainedBatch:
 
     def propose(self, canvas: Canvas, owner: Owner, scores: Scores) -> tuple[Scores, Tensor]:
         """The scores of all candidates [N] with proposals that fit, and where these are not the model's own [N, L]."""
-        if self.free or self.whole:  # what a draw shows is no text yet
+        if self.free or self.whole:  # what a draw shows is not text yet
             return scores, canvas.no_positions
         with clock(self._constrained()):
             seen = list(self._seen(canvas, owner, scores))

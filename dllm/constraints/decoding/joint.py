@@ -63,7 +63,7 @@ def highest_of_classes(numbers: Tensor, classes: Tensor, count: int) -> tuple[Te
 
 
 def at_its_likeliest(again: Reproposer | None) -> Reproposer:
-    """The same logits, compared without noise: what is committed is no draw."""
+    """The same logits, compared without noise: what is committed is not a draw."""
     assert again is not None, "the forward offers its logits to rows under constraints"
     return again.cold()
 

@@ -26,7 +26,7 @@ class ConstrainedCell:
     candidate: int  # whose cell it is
     column: int  # of the canvas
     allowed: ClassSet  # the classes of tokens that may stand there
-    repropose: bool  # the proposal is made anew
+    repropose: bool  # the proposal is made again
     token: int | None = None  # it is this one (None: the best of what may stand there)
 
 

@@ -21,7 +21,7 @@ def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: 
     """The texts of a grammar's rule ``start``, with rules that contain themselves entered ``depth`` times.
 
     words: a terminal that begins with a word character does not follow directly on one that ends in such. Raises
-    UserError for what Lark refuses, imports of files, what is no regular language in a terminal, and indirect left
+    UserError for what Lark refuses, imports of files, what is not a regular language in a terminal, and indirect left
     recursion.
     """
     try:

@@ -36,7 +36,7 @@ class End(Enum):
 
 
 def regex_language(pattern: str) -> Language:
-    """The texts of ``re.fullmatch``. Raises UserError for what is no regular expression, or no regular language."""
+    """The texts of ``re.fullmatch``. Raises UserError for what is not a regular expression, or no regular language."""
     return Language({"start": regex_tree(pattern, f"constraint.pattern={shown_pattern(pattern)}", End.CLOSED)})
 
 

@@ -77,7 +77,7 @@ class MBPP(Code):
 
 
 def entry_of(asserts: list[str]) -> str:
-    """The function that the asserts call: the first name called that is no builtin."""
+    """The function that the asserts call: the first name called that is not a builtin."""
     import builtins
 
     for node in ast.walk(ast.parse("\n".join(asserts))):

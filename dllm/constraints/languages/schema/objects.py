@@ -45,7 +45,7 @@ class ObjectTrees:
         return pair(quoted(name), self._value(said.member(name, self._patterns)), self._whitespace)
 
     def _others(self, said: Objects, listed: tuple[str, ...]) -> Tree | None:
-        """A member with a name of its own; None: there are none."""
+        """A member with a name of its own; None without any."""
         patterns = list(dict.fromkeys(pattern for part in said.parts for pattern, _ in part.patterns))
         if len(patterns) > MOST_PATTERNS:
             raise refused(said.parts[0].node.place, f"{len(patterns)} patterns under patternProperties are more than "

@@ -75,7 +75,7 @@ def _counted(said: Texts, left_out: tuple[str, ...], patterns: Patterns, strict:
 
 
 def _shortest(automaton: ByteAutomaton) -> int | None:
-    """The fewest characters of a text, None: there is none."""
+    """The fewest characters of a text, None without one."""
     front, seen, count = {0} if len(automaton.moves) else set[int](), set[int](), 0
     while front:
         if automaton.accepting[list(front)].any():
