@@ -28,7 +28,7 @@ class TooLong(UserError):
 
 
 class IncompatibleParts(UserError):
-    """Parts that each are fine and do not work together; the caller that knows all parts adds the nearest choice that does."""
+    """Parts that each are fine and do not work together; a caller that knows all parts adds the nearest choice."""
 
 
 class SettingWarning(Warning):

@@ -205,8 +205,8 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
 
 
 def constraint_of(config: Mapping[str, Any]) -> Constraint | None:
-    """The constraint of every text; None where each question has its own. Raises UserError for one that questions should
-    bring where the task has none, and for a wrong option."""
+    """The constraint of every text; None where each question has its own. Raises UserError for one that questions
+    should bring where the task has none, and for a wrong option."""
     chosen = build_part("constraint", config["constraint"], per_request=False)
     if not isinstance(chosen, TaskConstraint):
         return chosen
