@@ -18,8 +18,8 @@ from dllm.contract.canvas import Canvas, packed
 from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
+from dllm.models.masked_lm_class import OWN_CLASS
 from dllm.models.memory import Memory, NoCacheMemory
-from dllm.models.own_class import OWN_CLASS
 from dllm.models.visibility import CAUSAL
 
 

@@ -24,10 +24,10 @@ from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
-from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
 from dllm.models.shipped import plain_folder, shipped_folder, shipped_models

@@ -30,8 +30,8 @@ from dllm.models.gemma_config import (
 )
 from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
 from dllm.models.keys import KeyRules, printed, read_keys, shown
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.moe import MoEConfig
-from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
 from dllm.models.rope import Yarn
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of

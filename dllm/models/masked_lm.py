@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from dllm.errors import UserError, first_line
 from dllm.models.agreement import FILE
 from dllm.models.experts import at_least_float32
+from dllm.models.masked_lm_class import own_class_of
 from dllm.models.memory import Memory
-from dllm.models.own_class import own_class_of
 from dllm.models.transformer import RunLayer, Transformer, run_layer
 
 PADDING_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}  # of logits; half precision: a tenth

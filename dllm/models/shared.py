@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
 from dllm.models.masked_lm import MaskedLM, checked_padding
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.names import Source, parameter_sources
 from dllm.models.networks import network_of
-from dllm.models.own_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
 

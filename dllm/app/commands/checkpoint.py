@@ -27,10 +27,10 @@ from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import NARROW_WITH_HEAD, Footprint
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
-from dllm.models.own_class import MASKED_LM_FAMILY
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.stored_tensors import contents_of
 from dllm.models.tokenizer import Tokenizer, generation_ends
