@@ -47,7 +47,7 @@ from dllm.serve.responses import parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
-from dllm.serve.unknown import note_of
+from dllm.serve.typed import note_of
 
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait

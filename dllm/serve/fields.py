@@ -1,147 +1,254 @@
-"""OpenAI's fields of a request, checked one by one."""
+"""The bodies of ``/v1/chat/completions`` and ``/v1/completions``: every field with its kind, range and default."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from dllm.common.coerce import coerce, is_list_of, is_text, is_whole
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
+
+from dllm.common.coerce import is_text, is_whole
 from dllm.common.hints import meaning
-from dllm.serve.api_errors import ApiError, as_refusal
+from dllm.models.chat_template import TEMPLATES_OWN
+from dllm.serve.messages import Conversation
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
-from dllm.serve.unknown import pass_or_refuse, slip_of
+from dllm.serve.response_formats import ResponseFormat, Schema, StructuredOutputs
+from dllm.serve.tools import ToolChoice, ToolList
+from dllm.serve.typed import Fields, Text, must, names_of, slip_of, wrong
 
-# Kinds of the plain fields.
-KINDS = {
-    "model": "str", "max_tokens": "int", "max_completion_tokens": "int", "temperature": "float", "top_p": "float",
-    "top_k": "int", "n": "int", "seed": "int", "stream": "bool", "user": "str", "parallel_tool_calls": "bool",
-    "top_logprobs": "int", "thinking_token_budget": "int", "ignore_eos": "bool", "min_tokens": "int",
-}  # fmt: skip
-OTHERS = ("stop", "stream_options", "logprobs", "metadata", "response_format", "diffusion")
-# vLLM's and llama.cpp's words for a form, which response_format says here.
-FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
-CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
-DIFFUSION = (
-    "sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance", "canvas", "constraint",
-    "snapshots", "trace",
-)  # fmt: skip
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
+CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
 MAX_LIKELIEST = 20  # tokens that log-probabilities tell of a position
 MAX_STOPS, MAX_STOP = 16, 256  # how many, and characters of each
 MAX_METADATA = 16
-STRICT = ("diffusion", "response_format", "structured_outputs")  # where what is passed over changes the answer
-NO_REASONS: Mapping[str, str] = {}
+MAX_TEMPERATURE = 100
+MAX_SEED = 2**62 - 1025  # those of further choices follow
+MAX_BUDGET = 2**31 - 1  # tokens of a thought
+MAX_PIECES = 1024  # texts and holes of a canvas
+# A whole number whose bounds are the server's own, which ``dllm.serve.wire`` holds to.
+COUNTED: dict[str, JsonValue] = {"minimum": 1}
+PART = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]}
+PROMPT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}
 
 
-def validated_fields(body: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    """The fields of a body that are set and known, without those that have no effect; what is null is not set. Raises
-    ApiError for a wrong kind, what is not served, and an unknown field that is not passed over."""
-    given = {name: value for name, value in body.items() if is_set(name, value)}
-    known = known_fields(chat)
-    names = frozenset(known)
-    for name in [name for name in given if name not in names]:
-        pass_or_refuse(name, name, f"{name!r} is no field of this request", _instead(name, given.pop(name), known))
-    for name in [name for name in given if name in NEUTRAL]:
-        if (sentence := not_served(name, given.pop(name), chat)) is not None:
-            raise ApiError(400, sentence, name)
-    for name, kind in KINDS.items():
-        if name in given:
-            with as_refusal(name):
-                given[name] = coerce(name, given[name], kind)
-    _check_metadata(given.pop("metadata", {}))
-    for name in WITHOUT_EFFECT:
-        given.pop(name, None)
-    return given
+def _is_metadata(value: Any) -> bool:
+    entries = value.values() if isinstance(value, Mapping) else [0]
+    return all(entry is None or is_text(entry) for entry in entries) and len(entries) <= MAX_METADATA
 
 
-def known_fields(chat: bool) -> tuple[str, ...]:
-    """The fields of a request of chat, or of completions."""
-    route = ("messages", *CHAT_ONLY) if chat else ("prompt",)
-    return (*KINDS, *OTHERS, *NEUTRAL, *WITHOUT_EFFECT, *FORMS, *route)
+def _stops(value: Any) -> list[str]:
+    """The strings that end an answer, as a list. Their number is looked at before any of them."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list):
+        raise wrong("must be a text or a list of texts.", value=value)
+    lengths = [len(text) if isinstance(text, str) else -1 for text in texts[: MAX_STOPS + 1]]
+    if -1 in lengths:
+        raise wrong("must be a text or a list of texts.", value=value)
+    if len(texts) > MAX_STOPS or not all(0 < length <= MAX_STOP for length in lengths):
+        found = next(
+            (f"one of {size} characters" for size in lengths if not 0 < size <= MAX_STOP), f"{len(texts)} texts"
+        )
+        raise wrong(f"has {found}, and takes at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters.")
+    return texts
+
+
+def _is_canvas(value: Any) -> bool:
+    pieces = value if isinstance(value, list) else []
+    return 0 < len(pieces) <= MAX_PIECES and all(is_text(one) or (is_whole(one) and one > 0) for one in pieces)
 
 
 def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
     """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: nobody knows."""
     meant = meaning(name, value, lambda _: False)
     if name in ASKED or (meant is not None and meant.settings and meant.settings[0][0] == "prompt"):
-        return f": write {next(text for field, text in ASKED.items() if field in known)}."
+        return f": write {next(text for field, text in ASKED.items() if field in known)}." if known else ""
     if meant is not None:
         return f": {meant.request()}."
     if name in CHAT_ONLY and name not in known:
         return ": it goes with /v1/chat/completions."
-    if name in DIFFUSION and name not in known:
+    if name in names_of(Diffusion) and name not in known:
         return f": write {json.dumps({'diffusion': {name: value}}, default=str)[1:-1]}."
     slip = slip_of(name, known)
     return f".{slip}" if slip else ""
 
 
-def _check_metadata(value: Any) -> None:
-    given = [entry for entry in value.values() if entry is not None] if isinstance(value, Mapping) else [value]
-    if not isinstance(value, Mapping) or not all(map(is_text, given)) or len(given) > MAX_METADATA:
-        raise ApiError(400, f"metadata must be an object of at most {MAX_METADATA} texts.", "metadata")
+class StreamOptions(Fields):
+    """What a stream tells beside its text."""
+
+    include_usage: bool = Field(False, description="a last chunk tells the usage")
+    continuous_usage_stats: bool = Field(False, description="each chunk tells the usage so far, as vLLM's does")
+    include_obfuscation: bool = Field(False, description="without effect: nothing is padded")
 
 
-def object_of(name: str, value: Any, known: tuple[str, ...], reasons: Mapping[str, str] = NO_REASONS) -> dict[str, Any]:
-    """The entries of an object that are set and ``known``; what is null is not set, whatever its key. Others are passed
-    over or refused (``dllm.serve.unknown``); in objects of ``STRICT`` they are refused. reasons: why a key that other
-    servers know is not served. Raises ApiError."""
-    if not isinstance(value, Mapping):
-        raise ApiError(400, f"{name}={value!r} must be an object with any of {', '.join(known)}.", name)
-    given = {key: entry for key, entry in value.items() if entry is not None}
-    for key in [key for key in given if key not in known]:
-        entry = given.pop(key)
-        if key in reasons:
-            raise ApiError(400, f"{name}.{key} is not served: {reasons[key]}.", f"{name}.{key}")
-        hint, ours = "", name.partition(".")[0] in STRICT
-        if name == "diffusion":
-            hint = _instead(key, entry, known)
-        elif slip := slip_of(key, known):
-            hint = f".{slip}"
-        sentence = f"{name} has no field {key!r}; it has {', '.join(known)}"
-        pass_or_refuse(key, f"{name}.{key}", sentence, hint or "." * ours)
-    return given
+class ConstraintOptions(Fields):
+    """How a form is meant; each option goes with some forms (GET /v1/parts lists them)."""
+
+    refuses_unknown = True
+    confidence: Any = Field(None, description="model: of a proposal among all tokens; admissible: among those that fit")
+    whitespace: Any = Field(None, description="of JSON: any, one (after , and :) or none")
+    depth: Any = Field(None, description="how often what contains itself is entered in itself")
+    additional: Any = Field(None, description="of a schema: members that it does not speak of may be added")
+    words: Any = Field(None, description="of a grammar: two words in a row have something between them")
 
 
-def flag(name: str, fields: Mapping[str, Any], key: str) -> bool:
-    """The field ``key``, false where it is not set. Raises ApiError for another kind."""
-    with as_refusal(name):
-        return bool(coerce(name, fields.get(key, False), "bool"))
+class Diffusion(Fields):
+    """What servers of autoregressive models lack. GET /v1/parts lists the parts and their options."""
+
+    refuses_unknown = True
+    sampler: Annotated[Any, WithJsonSchema(PART)] = Field(None, description="which positions a forward commits")
+    blocks: Annotated[Any, WithJsonSchema(PART)] = Field(None, description="which positions are open")
+    cache: Annotated[Any, WithJsonSchema(PART)] = Field(None, description="which columns a forward computes")
+    eos: Annotated[Any, WithJsonSchema(PART)] = Field(None, description="what follows an end of text")
+    threshold: Annotated[Any, WithJsonSchema({"type": "number"})] = Field(None, description="short for the sampler's")
+    steps: Annotated[Any, WithJsonSchema({"type": "integer"})] = Field(None, description="short for the sampler's")
+    block_length: Annotated[Any, WithJsonSchema({"type": "integer"})] = Field(
+        None, description="short for the block schedule's"
+    )
+    guidance: float | None = Field(
+        None, json_schema_extra={"minimum": 0}, description="classifier-free guidance, which doubles the rows"
+    )
+    canvas: Annotated[
+        list[str | int] | None,
+        must(
+            _is_canvas,
+            f"a list of at most {MAX_PIECES} texts and numbers of masks, such as ['The ', 4, ' sat.']",
+            False,
+        ),
+    ] = Field(None, description="the answer as texts and numbers of masks; then max_tokens and stop are refused")
+    constraint: ConstraintOptions = Field(ConstraintOptions(), description="how the form of the answer is meant")
+    snapshots: bool = Field(False, description="the canvas after every turn, in a stream")
+    trace: bool = Field(False, description="the reply holds a trace file, for the viewer and task=replay")
+
+    @classmethod
+    def instead(cls, name: str, value: Any) -> str:
+        return _instead(name, value, names_of(cls))
 
 
-def stream_usage(name: str, fields: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether a stream ends with its usage, and whether each of its chunks tells the usage so far (vLLM's). Without a
-    stream neither means anything. Raises ApiError."""
-    options = object_of(name, fields.get(name, {}), ("include_usage", "include_obfuscation", "continuous_usage_stats"))
-    flag(f"{name}.include_obfuscation", options, "include_obfuscation")  # nothing is padded in either case
-    each = flag(f"{name}.continuous_usage_stats", options, "continuous_usage_stats")
-    return flag(f"{name}.include_usage", options, "include_usage"), each
+TemplateKwargs = Annotated[
+    dict[str, Any],
+    must(
+        lambda value: isinstance(value, Mapping) and set(value).isdisjoint(TEMPLATES_OWN),
+        f"an object of what the chat template reads, and none of {', '.join(TEMPLATES_OWN)}",
+    ),
+]
 
 
-def wants_logprobs(fields: Mapping[str, Any], chat: bool) -> tuple[bool, int]:
-    """Whether log-probabilities are asked for, and of how many of the likeliest tokens: in chat by true and
-    ``top_logprobs``, in completions by that number. Raises ApiError."""
-    value, name = fields.get("logprobs", False), "top_logprobs" if chat else "logprobs"
-    if not isinstance(value, bool) and (chat or not is_whole(value)):
-        rule = "true or false" if chat else f"a number up to {MAX_LIKELIEST}, true or false"
-        raise ApiError(400, f"logprobs={value!r} must be {rule}.", "logprobs")
-    asked = value if isinstance(value, bool) else True
-    count = fields.get("top_logprobs", 0) if chat or isinstance(value, bool) else value
-    if not 0 <= count <= MAX_LIKELIEST:
-        raise ApiError(400, f"{name}={count} must lie in [0, {MAX_LIKELIEST}].", name)
-    if count and not asked:
-        raise ApiError(400, f"top_logprobs={count} goes with logprobs=true. Add it.", "top_logprobs")
-    return asked, count
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-def stop_strings(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The strings that end an answer. Raises ApiError."""
-    value = fields.get("stop", [])
-    stops = [value] if isinstance(value, str) else value
-    if not is_list_of(is_text)(stops):
-        raise ApiError(400, f"stop={value!r} must be a text or a list of texts.", "stop")
-    if len(stops) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP for text in stops):
-        rule = f"at most {MAX_STOPS} texts of 1 to {MAX_STOP} characters"
-        wrong = [f"one of {len(text)} characters" for text in stops if not 0 < len(text) <= MAX_STOP][:1]
-        raise ApiError(400, f"stop has {(wrong or [f'{len(stops)} texts'])[0]}, and takes {rule}.", "stop")
-    return tuple(stops)
+class Reasoning(Fields):
+    """How long a thought before an answer may be, as OpenAI's Responses and OpenRouter say it."""
+
+    effort: Effort | None = Field(None, description="a share of the answer's tokens")
+    max_tokens: int | None = Field(None, ge=0, description="the same in tokens (OpenRouter)")
+    enabled: bool | None = Field(None, description="false: no thought (OpenRouter)")
+    exclude: Annotated[bool, must(lambda value: value is False, "false: a reply tells its thoughts. Drop it")] = Field(
+        False, description="must be false"
+    )
+    summary: Any = Field(None, description="without effect")
+    generate_summary: Any = Field(None, description="without effect")
+
+
+class Sampled(Fields):
+    """What all routes that decode an answer have in common."""
+
+    is_chat: ClassVar[bool] = False
+    model: Text | None = Field(None, description="one of the served names; left out: the server's model")
+    min_tokens: int = Field(
+        0, json_schema_extra={"minimum": 0}, description="first tokens in which nothing ends the answer"
+    )
+    ignore_eos: bool = Field(False, description="no end of text at all: the answer has its longest length")
+    temperature: float | None = Field(
+        None, ge=0, le=MAX_TEMPERATURE, description="0: the argmax; left out: the server's"
+    )
+    top_p: float | None = Field(None, gt=0, le=1, description="the least mass of likeliest tokens that is drawn from")
+    top_k: int | None = Field(None, ge=1, description="how many of the likeliest tokens are drawn from")
+    seed: int | None = Field(
+        None, ge=0, le=MAX_SEED, description="of the first answer; left out: drawn where it matters"
+    )
+    stop: Annotated[str | list[str], BeforeValidator(_stops)] = Field(
+        [], description=f"up to {MAX_STOPS} texts of {MAX_STOP} characters; the answer ends before the first"
+    )
+    stream: bool = Field(False, description="the reply comes as server-sent events")
+    stream_options: StreamOptions = Field(StreamOptions(), description="what a stream tells beside its text")
+    thinking_token_budget: int | None = Field(
+        None, ge=-1, le=MAX_BUDGET, description="tokens after which the thought before an answer ends; -1: no limit"
+    )
+    reasoning_effort: Effort | None = Field(None, description="the same as a share of the answer's tokens")
+    reasoning: Reasoning = Field(Reasoning(), description="the same as other servers say it")
+    structured_outputs: StructuredOutputs | None = Field(None, description="what the answer must be, in vLLM's words")
+    guided_json: Schema | None = Field(None, description="a JSON schema (vLLM)")
+    json_schema: Schema | None = Field(None, description="a JSON schema (llama.cpp)")
+    guided_regex: str | None = Field(None, description="a pattern of Python's re (vLLM)")
+    guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
+    guided_choice: list[str] | None = Field(None, description="one of these texts (vLLM)")
+    diffusion: Diffusion = Field(Diffusion(), description="what servers of autoregressive models lack")
+    user: Text | None = Field(None, description="without effect")
+    metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
+        Field({}, description="without effect")
+    )
+
+    @classmethod
+    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Without the fields of other servers that ask for nothing."""
+        found = {}
+        for name, entry in value.items():
+            if name in NEUTRAL and entry is not None:
+                if (rule := not_served(name, entry, cls.is_chat)) is not None:
+                    raise wrong(rule, name, entry)
+            elif is_set(name, entry) and (name in cls.model_fields or name not in WITHOUT_EFFECT):
+                found[name] = entry
+        return found
+
+    @classmethod
+    def instead(cls, name: str, value: Any) -> str:
+        return _instead(name, value, (*names_of(cls), *NEUTRAL, *WITHOUT_EFFECT))
+
+
+class Answered(Sampled):
+    """What chat and completions have in common."""
+
+    max_tokens: int | None = Field(
+        None, json_schema_extra=COUNTED, description="masks after the prompt: the answer's longest length in tokens"
+    )
+    max_completion_tokens: int | None = Field(
+        None, json_schema_extra=COUNTED, description="the same, OpenAI's newer name"
+    )
+    n: int = Field(1, json_schema_extra=COUNTED, description="answers to each prompt; their seeds follow each other")
+    logprobs: bool | int = Field(False, description="log-probabilities of the answer's tokens are told")
+    top_logprobs: int = Field(
+        0, ge=0, le=MAX_LIKELIEST, description="with logprobs: likeliest tokens told of each position"
+    )
+    response_format: ResponseFormat | None = Field(None, description="what the answer must be")
+
+
+class ChatBody(Answered):
+    """A conversation to be answered, in the chat template of the checkpoint."""
+
+    is_chat = True
+    messages: Conversation = Field(
+        description="what is to be answered: a list of messages, each with a role and a content"
+    )
+    logprobs: bool = Field(
+        False, description="log-probabilities of the answer's tokens, in the forward that committed each"
+    )
+    tools: ToolList = Field([], description="functions that the answer may call")
+    tool_choice: ToolChoice | None = Field(
+        None, description="none, auto, required, or a function by its name; auto needs a chat template that shows calls"
+    )
+    parallel_tool_calls: bool = Field(True, description="without effect: a forced answer makes one call")
+    chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
+
+
+class CompletionBody(Answered):
+    """A prompt to be continued, or a canvas to be filled in, without a chat template."""
+
+    prompt: Annotated[Any, WithJsonSchema(PROMPT)] = Field(
+        None, description="a text, token ids, or a list of such; left out only where diffusion.canvas holds given text"
+    )
+    logprobs: Annotated[
+        bool | int,
+        must(lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
+             f"a number from 0 to {MAX_LIKELIEST}, true or false"),
+    ] = Field(False, description="the same; a number asks for so many of the likeliest tokens, too")  # fmt: skip

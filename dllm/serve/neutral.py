@@ -113,8 +113,8 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 # Values that other programs write for a field that is not set: without a limit, drawn, or all.
 UNSET: dict[str, tuple[Any, ...]] = {
-    "max_tokens": (-1,), "max_completion_tokens": (-1,), "n_predict": (-1, -2), "num_predict": (-1, -2),
-    "seed": (-1,), "top_k": (-1, 0),
+    "max_tokens": (-1,), "max_completion_tokens": (-1,), "max_output_tokens": (-1,), "n_predict": (-1, -2),
+    "num_predict": (-1, -2), "seed": (-1,), "top_k": (-1, 0),
 }  # fmt: skip
 # In completions no chat template writes special tokens, and so none are added in either case.
 OF_COMPLETIONS: dict[str, tuple[Any, ...]] = {"add_special_tokens": (False, True)}
@@ -131,9 +131,9 @@ def is_set(name: str, value: Any) -> bool:
 
 
 def not_served(name: str, value: Any, chat: bool) -> str | None:
-    """Why a field's value is not served; None: it asks for nothing."""
+    """What a field must be whose value is not served, and why; None: it asks for nothing."""
     neutral = NEUTRAL[name] if chat else OF_COMPLETIONS.get(name, NEUTRAL[name])
     if is_one_of(value, neutral):
         return None
     usual = json.dumps(neutral[0]) if neutral[0] not in ("", [], {}) else "empty"
-    return f"{name}={value!r} must be {usual}: {REASONS.get(name, 'nothing else is served')}. Drop it."
+    return f"must be {usual}: {REASONS.get(name, 'nothing else is served')}. Drop it."

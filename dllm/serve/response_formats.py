@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
 
-from dllm.common.coerce import coerce
+from pydantic import BeforeValidator, Field, model_validator
+
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
-from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError, as_refusal
-from dllm.serve.fields import FORMS, object_of
 from dllm.serve.offered import Offer, Option
 from dllm.serve.tools import ToolUse
+from dllm.serve.typed import Fields, Text, must, wrong
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
 MAX_NESTING = 32
-SWITCHES = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")  # vLLM's
-PLACE = "response_format.json_schema.schema"
+# vLLM's and llama.cpp's words for a form.
+FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
+# What sentences call what a form holds.
+PLACES = {
+    "json": "response_format.json_schema.schema", "regex": "response_format.pattern",
+    "grammar": "response_format.grammar", "choice": "response_format.options",
+}  # fmt: skip
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
 _WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
@@ -36,8 +41,9 @@ OFFERS = {
                      {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS}),
     "choice": Offer("one of options", {"confidence": _CONFIDENCE}),
 }  # fmt: skip
-FIELD_OF = {"json_schema": "json_schema", "regex": "pattern", "grammar": "grammar", "choice": "options"}
-OPTIONS = tuple(dict.fromkeys(name for offer in OFFERS.values() for name in offer.options))
+Switch = Annotated[
+    bool, must(lambda value: value is False, "false: diffusion.constraint says how a form is meant. Drop it")
+]
 
 
 def formats_offered() -> dict[str, Any]:
@@ -45,107 +51,180 @@ def formats_offered() -> dict[str, Any]:
     return {kind: asdict(offer) for kind, offer in OFFERS.items()}
 
 
-def with_form(fields: Mapping[str, Any], use: ToolUse | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fields in which ``response_format`` says whatever form they ask for, in vLLM's and llama.cpp's words; and what
-    the request calls it. A form binds text, so beside a call that must be made there is none. Raises ApiError for two
-    forms."""
-    forms = {name: fields[name] for name in ("response_format", *FORMS) if name in fields}
-    free = forms.get("response_format", {}) == {"type": "text"}
-    given = [name for name in forms if name != "response_format" or not free]
-    if use is not None and use.forced:
-        return {name: value for name, value in fields.items() if name not in forms}, use.names
-    if len(given) > 1:
-        raise ApiError(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
-    rest = {name: value for name, value in fields.items() if name not in FORMS}
-    name = given[0] if given else "response_format"
-    if name == "response_format":
-        return {**rest, **_of_llama(forms)}, {}
-    key, value = name, forms[name]
-    if name == "structured_outputs":
-        held = object_of(name, value, ("json", "regex", "choice", "grammar", *SWITCHES))
-        held = {kind: entry for kind, entry in held.items() if kind not in SWITCHES or entry is not False}
-        if switched := [kind for kind in held if kind in SWITCHES]:
-            rule = "must be false: diffusion.constraint says how a form is meant. Drop it"
-            raise ApiError(400, f"{name}.{switched[0]}={held[switched[0]]!r} {rule}.", f"{name}.{switched[0]}")
-        if len(held) != 1:
-            raise ApiError(400, f"{name} must hold one of json, regex, choice, grammar, and holds {len(held)}.", name)
-        ((kind, value),) = held.items()
-        key, name = f"guided_{kind}", f"{name}.{kind}"
-    made, place = _of_vllm(key, value, name)
-    return {**rest, "response_format": made}, {place: name, "response_format": name}
+class TextForm(Fields):
+    """Any text."""
+
+    refuses_unknown = True
+    type: Literal["text"] = Field(description="its kind")
 
 
-def unused_form(fields: Mapping[str, Any], use: ToolUse | None) -> list[str]:
-    """A sentence for the reply where a form is asked for beside a call that must be made."""
-    asked = [name for name in ("response_format", *FORMS) if name in fields and fields[name] != {"type": "text"}]
-    if use is None or not use.forced or not asked:
-        return []
-    return [f"{asked[0]} binds the text of an answer, and a call is forced: the call follows its function alone."]
-
-
-def _of_llama(forms: Mapping[str, Any]) -> dict[str, Any]:
-    """llama.cpp's ``{"type": "json_object", "schema": {...}}`` as OpenAI writes it."""
-    form = forms.get("response_format")
-    if isinstance(form, Mapping) and form.get("type") == "json_object" and form.get("schema") is not None:
-        rest = {key: value for key, value in form.items() if key not in ("type", "schema")}
-        return {
-            "response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": form["schema"]}, **rest}
-        }
-    return {} if form is None else {"response_format": form}
-
-
-def _of_vllm(key: str, value: Any, name: str) -> tuple[dict[str, Any], str]:
-    """The form that a field of vLLM's or llama.cpp's asks for, and what sentences call what it holds. name: of the
-    field in the request."""
-    if key == "guided_regex":
-        return {"type": "regex", "pattern": value}, "response_format.pattern"
-    if key == "guided_grammar":
-        return {"type": "grammar", "grammar": value}, "response_format.grammar"
-    if key == "guided_choice":
-        return {"type": "choice", "options": value}, "response_format.options"
+def _schema(value: Any) -> Any:
+    """A schema, or the one that a JSON text holds, as vLLM's clients send it."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise ApiError(400, f"{name} is no JSON ({error}). Send a schema.", name) from None
-    return {"type": "json_schema", "json_schema": {"name": "f", "schema": value}}, PLACE
+            raise wrong(f"is no JSON ({error}). Send a schema.") from None
+    if not isinstance(value, Mapping | bool):
+        raise wrong("must be a schema: an object, true or false.", value=value)
+    return value
 
 
-def parse_constraint(
-    fields: Mapping[str, Any], diffusion: Mapping[str, Any], use: ToolUse | None = None
-) -> Constraint | None:
-    """What the answer must be; None: any text. fields: as ``with_form`` makes them. use: the tools, of which a call may
-    have to be made. Raises ApiError for a form that is not known, what is too long, and options without a meaning.
-    Whether its language can be compiled is not asked here."""
+Schema = Annotated[dict[str, Any] | bool, BeforeValidator(_schema)]
+
+
+class ObjectForm(Fields):
+    """A JSON object; with llama.cpp's ``schema`` JSON that validates under it."""
+
+    refuses_unknown = True
+    type: Literal["json_object"] = Field(description="its kind")
+    schema_: Schema | None = Field(None, alias="schema", description="a JSON schema (llama.cpp)")
+
+
+class NamedSchema(Fields):
+    """A JSON schema. What OpenAI's ``strict`` refuses, such as optional members, is taken."""
+
+    refuses_unknown = True
+    schema_: Schema = Field(alias="schema", description="the JSON schema (Draft 2020-12)")
+    name: Text | None = Field(None, description="without effect")
+    description: Text | None = Field(None, description="without effect")
+    strict: bool = Field(False, description="a keyword that nobody knows is refused")
+
+
+class SchemaForm(Fields):
+    """JSON that validates under a schema."""
+
+    refuses_unknown = True
+    type: Literal["json_schema"] = Field(description="its kind")
+    json_schema: NamedSchema = Field(description="the schema and its name")
+
+
+class RegexForm(Fields):
+    """A text that a pattern matches as a whole."""
+
+    refuses_unknown = True
+    type: Literal["regex"] = Field(description="its kind")
+    pattern: str = Field(description="in the syntax of Python's re")
+
+
+class GrammarForm(Fields):
+    """A text of a grammar."""
+
+    refuses_unknown = True
+    type: Literal["grammar"] = Field(description="its kind")
+    grammar: str = Field(description="in Lark's syntax, from its rule start")
+
+
+class ChoiceForm(Fields):
+    """One of some texts."""
+
+    refuses_unknown = True
+    type: Literal["choice"] = Field(description="its kind")
+    options: list[str] = Field(description="the texts")
+
+
+TYPED = must(
+    lambda value: isinstance(value, Mapping | Fields),
+    f'an object whose type is one of {", ".join(OFFERS)}, such as {{"type": "json_object"}}',
+)
+Form = TextForm | ObjectForm | SchemaForm | RegexForm | GrammarForm | ChoiceForm
+ResponseFormat = Annotated[Form, Field(discriminator="type"), TYPED]
+
+
+class StructuredOutputs(Fields):
+    """A form in vLLM's words: one of json, regex, choice and grammar."""
+
+    refuses_unknown = True
+    json_: Schema | None = Field(None, alias="json", description="a JSON schema")
+    regex: str | None = Field(None, description="a pattern of Python's re")
+    choice: list[str] | None = Field(None, description="the texts")
+    grammar: str | None = Field(None, description="in Lark's syntax")
+    disable_fallback: Switch = Field(False, description="must be false")
+    disable_any_whitespace: Switch = Field(False, description="must be false")
+    disable_additional_properties: Switch = Field(False, description="must be false")
+
+    @model_validator(mode="after")
+    def _one(self) -> StructuredOutputs:
+        held = [name for name in ("json_", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(held) != 1:
+            raise wrong(f"must hold one of json, regex, choice, grammar, and holds {len(held)}.")
+        return self
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the answer of a request must be."""
+
+    form: Form | None = None  # None: any text
+    names: Mapping[str, str] = field(default_factory=dict)  # what the request calls it, by our names
+    unused: str = ""  # the field of a form that has no effect; empty: none
+
+
+def form_of(body: Fields, use: ToolUse | None) -> Asked:
+    """The form that a request asks for, in whatever words. A form binds text, so beside a call that must be made there
+    is none. Raises ApiError for two forms."""
+    given = [name for name in ("response_format", *FORMS) if body.has(name)]
+    given = [name for name in given if not isinstance(getattr(body, name), TextForm)]
     if use is not None and use.forced:
-        return _call(use, _options("json_schema", diffusion.get("constraint", {})))
-    form = fields.get("response_format", {"type": "text"})
-    kind = _kind(form)
-    options = _options(kind, diffusion.get("constraint", {}))
-    known = ("type", FIELD_OF[kind]) if kind in FIELD_OF else ("type",)
-    held = object_of("response_format", form, known).get(known[-1])
-    if kind == "text":
-        return None
+        return Asked(names=use.names, unused=given[0] if given else "")
+    if len(given) > 1:
+        raise ApiError(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
+    if not given:
+        return Asked()
+    (name,) = given
+    value = getattr(body, name)
+    if isinstance(value, ObjectForm) and value.schema_ is not None:
+        return Asked(_of_words("json", value.schema_))
+    if name == "response_format":
+        return Asked(value)
+    kind = "json" if name == "json_schema" else name.removeprefix("guided_")
+    if isinstance(value, StructuredOutputs):
+        (kind,) = (one for one in ("json_", "regex", "choice", "grammar") if getattr(value, one) is not None)
+        value, kind = getattr(value, kind), kind.rstrip("_")
+        name = f"{name}.{kind}"
+    return Asked(_of_words(kind, value), {PLACES[kind]: name, "response_format": name})
+
+
+def _of_words(kind: str, value: Any) -> Form:
+    """The form that a word of vLLM's or llama.cpp's asks for."""
+    match kind:
+        case "regex":
+            return RegexForm(type="regex", pattern=value)
+        case "grammar":
+            return GrammarForm(type="grammar", grammar=value)
+        case "choice":
+            return ChoiceForm(type="choice", options=value)
+    return SchemaForm(type="json_schema", json_schema=NamedSchema(schema=value))
+
+
+def parse_constraint(form: Form | None, given: Mapping[str, Any], use: ToolUse | None = None) -> Constraint | None:
+    """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools, one of which may have
+    to be called. Raises ApiError for what is too long, and options without a meaning. Whether its language can be
+    compiled is not asked here."""
+    if use is not None and use.forced:
+        return _call(use, _options("json_schema", given))
+    options = _options("text" if form is None else form.type, given)
     with as_refusal():
-        return _made(kind, held, options)
+        match form:
+            case ObjectForm():
+                return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
+            case SchemaForm(json_schema=held):
+                made = JsonSchema(held.schema_, strict=held.strict, **options)
+                return _within("schema", made.text, made)
+            case ChoiceForm():
+                choice = Choice(form.options, **options)
+                return _within("options", "".join(choice.options), choice)
+            case RegexForm():
+                return _within("pattern", form.pattern, Regex(form.pattern, **options))
+            case GrammarForm():
+                return _within("grammar", form.grammar, Grammar(form.grammar, **options))
+    return None
 
 
-def _kind(form: Any) -> str:
-    kind = form.get("type") if isinstance(form, Mapping) else None
-    if isinstance(kind, str) and kind in OFFERS:
-        return kind
-    listed, hint = ", ".join(OFFERS), nearest(str(kind), OFFERS)
-    if not isinstance(form, Mapping):
-        hint = ' Such as {"type": "json_object"}.'
-    raise ApiError(400, f"response_format={form!r} must be an object whose type is one of {listed}.{hint}",
-                  "response_format")  # fmt: skip
-
-
-def _options(kind: str, given: Any) -> dict[str, Any]:
+def _options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``diffusion.constraint``, each with a meaning for this kind, and of its kind."""
-    name, there = "diffusion.constraint", OFFERS[kind].options
-    found = object_of(name, given, OPTIONS)
-    for key, value in found.items():
+    name, there, found = "diffusion.constraint", OFFERS[kind].options, dict[str, Any]()
+    for key, value in given.items():
         if key not in there:
             takes = f"takes {', '.join(there)}" if there else "takes none: set response_format, too"
             sentence = f"{name}.{key} has no meaning for response_format of type {kind}, which {takes}."
@@ -155,52 +234,17 @@ def _options(kind: str, given: Any) -> dict[str, Any]:
     return found
 
 
-def _made(kind: str, held: Any, options: dict[str, Any]) -> Constraint:
-    """Raises UserError with the sentence of the command line, and ApiError."""
-    match kind:
-        case "json_object":
-            return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
-        case "json_schema":
-            return _schema(held, options)
-        case "choice":
-            choice = Choice(held, **options)
-            _check_size("options", "".join(choice.options))
-            return choice
-        case "regex":
-            regex = Regex(held, **options)
-            _check_size("pattern", regex.pattern)
-            return regex
-    grammar = Grammar(held, **options)
-    _check_size("grammar", grammar.grammar)
-    return grammar
-
-
-def _call(use: ToolUse, options: dict[str, Any]) -> FunctionCall:
+def _call(use: ToolUse, options: dict[str, Any]) -> Constraint:
     with as_refusal():
         made = FunctionCall(use.functions, **options)
-    _check_size("schema", made.text)
-    return made
+    return _within("schema", made.text, made)
 
 
-def _schema(held: Any, options: dict[str, Any]) -> JsonSchema:
-    """OpenAI's own form. What ``strict`` refuses there, such as optional members, is taken here."""
-    name = "response_format.json_schema"
-    found = object_of(name, held, ("name", "description", "schema", "strict"))
-    with as_refusal("response_format"):
-        for key, kind in (("name", "str"), ("description", "str"), ("strict", "bool")):
-            if key in found:
-                found[key] = coerce(f"{name}.{key}", found[key], kind)
-    if not isinstance(found.get("schema"), Mapping | bool):
-        sentence = f"{name}.schema={found.get('schema')!r} must be a schema: an object, true or false."
-        raise ApiError(400, sentence, "response_format")
-    made = JsonSchema(found["schema"], strict=found.get("strict", False), **options)
-    _check_size("schema", made.text)
-    return made
-
-
-def _check_size(name: str, text: str) -> None:
+def _within(name: str, text: str, made: Constraint) -> Constraint:
+    """The constraint, whose text is short enough to be compiled. Raises ApiError."""
     if (size := len(text.encode())) > MOST_BYTES[name]:
         sentence = (
             f"response_format: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
         )
         raise ApiError(400, sentence, "response_format")
+    return made

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
 from dllm.serve.api_errors import ApiError
-from dllm.serve.efforts import with_budget
-from dllm.serve.fields import FORMS, object_of, stream_usage
-from dllm.serve.neutral import NEUTRAL, THOUGHT, WITHOUT_EFFECT, is_one_of, is_set
+from dllm.serve.fields import COUNTED, Sampled, TemplateKwargs
+from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of
 from dllm.serve.request_parts import Defaults
-from dllm.serve.response_input import messages_of_input, tools_of
-from dllm.serve.unknown import pass_or_refuse, passing, slip_of
+from dllm.serve.response_formats import (
+    TYPED,
+    ChoiceForm,
+    GrammarForm,
+    NamedSchema,
+    ObjectForm,
+    RegexForm,
+    SchemaForm,
+    TextForm,
+)
+from dllm.serve.response_input import FlatToolChoice, FlatTools, Input, InputMessages
+from dllm.serve.typed import Fields, Text, names_of, read, slip_of, wrong
 from dllm.serve.wire import ParsedRequest, parse_request
 
-# Fields that are chat's, too, under the name that chat has for them.
-AS_IN_CHAT = {
-    "model": "model", "max_output_tokens": "max_completion_tokens", "temperature": "temperature", "top_p": "top_p",
-    "stream": "stream", "diffusion": "diffusion", "seed": "seed", "top_k": "top_k",
-    "chat_template_kwargs": "chat_template_kwargs", "thinking_token_budget": "thinking_token_budget",
-}  # fmt: skip
 # What sentences of chat call fields, and what this request calls them.
 CALLED = {
     "max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens", "messages": "input",
@@ -51,95 +56,118 @@ NOTHING_TO_INCLUDE = (
     "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )  # fmt: skip
-# Fields of chat, vLLM's and others, that mean the same in a response.
-SHARED = tuple({*FORMS, *NEUTRAL, *WITHOUT_EFFECT, "stop", "ignore_eos", "min_tokens"} - {*NEUTRAL_VALUES})
-OWN = ("input", "instructions", "text", "tools", "tool_choice", "include", "reasoning", "stream_options")
-_KNOWN = tuple(sorted({*AS_IN_CHAT, *NEUTRAL_VALUES, *SHARED, *OWN}))
+
+
+def _included(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise wrong("must be a list of texts.", value=value)
+    for asked in value:
+        if not is_one_of(asked, NOTHING_TO_INCLUDE):
+            told = asked == "message.output_text.logprobs"
+            why = "log-probabilities are told by /v1/chat/completions" if told else "nothing more is told"
+            raise wrong(f"is not served: {why}. Drop it.", value=asked)
+    return value
+
+
+class FlatSchema(NamedSchema):
+    """JSON that validates under a schema."""
+
+    type: Literal["json_schema"] = Field(description="its kind")
+
+
+FlatForm = Annotated[
+    TextForm | ObjectForm | FlatSchema | RegexForm | GrammarForm | ChoiceForm, Field(discriminator="type"), TYPED
+]
+
+
+class TextSpec(Fields):
+    """What the text of an answer must be."""
+
+    format: FlatForm | None = Field(None, description="its form")
+    verbosity: Any = Field(None, description="must be medium")
+
+    @classmethod
+    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if value.get("verbosity") not in (None, "medium"):
+            raise wrong("must be medium: max_output_tokens says how long. Drop it.", "verbosity", value["verbosity"])
+        return value
+
+
+class ResponseBody(Sampled):
+    """A conversation to be answered, in the form of OpenAI's Responses."""
+
+    is_chat = True
+    input: Input = Field(description="what is to be answered: a text, or messages, calls and their results")
+    instructions: Text | None = Field(None, description="a message of the system before all others")
+    max_output_tokens: int | None = Field(
+        None, json_schema_extra=COUNTED, description="masks after the prompt: the answer's longest length in tokens"
+    )
+    text: TextSpec = Field(TextSpec(), description="what the answer must be")
+    tools: FlatTools = Field([], description="functions that the answer may call")
+    tool_choice: FlatToolChoice | None = Field(None, description="none, auto, required, or a function by its name")
+    include: Annotated[list[Any], BeforeValidator(_included)] = Field([], description="nothing more is told")
+    chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
+
+    @classmethod
+    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name, (allowed, why) in NEUTRAL_VALUES.items():
+            if value.get(name) is not None and not is_one_of(value[name], allowed):
+                raise wrong(f"is not served: {why}. Drop it.", name, value[name])
+        snapshots = value["diffusion"].get("snapshots") if isinstance(value.get("diffusion"), Mapping) else None
+        if snapshots:
+            raise wrong("is served by /v1/chat/completions. Drop it.", "diffusion.snapshots")
+        return super().given({name: entry for name, entry in value.items() if name not in NEUTRAL_VALUES})
+
+    @classmethod
+    def instead(cls, name: str, value: Any) -> str:
+        known = (*names_of(cls), *NEUTRAL_VALUES, *NEUTRAL, *WITHOUT_EFFECT, *CHAT_LENGTHS)
+        meant, slip = meaning(name, value, lambda _: False), slip_of(name, known)
+        if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
+            return ": write max_output_tokens."
+        if meant is not None:
+            return f": {meant.request().replace(CHAT_LENGTHS[0], 'max_output_tokens')}."
+        return f".{slip}" if slip else ""
 
 
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
-    with passing(not defaults.refuses_unknown) as unknown:
-        found, called = _parsed(with_budget(body, defaults), defaults)
-    places = tuple(_sent(place, called) for place in unknown.values())
-    return replace(found, unknown=places)
-
-
-def _parsed(body: Mapping[str, Any], defaults: Defaults) -> tuple[ParsedRequest, dict[str, str]]:
-    """What a body asks for, and of chat's names, the longer first, this request's."""
-    fields = {name: value for name, value in body.items() if is_set(AS_IN_CHAT.get(name, name), value)}
-    for name in [name for name in fields if name not in _KNOWN]:
-        pass_or_refuse(name, name, f"{name!r} is no field of this request", _instead(name, fields.pop(name)))
-    for name, (allowed, why) in NEUTRAL_VALUES.items():
-        if name in fields and not is_one_of(fields[name], allowed):
-            raise ApiError(400, f"{name}={fields[name]!r} is not served: {why}. Drop it.", name)
-    _check_include(fields.get("include", []))
-    _check_reasoning(fields.get("reasoning", {}))
-    stream_usage("stream_options", fields)  # a response tells its usage at its end in any case
-    chat, called = _as_chat(fields)
+    fields, unknown = read(ResponseBody, body, defaults.refuses_unknown)
+    chat, called = _as_chat(fields, body)
     try:
         found = parse_request(chat, True, defaults)
     except ApiError as refused:
         raise _called(refused, called) from None
     names = {usual: _sent(sent, called) for usual, sent in found.names.items()}
     names |= {usual: sent for usual, sent in called.items() if usual not in names}
-    repeated = {name: fields[name] for name in REPEATED if name in fields}
+    repeated = {name: body[name] for name in REPEATED if body.get(name) is not None}
     # a form is refused when it is compiled, which comes later
-    return replace(found, names=names, repeated=repeated), called
+    return replace(found, names=names, repeated=repeated, unknown=unknown)
 
 
-def _instead(name: str, value: Any) -> str:
-    """The end of a sentence about an unknown field; empty: nobody knows."""
-    meant, slip = meaning(name, value, lambda _: False), slip_of(name, (*_KNOWN, *CHAT_LENGTHS))
-    if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
-        return ": write max_output_tokens."
-    if meant is not None:
-        return f": {meant.request().replace(CHAT_LENGTHS[0], 'max_output_tokens')}."
-    return f".{slip}" if slip else ""
+def _as_chat(body: ResponseBody, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The request of chat, and of its names, the longer first, this request's. Values that are models stay the same.
+    raw: as it was sent, which the chat template reads of tools."""
+    shared = body.model_fields_set.intersection((*Sampled.model_fields, "chat_template_kwargs"))
+    chat = {name: getattr(body, name) for name in shared}
+    talk = InputMessages.of(body.instructions, body.input)
+    tools = [{"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
+             for tool in raw.get("tools") or ()]  # fmt: skip
+    named = {"type": "function", "function": {"name": getattr(body.tool_choice, "name", None)}}
+    more = {
+        "messages": talk.messages, "tools": tools or None, "max_completion_tokens": body.max_output_tokens,
+        "tool_choice": body.tool_choice if isinstance(body.tool_choice, str | None) else named,
+        "response_format": _nested(body.text.format),
+    }  # fmt: skip
+    places = {f"tools[{at}].function": f"tools[{at}]" for at in range(len(tools))}
+    return {**chat, **more}, {**talk.places, **places, **CALLED}
 
 
-def _check_include(value: Any) -> None:
-    if not isinstance(value, list):
-        raise ApiError(400, f"include={value!r} must be a list of texts.", "include")
-    for asked in value:
-        if not is_one_of(asked, NOTHING_TO_INCLUDE):
-            why = "log-probabilities are told by /v1/chat/completions" if asked == "message.output_text.logprobs" else (
-                "nothing more is told")  # fmt: skip
-            raise ApiError(400, f"include={asked!r} is not served: {why}. Drop it.", "include")
-
-
-def _check_reasoning(value: Any) -> None:
-    """A summary of no thoughts is none; an effort is refused."""
-    held = object_of("reasoning", value, ("effort", "summary", "generate_summary"))
-    if held.get("effort", "none") != "none":
-        raise ApiError(400, f"reasoning={value!r} is not served: {THOUGHT}. Drop it.", "reasoning")
-
-
-def _as_chat(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The request of chat, and of its names, the longer first, this request's."""
-    chat = {AS_IN_CHAT.get(name, name): value for name, value in fields.items() if name in (*AS_IN_CHAT, *SHARED)}
-    if isinstance(chat.get("diffusion"), Mapping) and chat["diffusion"].get("snapshots"):
-        sentence = "diffusion.snapshots is served by /v1/chat/completions. Drop it."
-        raise ApiError(400, sentence, "diffusion.snapshots")
-    if "input" not in fields:
-        raise ApiError(400, "input is missing: what is to be answered?", "input", "missing_field")
-    talk, (tools, places) = messages_of_input(fields), tools_of(fields)
-    form = _form(fields.get("text", {}))
-    chat |= {"messages": talk.messages, **tools, **({} if form is None else {"response_format": form})}
-    return chat, {**talk.places, **places, **CALLED}
-
-
-def _form(value: Any) -> dict[str, Any] | None:
+def _nested(form: Any) -> Any:
     """``response_format`` of chat, which holds a schema one level deeper."""
-    text = object_of("text", value, ("format", "verbosity"))
-    if text.get("verbosity", "medium") != "medium":
-        sentence = f"text.verbosity={text['verbosity']!r} must be medium: max_output_tokens says how long. Drop it."
-        raise ApiError(400, sentence, "text.verbosity")
-    form = text.get("format")
-    if not isinstance(form, Mapping) or form.get("type") != "json_schema":
+    if not isinstance(form, FlatSchema):
         return form
-    held = {key: entry for key, entry in form.items() if key != "type" and entry is not None}
-    return {"type": "json_schema", "json_schema": held}
+    held = NamedSchema(schema=form.schema_, strict=form.strict)
+    return SchemaForm(type="json_schema", json_schema=held)
 
 
 def _called(refused: ApiError, called: Mapping[str, str]) -> ApiError:

@@ -12,13 +12,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from dllm.common.coerce import coerce
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+
+from dllm.common.coerce import is_text
 from dllm.common.json_text import as_object, end_of_value, members
 from dllm.errors import nearest
-from dllm.serve.api_errors import ApiError, as_refusal
-from dllm.serve.fields import object_of
+from dllm.serve.api_errors import ApiError
+from dllm.serve.typed import Fields, Text, must, wrong
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
@@ -38,6 +40,84 @@ class Tool:
     parameters: Mapping[str, Any]  # the JSON schema of its arguments
     strict: bool  # an unknown keyword of the schema is refused
     place: str  # where it stands in the request
+
+
+class FunctionSpec(Fields):
+    """What a function is called, and the JSON schema of its arguments."""
+
+    name: Annotated[
+        str,
+        must(
+            lambda value: is_text(value) and NAME.fullmatch(value),
+            "1 to 64 letters, digits, dots, dashes and underscores",
+        ),
+    ] = Field(description="of the function: 1 to 64 letters, digits, dots, dashes and underscores")
+    description: Text | None = Field(None, description="what it does, for chat templates that show it")
+    parameters: Annotated[
+        dict[str, Any], must(lambda value: isinstance(value, Mapping), "a JSON schema: an object")
+    ] = Field({"type": "object", "properties": {}}, description="the JSON schema of its arguments")
+    strict: bool = Field(False, description="a keyword of the schema that nobody knows is refused")
+
+
+class FunctionTool(Fields):
+    """A function that an answer may call."""
+
+    type: Literal["function"] = Field(description="its kind")
+    function: FunctionSpec = Field(description="name, description, parameters")
+
+    def tool(self, number: int) -> Tool:
+        """The function, by its place in the request."""
+        found = self.function
+        return Tool(found.name, found.parameters, found.strict, f"tools[{number}].function")
+
+
+def _distinct(tools: list[FunctionTool]) -> list[FunctionTool]:
+    names = [tool.function.name for tool in tools]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise wrong("stands there twice. Rename one.", f"[{number}].function.name", name)
+    return tools
+
+
+few_tools = must(
+    lambda value: isinstance(value, list) and len(value) <= MOST_TOOLS,
+    f"a list of at most {MOST_TOOLS} functions",
+    False,
+)
+ToolList = Annotated[list[FunctionTool], AfterValidator(_distinct), few_tools]
+
+
+class FunctionName(Fields):
+    """A function by its name."""
+
+    name: str = Field(description="of the function")
+
+
+class NamedChoice(Fields):
+    """The function that must be called."""
+
+    type: Literal["function"] = Field(description="its kind")
+    function: FunctionName = Field(description="by its name")
+
+
+def choice_of(shape: str) -> BeforeValidator:
+    """The check of ``tool_choice``: a mode, or a function as a route writes it."""
+
+    def checked(value: Any) -> Any:
+        if not (isinstance(value, Mapping) and value.get("type") == "function") and not (
+            is_text(value) and value in MODES
+        ):
+            raise wrong(f"must be one of {', '.join(MODES)}, or {shape}.{nearest(str(value), MODES)}", value=value)
+        return value
+
+    return BeforeValidator(checked)
+
+
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[NamedChoice, Tag("<named>")],
+    Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
+    choice_of('{"type": "function", "function": {"name": NAME}}'),
+]
 
 
 @dataclass(frozen=True)
@@ -94,16 +174,15 @@ class ToolUse:
         return (beside + text[at:]).rstrip() if calls else text, calls
 
 
-def parse_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
+def parse_tools(
+    sent: Sequence[FunctionTool], choice: str | NamedChoice | None, reads: bool, marked: bool
+) -> ToolUse | None:
     """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
     ``tools``. marked: it shows how a call is written. Raises ApiError."""
-    tools = _sound_tools(fields.get("tools", []))
-    mode = fields.get("tool_choice", "auto" if tools else "none")
-    if isinstance(mode, Mapping):
-        return ToolUse((_named(mode, tools),), forced=True, named=True)
-    if not isinstance(mode, str) or mode not in MODES:
-        rule = f'must be one of {", ".join(MODES)}, or {{"type": "function", "function": {{"name": NAME}}}}'
-        raise ApiError(400, f"tool_choice={mode!r} {rule}.{nearest(str(mode), MODES)}", "tool_choice")
+    tools = tuple(one.tool(number) for number, one in enumerate(sent))
+    if isinstance(choice, NamedChoice):
+        return ToolUse((_named(choice.function.name, tools),), forced=True, named=True)
+    mode = choice or ("auto" if tools else "none")
     if not tools or mode == "none":
         if mode == "required":
             raise ApiError(400, "tool_choice='required' needs tools to choose from. Send tools, too.", "tool_choice")
@@ -116,45 +195,12 @@ def parse_tools(fields: Mapping[str, Any], reads: bool, marked: bool) -> ToolUse
     return ToolUse(tools, forced=mode == "required")
 
 
-def _sound_tools(value: Any) -> tuple[Tool, ...]:
-    if not isinstance(value, list) or len(value) > MOST_TOOLS:
-        raise ApiError(400, f"tools must be a list of at most {MOST_TOOLS} functions.", "tools")
-    tools = tuple(_tool(f"tools[{number}]", entry) for number, entry in enumerate(value))
-    names = [tool.name for tool in tools]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise ApiError(400, f"tools[{number}].function.name={name!r} stands there twice. Rename one.", "tools")
-    return tools
-
-
-def _tool(name: str, value: Any) -> Tool:
-    fields = object_of(name, value, ("type", "function"))
-    if fields.get("type") != "function" or not isinstance(fields.get("function"), Mapping):
-        shape = '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
-        raise ApiError(400, f"{name} of type {fields.get('type')!r} must be {shape}.", name)
-    name = f"{name}.function"
-    found = object_of(name, fields["function"], ("name", "description", "parameters", "strict"))
-    with as_refusal(name):
-        for key, kind in (("name", "str"), ("description", "str"), ("strict", "bool")):
-            if key in found:
-                found[key] = coerce(f"{name}.{key}", found[key], kind)
-    if not NAME.fullmatch(found.get("name", "")):
-        rule = "must be 1 to 64 letters, digits, dots, dashes and underscores"
-        raise ApiError(400, f"{name}.name={found.get('name')!r} {rule}.", f"{name}.name")
-    parameters = found.get("parameters", {"type": "object", "properties": {}})
-    if not isinstance(parameters, Mapping):
-        raise ApiError(400, f"{name}.parameters={parameters!r} must be a JSON schema: an object.", f"{name}.parameters")
-    return Tool(found["name"], parameters, found.get("strict", False), name)
-
-
-def _named(mode: Mapping[str, Any], tools: Sequence[Tool]) -> Tool:
-    fields = object_of("tool_choice", mode, ("type", "function"))
-    function = object_of("tool_choice.function", fields.get("function", {}), ("name",))
-    name, known = function.get("name"), [tool.name for tool in tools]
-    if fields.get("type") != "function" or name not in known:
-        hint = nearest(str(name), known)
+def _named(name: str, tools: Sequence[Tool]) -> Tool:
+    known = [tool.name for tool in tools]
+    if name not in known:
         listed = f"it is one of {', '.join(known)}" if known else "there are no tools"
-        raise ApiError(400, f"tool_choice names the function {name!r}, and {listed}.{hint}", "tool_choice")
+        sentence = f"tool_choice names the function {name!r}, and {listed}.{nearest(name, known)}"
+        raise ApiError(400, sentence, "tool_choice")
     return tools[known.index(name)]
 
 

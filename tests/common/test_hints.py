@@ -15,7 +15,8 @@ from dllm.common.hint_table import INSTEAD, OTHER_CHOICES, SETTINGS
 from dllm.common.hints import Meaning, meaning
 from dllm.compose.parts import choices, config_groups, options_of_choices
 from dllm.serve.api_errors import ApiError
-from dllm.serve.fields import DIFFUSION, validated_fields
+from dllm.serve.fields import ChatBody, CompletionBody, Diffusion
+from dllm.serve.typed import names_of, read
 
 # Words of LLaDA's, Fast-dLLM's and Dream's scripts, transformers, lm-eval and vLLM, and words misspelt: what a newcomer
 # types, and what is right. None: nothing is, so nothing may be guessed.
@@ -92,16 +93,16 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
         if not text.startswith("write "):
             continue
         fields = json.loads("{" + text.removeprefix("write ") + "}")
-        assert set(fields.get("diffusion", {})) <= set(DIFFUSION)
+        assert set(fields.get("diffusion", {})) <= set(names_of(Diffusion))
         try:
-            validated_fields(fields, chat=True)
+            read(ChatBody, {"messages": [{"role": "user", "content": "a"}], **fields}, False)
         except ApiError as refused:  # of another kind, since 4 is no temperature in quotes
             assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
     with pytest.raises(ApiError, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
-        validated_fields({"steps": 8}, chat=True)
-    for chat, said in ((True, '"messages": .{"role": "user"'), (False, '"prompt": TEXT')):
+        read(ChatBody, {"steps": 8}, False)
+    for kind, said in ((ChatBody, '"messages": .{"role": "user"'), (CompletionBody, '"prompt": TEXT')):
         with pytest.raises(ApiError, match=f"'input' is no .*: write {said}"):
-            validated_fields({"input": "a"}, chat)
+            read(kind, {"input": "a"}, False)
 
 
 @pytest.mark.parametrize(("given", "written"), [

@@ -68,11 +68,13 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.compose.parts import composed
-    from dllm.serve.fields import CHAT_ONLY, DIFFUSION, FORMS, KINDS, NEUTRAL, OTHERS, WITHOUT_EFFECT
-    from dllm.serve.response_formats import MOST_BYTES, OFFERS, OPTIONS
+    from dllm.serve.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
+    from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT
+    from dllm.serve.response_formats import MOST_BYTES, OFFERS
+    from dllm.serve.typed import names_of
 
-    fields = (*KINDS, *NEUTRAL, *OTHERS, *WITHOUT_EFFECT, *FORMS, *CHAT_ONLY, "messages", "prompt")
-    for name in (*fields, *DIFFUSION, *OPTIONS):
+    models = (ChatBody, CompletionBody, Diffusion, ConstraintOptions)
+    for name in (*NEUTRAL, *WITHOUT_EFFECT, *(name for model in models for name in names_of(model))):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text
