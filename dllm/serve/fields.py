@@ -13,7 +13,7 @@ from dllm.common.hints import meaning
 from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.serve.messages import Conversation
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
-from dllm.serve.response_formats import ResponseFormat, Schema, StructuredOutputs
+from dllm.serve.response_formats import Options, ResponseFormat, Schema, StructuredOutputs
 from dllm.serve.tools import ToolChoice, ToolList
 from dllm.serve.typed import Fields, Text, must, names_of, slip_of, wrong
 
@@ -182,7 +182,7 @@ class Sampled(Fields):
     json_schema: Schema | None = Field(None, description="a JSON schema (llama.cpp)")
     guided_regex: str | None = Field(None, description="a pattern of Python's re (vLLM)")
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
-    guided_choice: list[str] | None = Field(None, description="one of these texts (vLLM)")
+    guided_choice: Options | None = Field(None, description="one of these texts (vLLM)")
     diffusion: Diffusion = Field(Diffusion(), description="what servers of autoregressive models lack")
     user: Text | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (

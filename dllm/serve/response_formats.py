@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from dllm.common.coerce import is_list_of, is_text
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.offered import Offer, Option
@@ -49,6 +50,9 @@ Switch = Annotated[
 def formats_offered() -> dict[str, Any]:
     """The forms by their types, each with what ``diffusion.constraint`` may say to it, as GET /v1/parts shows them."""
     return {kind: asdict(offer) for kind, offer in OFFERS.items()}
+
+
+Options = Annotated[list[str], must(is_list_of(is_text), "a list of texts, such as ['yes', 'no']")]
 
 
 class TextForm(Fields):
@@ -120,7 +124,7 @@ class ChoiceForm(Fields):
 
     refuses_unknown = True
     type: Literal["choice"] = Field(description="its kind")
-    options: list[str] = Field(description="the texts")
+    options: Options = Field(description="the texts, such as ['yes', 'no']")
 
 
 TYPED = must(
@@ -137,7 +141,7 @@ class StructuredOutputs(Fields):
     refuses_unknown = True
     json_: Schema | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a pattern of Python's re")
-    choice: list[str] | None = Field(None, description="the texts")
+    choice: Options | None = Field(None, description="the texts")
     grammar: str | None = Field(None, description="in Lark's syntax")
     disable_fallback: Switch = Field(False, description="must be false")
     disable_any_whitespace: Switch = Field(False, description="must be false")

@@ -123,7 +123,7 @@ def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Fields):
         for name in value.model_extra or ():
             yield name, f"{place}.{name}".lstrip(".")
-        for name in value.model_fields_set.intersection(type(value).model_fields):
+        for name in filter(value.model_fields_set.__contains__, type(value).model_fields):
             yield from extras(getattr(value, name), f"{place}.{name}".lstrip("."))
     elif isinstance(value, list):
         for at, entry in enumerate(value):

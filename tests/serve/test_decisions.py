@@ -119,67 +119,6 @@ def test_vllms_fields_are_taken(server: Live) -> None:
         "Kai", "Emma", "Hugo"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("body", "param", "words"),
-    [
-        ({"questions": []}, "questions", "1 to 400"),
-        ({"questions": [{"type": "predicate"}] * 401}, "questions", "1 to 400"),
-        ({"questions": [{**FIRST, "choices": [{"value": f"{n}"} for n in range(256)]}]}, "questions[0].choices",
-         "2 to 255 values, and has 256"),
-        ({"questions": [{"type": "score", "levels": [{"label": f"{n}"} for n in range(257)]}]}, "questions[0].levels",
-         "2 to 256 levels, and has 257"),
-        ({"questions": [{**FIRST, "choices": [{"value": f"{n}"} for n in range(27)]}],
-          "diffusion": {"labels": "letters"}}, "questions[0].choices", "2 to 26 values with labels=letters"),
-        ({"questions": [FIRST, {**FIRST, "name": "second", "choices": [{"value": True}, {"value": "true"}]}]},
-         "questions[1].choices", "'true' stands there twice"),
-        ({"questions": [FIRST, FIRST]}, "questions[1].name", "no other question"),
-        ({"questions": [{**FIRST, "choices": NAMES[:1]}]}, "questions[0].choices", "2 to 255 values, and has 1"),
-        ({"questions": [{**FIRST, "choices": [*NAMES, NAMES[0]]}]}, "questions[0].choices", "must be distinct"),
-        ({"questions": [{**FIRST, "choices": [{"value": ""}, *NAMES]}]}, "questions[0].choices", "must not be empty"),
-        ({"questions": [{**FIRST, "choices": [{"value": 3}]}]}, "questions[0].choices[0].value", "must be a text"),
-        ({"questions": [{**FIRST, "type": "chioce"}]}, "questions[0].type", "Did you mean 'choice'"),
-        ({"questions": [{**FIRST, "levels": []}]}, "questions[0].levels", "does not go with a choice"),
-        ({"input": " "}, "input", "empty"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "text alone"),
-        ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role", "input\\[0\\].role"),
-        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}", "call_id": "1"}]}, "input[0].type",
-         "write calls of tools into"),
-        ({"input": [{"role": "user", "content": [{"type": "input_json", "data": "x"}]}]}, "input[0].content[0]",
-         "text alone"),
-        ({"temperature": 1.0}, "temperature", 'write "diffusion"'),
-        ({"max_tokens": 3}, "max_tokens", "no field of a decision"),
-        ({"stream": True}, "stream", "no field of a decision"),
-        ({"diffusion": {"sampler": "eb"}}, "diffusion.sampler", "a decision decodes nothing"),
-        ({"diffusion": {"steps": 8}}, "diffusion.steps", "a decision decodes nothing"),
-        ({"diffusion": {"guidance": 1}}, "diffusion.guidance", "a decision decodes nothing"),
-        ({"diffusion": {"calibration": "c.json"}}, "diffusion.calibration", "no field 'calibration'"),
-        ({"diffusion": {"template": ""}}, "questions[0].choices", "holds it 0 times"),
-        ({"diffusion": {"template": "none"}}, "questions[0].choices", "holds it 0 times"),
-        ({"diffusion": {"template": "{slot}{slot}"}}, "questions[0].choices", "holds it 2 times"),
-        ({"diffusion": {"template": ["a"]}}, "diffusion.template", "must be a list"),
-        ({"diffusion": {"estimator": "locl"}}, "diffusion.estimator", "Did you mean 'local'"),
-        ({"diffusion": {"order": "surest"}}, "diffusion.order", "joint=true"),
-        ({"diffusion": {"template": 'E{slot}', "labels": "values"},
-          "questions": [{**FIRST, "choices": MERGING}]}, "questions[0]", "'mma' merges with"),
-        ({"diffusion": {"template": ['["', "first", '", "E', "second", '"']}, "joint": True, "questions": [
-            FIRST, {**FIRST, "name": "second", "choices": MERGING}]}, "questions[1]", "merges"),
-        ({"input": "Kai " * 5000}, "input", "model's limit"),
-        ({"model": "other"}, "model", "not served here"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_served_is_refused_and_nothing_is_computed(
-    server: Live, body: dict[str, Any], param: str, words: str
-) -> None:
-    import re
-
-    before = server.scheduler.figures().read_forwards
-    reply = ask(server, **body)
-    error = reply.json()["error"]
-    assert reply.status_code == (404 if "model" in body else 400) and error["type"] == "invalid_request_error"
-    assert error["param"] == param and re.search(words, error["message"]), error
-    assert server.scheduler.figures().read_forwards == before
-
-
 def test_too_many_canvases_are_refused(mini_model: Model, mini: Defaults) -> None:
     with live(mini_model, defaults=mini, limits=Limits(max_rows=1)) as small:
         letters = "abcdefghijklmnopqrstuvwxyz"

@@ -11,7 +11,7 @@ import pytest
 from harness import full
 
 from dllm.models.bundle import Model
-from tests.serve.conftest import CHAT, Place, error_of, events, writing
+from tests.serve.conftest import CHAT, Place, events, writing
 from tests.serve.live import live
 from tests.serve.test_responses import RESPONSES
 from tests.serve.test_tools import LOOKS, SAY, SORT, TOOLS, WrittenAnswers, caller, calling  # noqa: F401  fixtures
@@ -87,35 +87,6 @@ def test_calls_and_their_results_are_messages_of_chat(caller: Place) -> None:  #
         assert reply["usage"]["input_tokens"] == chat["usage"]["prompt_tokens"]
     alone = respond(caller, input=[CALL, OUTPUT, {**CALL, "call_id": "c2"}], max_output_tokens=1).json()
     assert alone["usage"]["input_tokens"] > 20
-
-
-@pytest.mark.parametrize(("fields", "param", "words"), [
-    ({"tools": 5}, "tools", "must be a list"), ({"tools": [5]}, "tools[0]", "there are no other tools here"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0]", "tools[0] of type 'web_search' must be"),
-    ({"tools": TOOLS}, "tools[0].function", "name and parameters stand beside type here"),
-    ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name", "tools[0].name='a b' must be 1 to 64"),
-    ({"tools": [FLAT[0], FLAT[0]]}, "tools", "tools[1].name='sort' stands there twice"),
-    ({"tools": [{"type": "function", "name": "a", "parameters": LOOKS}], "tool_choice": "required"},
-     "tools[0].parameters", "tools[0].parameters"),
-    ({"tools": FLAT, "tool_choice": NAMED, "max_output_tokens": 3}, "tools[0].parameters", "Raise max_output_tokens"),
-    ({"tools": FLAT, "tool_choice": {"type": "function", "name": "sortt"}}, "tool_choice", "Did you mean 'sort'?"),
-    ({"tools": FLAT, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", 'or {"type": "function", "name": NAME}'),
-    ({"tools": FLAT, "tool_choice": "requird"}, "tool_choice", "Did you mean 'required'?"),
-    ({"tool_choice": "required"}, "tool_choice", "needs tools"),
-    ({"input": [{**CALL, "arguments": "{"}]}, "input[0].arguments", "input[0].arguments='{' must be the text of a"),
-    ({"input": [{**CALL, "call_id": 5}]}, "input[0].call_id", "must be a text"),
-    ({"input": [{**CALL, "nmae": "a"}]}, "input[0].nmae", "has no field 'nmae'"),
-    ({"input": [OUTPUT], "instructions": "a"}, "input[0].call_id", "input[0].call_id='c1' is the id of no call"),
-    ({"input": [{"role": "user", "content": "a"}, CALL, {**OUTPUT, "output": [5]}]}, "input[2].output[0]", "input[2]"),
-    ({"input": [{"type": "function_cal"}]}, "input[0].type", "Did you mean 'function_call'?"),
-], ids=range(18))  # fmt: skip
-def test_malformed_calls_are_refused_as_this_request_calls_them(
-    caller: Place, fields: dict[str, Any], param: str, words: str  # noqa: F811
-) -> None:  # fmt: skip
-    reply = respond(caller, **fields)
-    error = error_of(reply)
-    assert reply.status_code == 400 and words in error["message"] and error["param"] == param, error
-    assert not any(word in error["message"] for word in ("response_format", "messages[", ".function.", "max_tokens"))
 
 
 def test_a_model_that_decides_says_text_and_calls(mini_model: Model, tmp_path: Path) -> None:

@@ -79,38 +79,6 @@ def test_an_answer_without_room_is_incomplete(mini_place: Place) -> None:
     assert reply["status"] == "incomplete" and reply["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-@pytest.mark.parametrize(("body", "param", "sentence"), [
-    ({}, "input", "input is missing"), ({"input": ""}, "input", "input is empty"),
-    ({"input": []}, "input", "must be a text, or a list"),
-    ({"input": SORT, "max_tokens": 5}, "max_tokens", "is no field of this request: write max_output_tokens."),
-    ({"input": SORT, "max_tokns": 5}, "max_tokns", "is no field of this request: write max_output_tokens."),
-    ({"input": SORT, "inclde": []}, "inclde", "Did you mean 'include'?"),
-    ({"input": SORT, "include": ["message.output_text.logprobs"]}, "include", "told by /v1/chat/completions"),
-    ({"input": SORT, "include": "x"}, "include", "must be a list"),
-    ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type", "no item is stored"),
-    ({"input": SORT, "min_tokens": 9, "max_output_tokens": 8}, "min_tokens", "Raise max_output_tokens"),
-    ({"input": SORT, "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens=0 must lie in [1, 704]"),
-    ({"input": SORT, "previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored. Send the turns"),
-    ({"input": SORT, "reasoning": {"effort": "high"}}, "reasoning", "efforts are not told apart"),
-    ({"input": [{"role": "usr", "content": "a"}]}, "input[0].role", "Did you mean 'user'?"),
-    ({"input": [{"type": "reasonin"}]}, "input[0].type", "Did you mean 'reasoning'?"),
-    ({"input": [{"role": "usr", "content": "a"}], "instructions": "b"}, "input[0].role", "input[0].role='usr'"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]", "only texts"),
-    ({"input": SORT, "text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format", "must be a schema"),
-    ({"input": SORT, "text": {"format": {**FORM, "schema": {"type": "x"}}}}, "text.format", "is no JSON schema"),
-    ({"input": SORT, "max_output_tokens": 2, "text": {"format": FORM}}, "text.format", "Raise max_output_tokens to"),
-    ({"input": "a " * 900}, "input", "more than the model's limit"), ({"input": SORT, "model": "x"}, "model", "is."),
-    ({"input": SORT, "diffusion": {"snapshots": True}}, "diffusion.snapshots", "served by /v1/chat/completions"),
-], ids=str)  # fmt: skip
-def test_refusals_call_fields_as_responses_do(
-    mini_place: Place, body: dict[str, Any], param: str, sentence: str
-) -> None:
-    reply = mini_place.call("POST", RESPONSES, json=body)
-    error = reply.json()["error"]
-    assert reply.status_code in (400, 404) and error["param"] == param and sentence in error["message"]
-    assert "response_format" not in error["message"] and "messages" not in error["message"]
-
-
 def test_openais_client_reads_it(mini_model: Model) -> None:
     openai = pytest.importorskip("openai")
     pydantic = pytest.importorskip("pydantic")

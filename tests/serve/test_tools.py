@@ -127,41 +127,6 @@ def test_without_a_place_for_tools_the_form_alone_is_forced_and_said(writer: Pla
     assert "notes" not in writer.ask(tools=TOOLS, tool_choice="none").json()["choices"][0]["diffusion"]
 
 
-CALL = {"id": "c", "type": "function", "function": {"name": "sort", "arguments": "{"}}
-LOOKS = {"type": "object", "properties": {"a": {"type": "string", "pattern": "a(?=b)"}}, "required": ["a"]}
-
-
-@pytest.mark.parametrize(("fields", "param", "words"), [
-    ({"tools": 5}, "tools", "must be a list"), ({"tools": [{"type": "x"}]}, "tools[0]", "must be {"),
-    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "1 to 64 letters"),
-    ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "twice"),
-    ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 5}}]}, "tools[0].function.parameters",
-     "must be a JSON schema"),
-    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "sortt"}}}, "tool_choice",
-     "Did you mean 'sort'?"),
-    ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice", "there are no tools"),
-    ({"tool_choice": "required"}, "tool_choice", "needs tools"), ({"tool_choice": "any"}, "tool_choice", "one of none"),
-    ({"tools": [{"type": "function", "function": {"name": "a", "parameters": {"type": "string"}}}],
-      "tool_choice": "required"}, "tools[0].function.parameters", "allows no object, and arguments are one: at #:"),
-    ({"tools": [*TOOLS, {"type": "function", "function": {"name": "a", "parameters": {"enum": [[]]}}}],
-      "tool_choice": "required"}, "tools", "tools[2].function.parameters allows no object"),
-    ({"tools": [{"type": "function", "function": {"name": "a", "parameters": LOOKS}}], "tool_choice": "required"},
-     "tools[0].function.parameters", "tools[0].function.parameters"),
-    ({"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 3}, "tools[0].function.parameters", "Raise max_tokens"),
-    ({"messages": [{"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
-     "messages[0].tool_calls[0].function.arguments", "must be the text of a JSON object"),
-    ({"messages": [{"role": "tool", "content": "a", "tool_call_id": "c"}]}, "messages[0].tool_call_id", "no call"),
-    ({"messages": [{"role": "user", "content": "a", "tool_calls": [CALL]}]}, "messages[0].tool_calls", "assistant"),
-    ({"messages": [{"role": "user", "content": "a", "tool_call_id": "c"}]}, "messages[0].tool_call_id", "role tool"),
-    ({"chat_template_kwargs": {"styel": 1}}, "chat_template_kwargs", "styel"),
-    ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "none of messages"),
-], ids=range(19))  # fmt: skip
-def test_malformed_tools_are_refused_by_name(caller: Place, fields: dict[str, Any], param: str, words: str) -> None:
-    reply = caller.ask(**fields)
-    error = error_of(reply)
-    assert reply.status_code == 400 and words in error["message"] and error["param"] == param, error
-
-
 def test_a_template_without_tools_says_so(writer: Place) -> None:
     auto = error_of(writer.ask(tools=TOOLS))
     assert auto["param"] == "tool_choice" and "its chat template has no place for tools" in auto["message"]

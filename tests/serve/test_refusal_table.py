@@ -1,0 +1,71 @@
+"""Every refusal that is recorded (``tests/data/refusals.json``): the same status, field, code and sentence.
+
+A better sentence is written into the table, so that a change shows which ones it touched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm import load
+from dllm.models.bundle import Model
+from tests.serve.conftest import Place, error_of, writing
+from tests.serve.test_tools import TEMPLATE
+from tests.support.tiny import make_written
+
+ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "data/refusals.json").read_text())
+PATHS = {
+    "chat": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses",
+    "decisions": "/v1/decisions",
+}  # fmt: skip
+SERVERS = ("mini", "tiny", "written", "calling")  # the demo model; tiny ones without bytes, with bytes, with tools
+
+
+def unpacked(value: Any) -> Any:
+    """A body in which ``{"repeat": [VALUE, TIMES]}`` stands for a long text or list."""
+    if isinstance(value, list):
+        return [unpacked(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"repeat"}:
+        unit, times = value["repeat"]
+        return unpacked(unit) * times
+    return {name: unpacked(entry) for name, entry in value.items()}
+
+
+@pytest.fixture(scope="module")
+def servers(mini_place: Place, place: Place, writer: Place, tmp_path_factory: Any) -> Iterator[dict[str, Place]]:
+    folder = make_written(tmp_path_factory.mktemp("models") / "calling")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": TEMPLATE}))
+    model: Model = load(folder)
+    calling = Place(model, defaults=replace(writing(model), gen_length=96))
+    yield dict(zip(SERVERS, (mini_place, place, writer, calling), strict=True))
+    calling.close()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("route", PATHS)
+def test_what_cannot_be_served_is_refused_as_recorded(servers: dict[str, Place], server: str, route: str) -> None:
+    rows = [row for row in ROWS if (row["server"], row["route"]) == (server, route)]
+    wrong, figures = [], servers[server].scheduler.figures
+    turns = figures().turns
+    for row in rows:
+        reply = servers[server].call("POST", PATHS[route], json=unpacked(row["body"]))
+        error = {} if reply.status_code == 200 else error_of(reply)
+        found = {"status": reply.status_code, **{name: error.get(name) for name in ("param", "code", "message")}}
+        if found != {name: row[name] for name in found}:
+            wrong.append((row["body"], found))
+    assert wrong == [] and figures().turns == turns, "nothing was decoded"
+
+
+def test_each_sentence_names_its_field_and_ends_as_one() -> None:
+    for row in ROWS:
+        assert row["message"].endswith((".", "?", "...")), row
+        assert row["status"] in (400, 404, 413) and row["param"] is not None, row
