@@ -97,7 +97,7 @@ TOLD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"temperature": CANARY}, "temperature", "temperature=… must be a number"),
     ({"temprature": CANARY}, "temprature", "… is no field of this request. Did you mean …?"),
     ({"messages": [{"role": CANARY, "content": CANARY}]}, "messages[0].role", "messages[0].role=… must be one of"),
-    ({"messages": [{"role": "user", "content": [{"type": CANARY}]}]}, "messages[0].content[0]", "must be of type text"),
+    ({"messages": [{"role": "user", "content": [{"type": CANARY}]}]}, "messages[0].content[0].type", "must be text"),
     ({"diffusion": {"canvas": [CANARY]}}, "diffusion.canvas", "diffusion.canvas=… has nothing to fill in"),
     ({"bad_words": [[CANARY]]}, "bad_words", "bad_words=… must be empty"),
     ({"prediction": {"content": {"a": CANARY}}}, "prediction", "prediction=… must be empty"),

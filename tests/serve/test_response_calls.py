@@ -14,7 +14,7 @@ from dllm.models.bundle import Model
 from tests.serve.conftest import CHAT, Place, events, writing
 from tests.serve.live import live
 from tests.serve.test_responses import RESPONSES
-from tests.serve.test_tools import LOOKS, SAY, SORT, TOOLS, WrittenAnswers, caller, calling  # noqa: F401  fixtures
+from tests.serve.test_tools import SAY, SORT, TOOLS, WrittenAnswers, caller, calling  # noqa: F401  fixtures
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
 

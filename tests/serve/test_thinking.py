@@ -219,7 +219,7 @@ def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: 
     count = lambda message: thinker.ask(messages=[message], max_tokens=1).json()["usage"]["prompt_tokens"]  # noqa: E731
     assert count(told) == count({"role": "assistant", "content": "b"}) + 3
     for wrong, why in (({"role": "user", "content": "a", "reasoning": "b"}, "goes with role assistant"),
-                       ({"role": "assistant", "content": "a", "reasoning_content": 5}, "must be a text")):  # fmt: skip
+                       ({"role": "assistant", "content": "a", "reasoning_content": 5}, "must be text")):  # fmt: skip
         assert why in error_of(thinker.ask(messages=[wrong]))["message"]
 
 
@@ -234,7 +234,7 @@ def test_output_items_may_be_sent_back(thinker: Place) -> None:
               for more in ([], [encrypted], [item], [item, item])]  # fmt: skip
     assert [count - counts[0] for count in counts] == [0, 0, 3, 6]
     wrong = respond(thinker, input=[{**item, "content": [{"type": "reasoning_text"}]}, *turns])
-    assert error_of(wrong)["param"] == "input[0].content"
+    assert error_of(wrong)["param"] == "input[0].content[0].text"
 
 
 def test_openais_client_reads_thoughts(thinker: Place) -> None:
