@@ -17,7 +17,7 @@ from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import Diffusion
 from dllm.serve.messages import SentMessage, conversation, few_entries, in_order
 from dllm.serve.request_parts import Defaults
-from dllm.serve.typed import TEXT_OR_LIST, Fields, Text, must, names_of, read, slip_of, wrong
+from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, names_of, read_body, slip_of, wrong
 from dllm.serve.wire import check_model
 
 MAX_QUESTIONS = 400
@@ -27,7 +27,7 @@ MAX_VALUE = 256  # characters of an alternative, as of a stop string
 TEXT_PARTS = {"input_text": "text", "text": "text", "output_text": "text", "refusal": "refusal", "input_json": "data"}
 
 
-class JudgedPart(Fields):
+class JudgedPart(BodyObject):
     """A part of a content: a text, or an object that is written as JSON."""
 
     type: Literal["input_text", "text", "output_text", "refusal", "input_json"] = Field(description="its kind")
@@ -95,7 +95,7 @@ def _no_longer(value: Any) -> Any:
     return value
 
 
-class ChoiceValue(Fields):
+class ChoiceValue(BodyObject):
     """An alternative."""
 
     value: Annotated[
@@ -106,14 +106,14 @@ class ChoiceValue(Fields):
     description: str = Field("", description="what it means")
 
 
-class ScoreLevel(Fields):
+class ScoreLevel(BodyObject):
     """A level, from low to high."""
 
     label: Annotated[str, BeforeValidator(_no_longer), must(is_text, "a text")] = Field(description="a text")
     description: str = Field("", description="what it means")
 
 
-class OfQuestion(Fields):
+class OfQuestion(BodyObject):
     """What all questions have in common."""
 
     name: Annotated[str, must(lambda value: is_text(value) and value, "a text that no other question has")] | None = (
@@ -123,14 +123,14 @@ class OfQuestion(Fields):
     type: str
 
 
-class PredicateQuestion(OfQuestion):
+class AskedPredicate(OfQuestion):
     """A question of yes or no."""
 
     not_served = dict.fromkeys(("choices", "levels"), "it does not go with a predicate. Drop it")
     type: Literal["predicate"] = Field(description="its kind")
 
 
-class ChoiceQuestion(OfQuestion):
+class AskedChoice(OfQuestion):
     """Which of some alternatives."""
 
     not_served = {"levels": "it does not go with a choice. Drop it"}
@@ -138,7 +138,7 @@ class ChoiceQuestion(OfQuestion):
     choices: list[ChoiceValue] = Field(description='a list of {"value": ...}')
 
 
-class ScoreQuestion(OfQuestion):
+class AskedScore(OfQuestion):
     """Which of some levels."""
 
     not_served = {"choices": "it does not go with a score. Drop it"}
@@ -163,7 +163,7 @@ def _distinct(questions: list[OfQuestion]) -> list[OfQuestion]:
     return questions
 
 
-class DecisionSettings(Fields):
+class DecisionSettings(BodyObject):
     """How decisions are read."""
 
     refuses_unknown = True
@@ -173,15 +173,15 @@ class DecisionSettings(Fields):
         None, description="a text with {slot}; such texts by question; with joint a list of texts and names"
     )
     labels: Any = Field("values", description="values, or letters that stand for them")
-    estimator: Text | None = Field(None, description="how a value's probability is read")
-    slot: Text | None = Field(None, description="what stands for the answer's place in a template")
+    estimator: AnyText | None = Field(None, description="how a value's probability is read")
+    slot: AnyText | None = Field(None, description="what stands for the answer's place in a template")
     free: int | None = Field(None, description="masks after the answer")
     temperature: float | None = Field(None, description="of the probabilities")
-    neutral: Text | None = Field(None, description="the question without its state, whose answer is discounted")
-    order: Text | None = Field(None, description="with joint: in which order questions are answered")
+    neutral: AnyText | None = Field(None, description="the question without its state, whose answer is discounted")
+    order: AnyText | None = Field(None, description="with joint: in which order questions are answered")
 
 
-class DecisionBody(Fields):
+class DecisionBody(BodyObject):
     """Questions about a state, answered by probabilities."""
 
     refuses_unknown = True
@@ -193,13 +193,13 @@ class DecisionBody(Fields):
         BeforeValidator(_judged),
     ] = Field(description="what is to be judged: a text, or a list of messages")
     questions: Annotated[
-        list[Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]],
+        list[Annotated[AskedPredicate | AskedChoice | AskedScore, Field(discriminator="type")]],
         AfterValidator(_distinct),
         BeforeValidator(_few_alternatives),
         must(lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_QUESTIONS,
              f"a list of 1 to {MAX_QUESTIONS} questions", False),
     ] = Field(description="what is asked of it")  # fmt: skip
-    model: Text | None = Field(None, description="one of the served names; left out: the server's model")
+    model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     joint: bool = Field(False, description="all questions on one canvas, by the template")
     diffusion: DecisionSettings = Field(DecisionSettings(), description="how decisions are read")
     cache_salt: Any = Field(None, description="without effect")
@@ -230,7 +230,7 @@ class ParsedDecisions:
 
 def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisions:
     """What ``body`` asks for. Raises ApiError, before anything is computed, for whatever cannot be served."""
-    asked, _ = read(DecisionBody, body, defaults.refuses_unknown)
+    asked, _ = read_body(DecisionBody, body, defaults.refuses_unknown)
     model = defaults.name if asked.model is None else asked.model
     check_model(model, defaults)
     template = asked.diffusion.template
@@ -286,10 +286,10 @@ def _question(place: str, question: OfQuestion, labels: Any, own: str | None) ->
     try:
         with as_refusal(f"{place}{listed}"):
             match question:
-                case ChoiceQuestion(choices=entries):
+                case AskedChoice(choices=entries):
                     values: list[str | bool] = [one.value for one in entries]
                     return Choice(values, asks, own, _descriptions(entries), labels)
-                case ScoreQuestion(levels=entries):
+                case AskedScore(levels=entries):
                     return Score([one.label for one in entries], asks, own, _descriptions(entries), labels)
             return Predicate(asks, own, labels=labels)
     except ApiError as refused:

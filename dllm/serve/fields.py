@@ -11,11 +11,11 @@ from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from dllm.common.coerce import is_text, is_whole
 from dllm.common.hints import meaning
 from dllm.models.chat_template import TEMPLATES_OWN
-from dllm.serve.messages import Conversation
+from dllm.serve.messages import SentConversation
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
-from dllm.serve.response_formats import Options, ResponseFormat, Schema, StructuredOutputs
+from dllm.serve.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
 from dllm.serve.tools import ToolChoice, ToolList
-from dllm.serve.typed import Fields, Text, must, names_of, slip_of, wrong
+from dllm.serve.typed import AnyText, BodyObject, must, names_of, slip_of, wrong
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
@@ -27,9 +27,9 @@ MAX_SEED = 2**62 - 1025  # those of further choices follow
 MAX_BUDGET = 2**31 - 1  # tokens of a thought
 MAX_PIECES = 1024  # texts and holes of a canvas
 # A whole number whose bounds are the server's own, which ``dllm.serve.wire`` holds to.
-COUNTED: dict[str, JsonValue] = {"minimum": 1}
+FROM_ONE: dict[str, JsonValue] = {"minimum": 1}
 PART = {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"name": {"type": "string"}}}]}
-PROMPT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}
+PROMPT_SHAPE = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "integer", "array"]}}]}
 
 
 def _is_metadata(value: Any) -> bool:
@@ -73,7 +73,7 @@ def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
     return f".{slip}" if slip else ""
 
 
-class StreamOptions(Fields):
+class StreamOptions(BodyObject):
     """What a stream tells beside its text."""
 
     include_usage: bool = Field(False, description="a last chunk tells the usage")
@@ -81,7 +81,7 @@ class StreamOptions(Fields):
     include_obfuscation: bool = Field(False, description="without effect: nothing is padded")
 
 
-class ConstraintOptions(Fields):
+class ConstraintOptions(BodyObject):
     """How a form is meant; each option goes with some forms (GET /v1/parts lists them)."""
 
     refuses_unknown = True
@@ -92,7 +92,7 @@ class ConstraintOptions(Fields):
     words: Any = Field(None, description="of a grammar: two words in a row have something between them")
 
 
-class Diffusion(Fields):
+class Diffusion(BodyObject):
     """What servers of autoregressive models lack. GET /v1/parts lists the parts and their options."""
 
     refuses_unknown = True
@@ -137,7 +137,7 @@ TemplateKwargs = Annotated[
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
-class Reasoning(Fields):
+class Reasoning(BodyObject):
     """How long a thought before an answer may be, as OpenAI's Responses and OpenRouter say it."""
 
     effort: Effort | None = Field(None, description="a share of the answer's tokens")
@@ -150,11 +150,11 @@ class Reasoning(Fields):
     generate_summary: Any = Field(None, description="without effect")
 
 
-class Sampled(Fields):
+class Sampled(BodyObject):
     """What all routes that decode an answer have in common."""
 
     is_chat: ClassVar[bool] = False
-    model: Text | None = Field(None, description="one of the served names; left out: the server's model")
+    model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     min_tokens: int = Field(
         0, json_schema_extra={"minimum": 0}, description="first tokens in which nothing ends the answer"
     )
@@ -178,13 +178,13 @@ class Sampled(Fields):
     reasoning_effort: Effort | None = Field(None, description="the same as a share of the answer's tokens")
     reasoning: Reasoning = Field(Reasoning(), description="the same as other servers say it")
     structured_outputs: StructuredOutputs | None = Field(None, description="what the answer must be, in vLLM's words")
-    guided_json: Schema | None = Field(None, description="a JSON schema (vLLM)")
-    json_schema: Schema | None = Field(None, description="a JSON schema (llama.cpp)")
+    guided_json: SentSchema | None = Field(None, description="a JSON schema (vLLM)")
+    json_schema: SentSchema | None = Field(None, description="a JSON schema (llama.cpp)")
     guided_regex: str | None = Field(None, description="a pattern of Python's re (vLLM)")
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
-    guided_choice: Options | None = Field(None, description="one of these texts (vLLM)")
+    guided_choice: TextOptions | None = Field(None, description="one of these texts (vLLM)")
     diffusion: Diffusion = Field(Diffusion(), description="what servers of autoregressive models lack")
-    user: Text | None = Field(None, description="without effect")
+    user: AnyText | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
         Field({}, description="without effect")
     )
@@ -210,12 +210,12 @@ class Answered(Sampled):
     """What chat and completions have in common."""
 
     max_tokens: int | None = Field(
-        None, json_schema_extra=COUNTED, description="masks after the prompt: the answer's longest length in tokens"
+        None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
     )
     max_completion_tokens: int | None = Field(
-        None, json_schema_extra=COUNTED, description="the same, OpenAI's newer name"
+        None, json_schema_extra=FROM_ONE, description="the same, OpenAI's newer name"
     )
-    n: int = Field(1, json_schema_extra=COUNTED, description="answers to each prompt; their seeds follow each other")
+    n: int = Field(1, json_schema_extra=FROM_ONE, description="answers to each prompt; their seeds follow each other")
     logprobs: bool | int = Field(False, description="log-probabilities of the answer's tokens are told")
     top_logprobs: int = Field(
         0, ge=0, le=MAX_LIKELIEST, description="with logprobs: likeliest tokens told of each position"
@@ -227,7 +227,7 @@ class ChatBody(Answered):
     """A conversation to be answered, in the chat template of the checkpoint."""
 
     is_chat = True
-    messages: Conversation = Field(
+    messages: SentConversation = Field(
         description="what is to be answered: a list of messages, each with a role and a content"
     )
     logprobs: bool = Field(
@@ -244,7 +244,7 @@ class ChatBody(Answered):
 class CompletionBody(Answered):
     """A prompt to be continued, or a canvas to be filled in, without a chat template."""
 
-    prompt: Annotated[Any, WithJsonSchema(PROMPT)] = Field(
+    prompt: Annotated[Any, WithJsonSchema(PROMPT_SHAPE)] = Field(
         None, description="a text, token ids, or a list of such; left out only where diffusion.canvas holds given text"
     )
     logprobs: Annotated[

@@ -13,7 +13,7 @@ from dllm.common.json_text import as_object, loaded
 from dllm.models.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import TEXT_OR_LIST, Fields, Text, must, read, wrong
+from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, read_body, wrong
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -28,7 +28,7 @@ NO_TEXT = ("image_url", "input_image", "image", "input_audio", "audio_url", "aud
 _NOT_IN_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "image", "audio", "video", "source")
 
 
-class TextPart(Fields):
+class TextPart(BodyObject):
     """A part of a content. Only texts are served."""
 
     not_served = dict.fromkeys(_NOT_IN_PARTS, ONLY_TEXT)
@@ -51,14 +51,14 @@ def _as_arguments(value: str) -> str:
     return found
 
 
-class SentFunction(Fields):
+class SentFunction(BodyObject):
     """The function of a call that an assistant made."""
 
     name: str = Field(description="of the function")
     arguments: Annotated[str, AfterValidator(_as_arguments)] = Field("{}", description="the text of one JSON object")
 
 
-class SentCall(Fields):
+class SentCall(BodyObject):
     """A call that an assistant made."""
 
     id: str = Field(description="by which its result names it")
@@ -77,7 +77,7 @@ Content = Annotated[
 ]  # fmt: skip
 
 
-class SentMessage(Fields):
+class SentMessage(BodyObject):
     """One message of a conversation."""
 
     not_served = {
@@ -87,7 +87,7 @@ class SentMessage(Fields):
     }  # fmt: skip
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="who speaks")
     content: Content | None = Field(None, description="a text, or a list of text parts")
-    name: Text | None = Field(None, description="of the speaker, for templates that read it")
+    name: AnyText | None = Field(None, description="of the speaker, for templates that read it")
     type: Literal["text"] = Field("text", description="without effect")
     tool_calls: list[SentCall] = Field([], description="calls that the assistant made")
     tool_call_id: str | None = Field(None, description="of a result: the id of its call")
@@ -161,7 +161,7 @@ def in_order(messages: Any) -> Any:
     return messages
 
 
-Conversation = Annotated[
+SentConversation = Annotated[
     list[SentMessage],
     AfterValidator(in_order),
     BeforeValidator(few_entries),
@@ -171,15 +171,15 @@ Conversation = Annotated[
 ]
 
 
-class Talk(Fields):
+class Talk(BodyObject):
     """A conversation alone."""
 
-    messages: Conversation = Field(description="what was said")
+    messages: SentConversation = Field(description="what was said")
 
 
 def validated_messages(value: Any, tools: bool = False) -> list[Message]:
     """The messages of a conversation, as ``conversation`` gives them. Raises ApiError."""
-    return conversation(read(Talk, {"messages": value}, False)[0].messages, tools)
+    return conversation(read_body(Talk, {"messages": value}, False)[0].messages, tools)
 
 
 def conversation(sent: Sequence[SentMessage], tools: bool = False) -> list[Message]:

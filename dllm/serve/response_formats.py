@@ -14,7 +14,7 @@ from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, F
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.offered import Offer, Option
 from dllm.serve.tools import ToolUse
-from dllm.serve.typed import Fields, Text, must, wrong
+from dllm.serve.typed import AnyText, BodyObject, must, wrong
 
 # The most bytes of what a form holds: compiling takes its own limits, and reading must not take long either.
 MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pattern": 4 << 10}
@@ -22,7 +22,7 @@ MAX_NESTING = 32
 # vLLM's and llama.cpp's words for a form.
 FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
 # What sentences call what a form holds.
-PLACES = {
+FORM_PLACES = {
     "json": "response_format.json_schema.schema", "regex": "response_format.pattern",
     "grammar": "response_format.grammar", "choice": "response_format.options",
 }  # fmt: skip
@@ -52,10 +52,10 @@ def formats_offered() -> dict[str, Any]:
     return {kind: asdict(offer) for kind, offer in OFFERS.items()}
 
 
-Options = Annotated[list[str], must(is_list_of(is_text), "a list of texts, such as ['yes', 'no']")]
+TextOptions = Annotated[list[str], must(is_list_of(is_text), "a list of texts, such as ['yes', 'no']")]
 
 
-class TextForm(Fields):
+class TextForm(BodyObject):
     """Any text."""
 
     refuses_unknown = True
@@ -74,28 +74,28 @@ def _schema(value: Any) -> Any:
     return value
 
 
-Schema = Annotated[dict[str, Any] | bool, BeforeValidator(_schema)]
+SentSchema = Annotated[dict[str, Any] | bool, BeforeValidator(_schema)]
 
 
-class ObjectForm(Fields):
+class ObjectForm(BodyObject):
     """A JSON object; with llama.cpp's ``schema`` JSON that validates under it."""
 
     refuses_unknown = True
     type: Literal["json_object"] = Field(description="its kind")
-    schema_: Schema | None = Field(None, alias="schema", description="a JSON schema (llama.cpp)")
+    schema_: SentSchema | None = Field(None, alias="schema", description="a JSON schema (llama.cpp)")
 
 
-class NamedSchema(Fields):
+class NamedSchema(BodyObject):
     """A JSON schema. What OpenAI's ``strict`` refuses, such as optional members, is taken."""
 
     refuses_unknown = True
-    schema_: Schema = Field(alias="schema", description="the JSON schema (Draft 2020-12)")
-    name: Text | None = Field(None, description="without effect")
-    description: Text | None = Field(None, description="without effect")
+    schema_: SentSchema = Field(alias="schema", description="the JSON schema (Draft 2020-12)")
+    name: AnyText | None = Field(None, description="without effect")
+    description: AnyText | None = Field(None, description="without effect")
     strict: bool = Field(False, description="a keyword that nobody knows is refused")
 
 
-class SchemaForm(Fields):
+class SchemaForm(BodyObject):
     """JSON that validates under a schema."""
 
     refuses_unknown = True
@@ -103,7 +103,7 @@ class SchemaForm(Fields):
     json_schema: NamedSchema = Field(description="the schema and its name")
 
 
-class RegexForm(Fields):
+class RegexForm(BodyObject):
     """A text that a pattern matches as a whole."""
 
     refuses_unknown = True
@@ -111,7 +111,7 @@ class RegexForm(Fields):
     pattern: str = Field(description="in the syntax of Python's re")
 
 
-class GrammarForm(Fields):
+class GrammarForm(BodyObject):
     """A text of a grammar."""
 
     refuses_unknown = True
@@ -119,29 +119,29 @@ class GrammarForm(Fields):
     grammar: str = Field(description="in Lark's syntax, from its rule start")
 
 
-class ChoiceForm(Fields):
+class ChoiceForm(BodyObject):
     """One of some texts."""
 
     refuses_unknown = True
     type: Literal["choice"] = Field(description="its kind")
-    options: Options = Field(description="the texts, such as ['yes', 'no']")
+    options: TextOptions = Field(description="the texts, such as ['yes', 'no']")
 
 
 TYPED = must(
-    lambda value: isinstance(value, Mapping | Fields),
+    lambda value: isinstance(value, Mapping | BodyObject),
     f'an object whose type is one of {", ".join(OFFERS)}, such as {{"type": "json_object"}}',
 )
 Form = TextForm | ObjectForm | SchemaForm | RegexForm | GrammarForm | ChoiceForm
 ResponseFormat = Annotated[Form, Field(discriminator="type"), TYPED]
 
 
-class StructuredOutputs(Fields):
+class StructuredOutputs(BodyObject):
     """A form in vLLM's words: one of json, regex, choice and grammar."""
 
     refuses_unknown = True
-    json_: Schema | None = Field(None, alias="json", description="a JSON schema")
+    json_: SentSchema | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a pattern of Python's re")
-    choice: Options | None = Field(None, description="the texts")
+    choice: TextOptions | None = Field(None, description="the texts")
     grammar: str | None = Field(None, description="in Lark's syntax")
     disable_fallback: Switch = Field(False, description="must be false")
     disable_any_whitespace: Switch = Field(False, description="must be false")
@@ -164,7 +164,7 @@ class Asked:
     unused: str = ""  # the field of a form that has no effect; empty: none
 
 
-def form_of(body: Fields, use: ToolUse | None) -> Asked:
+def form_of(body: BodyObject, use: ToolUse | None) -> Asked:
     """The form that a request asks for, in whatever words. A form binds text, so beside a call that must be made there
     is none. Raises ApiError for two forms."""
     given = [name for name in ("response_format", *FORMS) if body.has(name)]
@@ -186,7 +186,7 @@ def form_of(body: Fields, use: ToolUse | None) -> Asked:
         (kind,) = (one for one in ("json_", "regex", "choice", "grammar") if getattr(value, one) is not None)
         value, kind = getattr(value, kind), kind.rstrip("_")
         name = f"{name}.{kind}"
-    return Asked(_of_words(kind, value), {PLACES[kind]: name, "response_format": name})
+    return Asked(_of_words(kind, value), {FORM_PLACES[kind]: name, "response_format": name})
 
 
 def _of_words(kind: str, value: Any) -> Form:

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from dllm.common.coerce import is_text
 from dllm.errors import nearest
 from dllm.serve.messages import TextPart, few_entries
-from dllm.serve.tools import FunctionName, FunctionSpec, choice_of, few_tools
-from dllm.serve.typed import TEXT_OR_LIST, Fields, must, wrong
+from dllm.serve.tools import FunctionName, FunctionSpec, few_tools, tool_choice_of
+from dllm.serve.typed import TEXT_OR_LIST, BodyObject, must, wrong
 
 _MESSAGE_SHAPE = 'a text, or a list of {"role": ..., "content": ...}'
 
@@ -39,7 +39,7 @@ def _joined(content: str | list[InputPart]) -> str:
     return content if isinstance(content, str) else "\n".join(part.text for part in content)
 
 
-class OfEveryItem(Fields):
+class OfEveryItem(BodyObject):
     """What every item may have."""
 
     id: Any = Field(None, description="without effect")
@@ -74,7 +74,7 @@ class OutputItem(OfEveryItem):
     output: InputContent = Field(description="a text, or a list of text parts")
 
 
-class ThoughtPart(Fields):
+class ThoughtPart(BodyObject):
     """A part of a thought."""
 
     type: Any = Field("reasoning_text", description="its kind")
@@ -107,14 +107,14 @@ def _known_kind(value: Any) -> Any:
     return value
 
 
-Item = Annotated[
+InputItem = Annotated[
     Annotated[MessageItem, Tag("<message>")] | Annotated[CallItem, Tag("<function_call>")]
     | Annotated[OutputItem, Tag("<function_call_output>")] | Annotated[ReasoningItem, Tag("<reasoning>")],
     Discriminator(lambda value: f"<{_kind(value)}>"),
     BeforeValidator(_known_kind),
 ]  # fmt: skip
 Input = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[Item], Tag("<list>")],
+    Annotated[str, Tag("<text>")] | Annotated[list[InputItem], Tag("<list>")],
     TEXT_OR_LIST,
     BeforeValidator(few_entries),
     must(lambda value: is_text(value) or (isinstance(value, list) and value), _MESSAGE_SHAPE, False),
@@ -148,7 +148,7 @@ class FlatChoice(FunctionName):
 FlatToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[FlatChoice, Tag("<named>")],
     Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
-    choice_of('{"type": "function", "name": NAME}'),
+    tool_choice_of('{"type": "function", "name": NAME}'),
 ]
 
 

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
 from dllm.serve.api_errors import ApiError
-from dllm.serve.fields import COUNTED, Sampled, TemplateKwargs
+from dllm.serve.fields import FROM_ONE, Sampled, TemplateKwargs
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of
 from dllm.serve.request_parts import Defaults
 from dllm.serve.response_formats import (
@@ -28,7 +28,7 @@ from dllm.serve.response_formats import (
     TextForm,
 )
 from dllm.serve.response_input import FlatToolChoice, FlatTools, Input, InputMessages
-from dllm.serve.typed import Fields, Text, names_of, read, slip_of, wrong
+from dllm.serve.typed import AnyText, BodyObject, names_of, read_body, slip_of, wrong
 from dllm.serve.wire import ParsedRequest, parse_request
 
 # What sentences of chat call fields, and what this request calls them.
@@ -37,9 +37,9 @@ CALLED = {
     "response_format.json_schema": "text.format", "response_format": "text.format",
 }  # fmt: skip
 CHAT_LENGTHS = ("max_tokens", "max_completion_tokens")
-# Fields that the reply repeats as they were sent.
+# BodyObject that the reply repeats as they were sent.
 REPEATED = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
-# Fields of Responses alone: the values that ask for nothing here, and why another is not served.
+# BodyObject of Responses alone: the values that ask for nothing here, and why another is not served.
 NEUTRAL_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "store": ((True, False), "nothing is stored"), "background": ((False,), "an answer comes in its own reply"),
     "parallel_tool_calls": ((True, False), "must be true or false"),
@@ -80,7 +80,7 @@ FlatForm = Annotated[
 ]
 
 
-class TextSpec(Fields):
+class TextSpec(BodyObject):
     """What the text of an answer must be."""
 
     format: FlatForm | None = Field(None, description="its form")
@@ -98,9 +98,9 @@ class ResponseBody(Sampled):
 
     is_chat = True
     input: Input = Field(description="what is to be answered: a text, or messages, calls and their results")
-    instructions: Text | None = Field(None, description="a message of the system before all others")
+    instructions: AnyText | None = Field(None, description="a message of the system before all others")
     max_output_tokens: int | None = Field(
-        None, json_schema_extra=COUNTED, description="masks after the prompt: the answer's longest length in tokens"
+        None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
     )
     text: TextSpec = Field(TextSpec(), description="what the answer must be")
     tools: FlatTools = Field([], description="functions that the answer may call")
@@ -131,7 +131,7 @@ class ResponseBody(Sampled):
 
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
-    fields, unknown = read(ResponseBody, body, defaults.refuses_unknown)
+    fields, unknown = read_body(ResponseBody, body, defaults.refuses_unknown)
     chat, called = _as_chat(fields, body)
     try:
         found = parse_request(chat, True, defaults)

@@ -20,7 +20,7 @@ from dllm.common.coerce import is_text
 from dllm.common.json_text import as_object, end_of_value, members
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import Fields, Text, must, wrong
+from dllm.serve.typed import AnyText, BodyObject, must, wrong
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
@@ -42,7 +42,7 @@ class Tool:
     place: str  # where it stands in the request
 
 
-class FunctionSpec(Fields):
+class FunctionSpec(BodyObject):
     """What a function is called, and the JSON schema of its arguments."""
 
     name: Annotated[
@@ -52,14 +52,14 @@ class FunctionSpec(Fields):
             "1 to 64 letters, digits, dots, dashes and underscores",
         ),
     ] = Field(description="of the function: 1 to 64 letters, digits, dots, dashes and underscores")
-    description: Text | None = Field(None, description="what it does, for chat templates that show it")
+    description: AnyText | None = Field(None, description="what it does, for chat templates that show it")
     parameters: Annotated[
         dict[str, Any], must(lambda value: isinstance(value, Mapping), "a JSON schema: an object")
     ] = Field({"type": "object", "properties": {}}, description="the JSON schema of its arguments")
     strict: bool = Field(False, description="a keyword of the schema that nobody knows is refused")
 
 
-class FunctionTool(Fields):
+class FunctionTool(BodyObject):
     """A function that an answer may call."""
 
     type: Literal["function"] = Field(description="its kind")
@@ -87,20 +87,20 @@ few_tools = must(
 ToolList = Annotated[list[FunctionTool], AfterValidator(_distinct), few_tools]
 
 
-class FunctionName(Fields):
+class FunctionName(BodyObject):
     """A function by its name."""
 
     name: str = Field(description="of the function")
 
 
-class NamedChoice(Fields):
+class NamedChoice(BodyObject):
     """The function that must be called."""
 
     type: Literal["function"] = Field(description="its kind")
     function: FunctionName = Field(description="by its name")
 
 
-def choice_of(shape: str) -> BeforeValidator:
+def tool_choice_of(shape: str) -> BeforeValidator:
     """The check of ``tool_choice``: a mode, or a function as a route writes it."""
 
     def checked(value: Any) -> Any:
@@ -116,7 +116,7 @@ def choice_of(shape: str) -> BeforeValidator:
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[NamedChoice, Tag("<named>")],
     Discriminator(lambda value: "<mode>" if isinstance(value, str) else "<named>"),
-    choice_of('{"type": "function", "function": {"name": NAME}}'),
+    tool_choice_of('{"type": "function", "function": {"name": NAME}}'),
 ]
 
 

@@ -1,8 +1,7 @@
 """Bodies as typed models (pydantic), and what is wrong with one as a sentence.
 
-A field that is null is not set. A field that nobody knows stays in ``model_extra`` and is passed over, unless it looks
-like a known one, which makes it a slip. Whatever a model refuses, ``refusal`` says in one sentence with the field, its
-value and the rule.
+A field that is null is not set. A field that nobody knows is passed over, unless it looks like a known one, which makes
+it a slip. Whatever a model refuses, ``refused_body`` says in one sentence with the field, its value and the rule.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Unknown:
         return not self.refuse and (name in self.names or len(self.names) < _MOST) and bool(_PLAIN.fullmatch(name))
 
 
-class Fields(BaseModel):
+class BodyObject(BaseModel):
     """An object of a request. Its docstring and the descriptions of its fields are those of ``/openapi.json``."""
 
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
@@ -101,17 +100,17 @@ class Fields(BaseModel):
         return name in self.model_fields_set
 
 
-Body = TypeVar("Body", bound=Fields)
+Body = TypeVar("Body", bound=BodyObject)
 
 
-def read(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body, tuple[str, ...]]:
+def read_body(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body, tuple[str, ...]]:
     """A body as its model, and the places of the fields that were passed over. refuse: there may be none. Raises
     ApiError."""
     unknown = Unknown(refuse)
     try:
         found = kind.model_validate(body, context=unknown)
     except ValidationError as error:
-        raise refusal(error, kind) from None
+        raise refused_body(error, kind) from None
     first: dict[str, str] = {}
     for name, place in extras(found) if unknown.names else ():
         first.setdefault(name, place)
@@ -120,7 +119,7 @@ def read(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body,
 
 def extras(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
     """Names and places of unknown fields."""
-    if isinstance(value, Fields):
+    if isinstance(value, BodyObject):
         for name in value.model_extra or ():
             yield name, f"{place}.{name}".lstrip(".")
         for name in filter(value.model_fields_set.__contains__, type(value).model_fields):
@@ -151,10 +150,10 @@ def must(test: Callable[[Any], object], rule: str, shows: bool = True) -> Before
 # Tells ``Annotated[str, Tag("<text>")]`` from ``Annotated[list[...], Tag("<list>")]``; < > are in no name of a field.
 TEXT_OR_LIST = Discriminator(lambda value: "<text>" if isinstance(value, str) else "<list>")
 # A text; a number in its place is written as one.
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(value) else value)]
+AnyText = Annotated[str, BeforeValidator(lambda value: str(value) if is_number(value) else value)]
 
 
-def refusal(error: ValidationError, root: type[Fields]) -> ApiError:
+def refused_body(error: ValidationError, root: type[BodyObject]) -> ApiError:
     """What is wrong with a body, in one sentence."""
     found = error.errors(include_url=False)[0]
     place, held, inside = located(root, found["loc"])
@@ -196,7 +195,7 @@ def _what(held: FieldInfo | None) -> str:
     return re.split(r"[:.;]( |$)", text)[0]
 
 
-def _rule(found: ErrorDetails, held: FieldInfo | None, inside: Sequence[type[Fields]]) -> str:
+def _rule(found: ErrorDetails, held: FieldInfo | None, inside: Sequence[type[BodyObject]]) -> str:
     """The rule that an error of pydantic's own speaks of, with the end of the sentence."""
     kind, context = found["type"], found.get("ctx", {})
     if kind in _KINDS:
@@ -218,7 +217,7 @@ def _range(held: FieldInfo | None) -> str:
     return f"lie in [{low}, {high}]" if above is None else f"lie in ({above}, {high}]"
 
 
-def located(root: type[Fields], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[Fields]]]:
+def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
     """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
     ``loc`` names too, are no fields."""
     place, held, models = "", None, [root]
@@ -236,28 +235,28 @@ def located(root: type[Fields], loc: Sequence[int | str]) -> tuple[str, FieldInf
     return place, held, models
 
 
-def models_in(annotation: Any) -> Iterator[type[Fields]]:
+def models_in(annotation: Any) -> Iterator[type[BodyObject]]:
     """The models of an annotation, whatever is around them."""
-    if isinstance(annotation, type) and issubclass(annotation, Fields):
+    if isinstance(annotation, type) and issubclass(annotation, BodyObject):
         yield annotation
     for one in get_args(annotation):
         yield from models_in(one)
 
 
-def tags_of(kind: type[Fields]) -> tuple[str, ...]:
+def tags_of(kind: type[BodyObject]) -> tuple[str, ...]:
     """The words of ``type`` by which a model is told from others."""
     held = kind.model_fields.get("type")
     return () if held is None else get_args(held.annotation)
 
 
 @cache
-def fields_of(kind: type[Fields]) -> dict[str, FieldInfo]:
+def fields_of(kind: type[BodyObject]) -> dict[str, FieldInfo]:
     """The fields of a model by their names in a request."""
     return {one.alias or name: one for name, one in kind.model_fields.items()}
 
 
 @cache
-def names_of(kind: type[Fields]) -> tuple[str, ...]:
+def names_of(kind: type[BodyObject]) -> tuple[str, ...]:
     """What a request calls the fields of a model."""
     return tuple(fields_of(kind))
 

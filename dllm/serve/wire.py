@@ -25,7 +25,7 @@ from dllm.serve.request_parts import SHORT, Defaults
 from dllm.serve.response_formats import form_of, parse_constraint
 from dllm.serve.thinking import Thinking
 from dllm.serve.tools import BEGIN, NOT_SEEN, ToolUse, parse_tools
-from dllm.serve.typed import note_of, read
+from dllm.serve.typed import note_of, read_body
 
 FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
@@ -70,7 +70,7 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Pa
     """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
     served."""
     kind: type[Answered] = ChatBody if chat else CompletionBody
-    fields, unknown = read(kind, body, defaults.refuses_unknown)
+    fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     return replace(_parsed(fields, body, defaults), unknown=unknown)
 
 
@@ -109,7 +109,7 @@ def _jobs(
     body: Answered, raw: Mapping[str, Any], constraint: Constraint | None, defaults: Defaults
 ) -> tuple[tuple[Job, ...], Thinking | None, bool]:
     """The rows to decode, how they may begin with a thought, and whether they do. Raises ApiError."""
-    in_range("n", body.n, 1, defaults.max_choices)
+    within_bounds("n", body.n, 1, defaults.max_choices)
     logprobs, likeliest = _likeliest(body)
     diffusion = body.diffusion
     if diffusion.snapshots and not body.stream:
@@ -172,7 +172,7 @@ def check_model(name: str, defaults: Defaults) -> None:
         raise ApiError(404, f"model={name!r} is not served here; {known}.", "model", "model_not_found")
 
 
-def in_range(name: str, value: int, low: int, high: int, why: str = "") -> int:
+def within_bounds(name: str, value: int, low: int, high: int, why: str = "") -> int:
     """The value, which lies within bounds of the server's own. Raises ApiError."""
     if not low <= value <= high:
         raise ApiError(400, f"{name}={value} must lie in [{low}, {high}]{why}.", name)
@@ -224,8 +224,8 @@ def _length(body: Answered, defaults: Defaults) -> int | None:
     most = max(limit - FOR_THE_PROMPT, 1)
     why = f": the model's limit is {limit} tokens, of which {FOR_THE_PROMPT} are left to the prompt"
     if not names:
-        return max(defaults.gen_length, in_range("min_tokens", body.min_tokens, 0, most, why))
-    return in_range(names[0], getattr(body, names[0]), 1, most, why)
+        return max(defaults.gen_length, within_bounds("min_tokens", body.min_tokens, 0, most, why))
+    return within_bounds(names[0], getattr(body, names[0]), 1, most, why)
 
 
 def _ends_held(body: Answered, length: int | None) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _ends_held(body: Answered, length: int | None) -> dict[str, Any]:
     least = body.min_tokens
     if length is not None:
         why = ", the tokens of the answer. Raise max_tokens, or lower it"
-        in_range("min_tokens", least, 0, length, why)
+        within_bounds("min_tokens", least, 0, length, why)
     if body.ignore_eos or (least and least == length):
         return {"forbid_eos": True}
     return {"min_tokens": least}

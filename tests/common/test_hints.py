@@ -16,7 +16,7 @@ from dllm.common.hints import Meaning, meaning
 from dllm.compose.parts import choices, config_groups, options_of_choices
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import ChatBody, CompletionBody, Diffusion
-from dllm.serve.typed import names_of, read
+from dllm.serve.typed import names_of, read_body
 
 # Words of LLaDA's, Fast-dLLM's and Dream's scripts, transformers, lm-eval and vLLM, and words misspelt: what a newcomer
 # types, and what is right. None: nothing is, so nothing may be guessed.
@@ -95,14 +95,14 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
         fields = json.loads("{" + text.removeprefix("write ") + "}")
         assert set(fields.get("diffusion", {})) <= set(names_of(Diffusion))
         try:
-            read(ChatBody, {"messages": [{"role": "user", "content": "a"}], **fields}, False)
+            read_body(ChatBody, {"messages": [{"role": "user", "content": "a"}], **fields}, False)
         except ApiError as refused:  # of another kind, since 4 is no temperature in quotes
             assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
     with pytest.raises(ApiError, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
-        read(ChatBody, {"steps": 8}, False)
+        read_body(ChatBody, {"steps": 8}, False)
     for kind, said in ((ChatBody, '"messages": .{"role": "user"'), (CompletionBody, '"prompt": TEXT')):
         with pytest.raises(ApiError, match=f"'input' is no .*: write {said}"):
-            read(kind, {"input": "a"}, False)
+            read_body(kind, {"input": "a"}, False)
 
 
 @pytest.mark.parametrize(("given", "written"), [
