@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
-from dllm.compose.validate import ASKABLE
 from dllm.contract import Need, Scores, Turn
 from dllm.contract.canvas import Request
+from dllm.contract.readouts import STATISTICS, Statistic
 from dllm.contract.setting import Sampling
 from dllm.loop.proposals import Proposer
 from dllm.models.bundle import Model
@@ -146,11 +146,11 @@ def test_mistakes_are_named(model: Model, options: dict[str, object], words: str
 def test_a_statistic_that_does_not_exist_is_named(model: Model) -> None:
     class Curious(Static):
         def needs(self) -> tuple[Need, ...]:
-            return (Need(statistics=frozenset({"entropie"})),)
+            return (Need(reads=Statistic.of("entropie")),)
 
     with pytest.raises(UserError, match="'entropie'.* first, second, .*Did you mean 'entropy'"):
         Decoder(model, Curious(), gen_length=8)
-    assert all(name in getsource(Scores) for name in ASKABLE)
+    assert all(name in getsource(Scores) for name in STATISTICS)
 
 
 def test_prompts_that_cannot_be_decoded_are_named(model: Model) -> None:

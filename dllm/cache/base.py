@@ -153,9 +153,9 @@ class Cache:
                 raise IncompatibleParts(
                     f"{name} computes masked positions, not the committed ones that a chosen part reads."
                 )
-            if "shadow" in need.statistics and not self.traits.shadows:
-                raise IncompatibleParts(f"{name} has no room for the extra rows of sampler={name_of(sampler)}.")
-            if need.attention is not None and not self.traits.exposes_attention:
+            if any(read.extra_queries for read in need.reads) and not self.traits.shadows:
+                raise IncompatibleParts(f"{name} has no room for the extra queries of sampler={name_of(sampler)}.")
+            if any(read.reads_attention for read in need.reads) and not self.traits.exposes_attention:
                 raise IncompatibleParts(
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."

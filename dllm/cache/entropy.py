@@ -9,6 +9,7 @@ from dllm.cache.columns import predictors
 from dllm.common.ranking import top_k_mask
 from dllm.contract import ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import Statistic
 from dllm.errors import in_range
 
 
@@ -27,7 +28,7 @@ class Entropy(Buffered):
         self.threshold, self.recent = threshold, recent
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"entropy"})),)
+        return (Need(reads=Statistic.of("entropy")),)
 
     def state(self, canvas: Canvas) -> State:
         """entropy [B, L]: what the last forward that scored a mask said of it. since [B, L]: the turn that committed

@@ -81,7 +81,7 @@ class Guided(Session):
 
     def after_scores(self, remembered: State, scores: Scores) -> State:
         both = twice(torch.arange(self.rows, device=scores.scored.device), 0)
-        seen = select(replace(scores, logits=None, lookup=None, repropose=None), both)
+        seen = select(replace(scores, readings={}, repropose=None), both)
         return by_row(self.inner.after_scores(by_half(remembered), seen))
 
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:

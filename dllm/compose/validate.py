@@ -13,16 +13,14 @@ from dllm.compose.parts import part
 from dllm.contract import Need
 from dllm.contract.checks import needs_of
 from dllm.contract.setting import Setting
+from dllm.contract.types import readouts_of
 from dllm.eos.base import EndOfText
-from dllm.errors import IncompatibleParts, UserError, in_range, name_of, nearest, warn_once
-from dllm.kernels import row_statistics
+from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
 from dllm.models.bundle import locate
 from dllm.models.shipped import shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
-
-ASKABLE = (*row_statistics.ROW_STATISTICS, "current", "shadow", "likeliest")  # see ``dllm.contract.Scores``
 
 
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
@@ -63,13 +61,10 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
         )
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
     needs_of("cache", policy)
-    for name in sorted({name for need in needs for name in need.statistics} - set(ASKABLE)):
-        raise UserError(
-            f"Need(statistics=...) of a part names {name!r}, but the statistics are {', '.join(ASKABLE)}; "
-            f"logits=True gives the rest.{nearest(name, ASKABLE)}"
-        )
+    readouts = readouts_of(needs)
     setting.check_attention(sampler, needs)
-    if len({need.attention for need in needs} - {None}) > 1:
+    setting.check_layers(sampler, readouts)
+    if sum(one.reads_attention for one in readouts) > 1:
         raise UserError(
             "two parts read attention weights of different layers or rows, and a forward makes one set of them. Give "
             "both the same layers, or use one of them."

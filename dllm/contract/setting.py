@@ -10,7 +10,9 @@ from typing import Any, TypedDict, TypeVar
 
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas, PerRequest, Request
+from dllm.contract.readouts import Readout
 from dllm.contract.traits import Rule, Schedule
+from dllm.contract.types import readouts_of
 from dllm.errors import UserError, in_range, name_of
 from dllm.models.config import ModelConfig
 
@@ -129,13 +131,17 @@ class Setting:
                 f"sampling.guidance={self.sampling.guidance:g} needs a prompt of masks, which means nothing where, as "
                 f"here, {called}. Set sampling.guidance=0."
             )
-        if kind.causal and any("shadow" in need.statistics for need in needs):
+        readouts = readouts_of(needs)
+        if kind.causal and any(read.extra_queries for read in readouts):
             raise UserError(
-                f"{name} computes extra rows that stand in for committed tokens, but {called}. Use sampler=confidence."
+                f"{name} computes extra queries that stand in for committed tokens, but {called}. Use "
+                "sampler=confidence."
             )
-        if kind.sealed and any(need.attention or "shadow" in need.statistics for need in needs):
-            raise UserError(f"{name} reads attention, or computes extra rows beside the canvas, but this model is "
-                            f"{kind.is_called}. Use sampler=confidence.")  # fmt: skip
+        if kind.sealed and any(one.reads_attention or one.extra_queries or one.reads_hidden for one in readouts):
+            raise UserError(
+                f"{name} reads attention or hidden states, or computes extra queries beside the canvas, but this model "
+                f"is {kind.is_called}. Use sampler=confidence."
+            )
         if not kind.judges and any(need.committed for need in needs):
             raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
                             "sampler=confidence.")  # fmt: skip
@@ -151,6 +157,23 @@ class Setting:
             raise UserError(
                 f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
                 "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
+
+    def check_layers(self, sampler: Rule, readouts: Sequence[Readout[Any]]) -> None:
+        """Raise UserError for readouts of layers that this model does not have, or does not show."""
+        count = self.model.layers
+        for one in readouts:
+            if one.layer is None:
+                continue
+            if self.model.carries:
+                raise UserError(
+                    f"sampler={name_of(sampler)} reads {one}, but {self.model.architecture} runs its layers in two "
+                    "passes, and shows what leaves the last one only. Use HiddenState()."
+                )
+            if not -count <= one.layer < count:
+                raise UserError(
+                    f"sampler={name_of(sampler)} reads {one}, and this model has layers 0 to {count - 1}, or "
+                    f"-{count} to -1 from the last. Name one of these."
+                )
 
     def require_steps(self, name: str, steps: int | None) -> None:
         """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""

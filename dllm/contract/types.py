@@ -9,29 +9,29 @@ canvas, V tokens of the vocabulary. All types are frozen: a change makes a new v
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, Rowwise
-from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.beside import Beside, InPlace
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
-from dllm.contract.logits import Logits, Lookup
+from dllm.contract.readouts import F, Readout, Statistic, check_reads
 from dllm.contract.shapes import Shapes
 from dllm.contract.shared_values import NOTHING_SHARED, Shared
 from dllm.contract.step import State, Step
-from dllm.errors import UserError, in_choices
+from dllm.errors import in_choices
 
 REGIONS = ("block", "suffix", "answer", "ahead", "before")
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a part needs scored: a region of the canvas, and which statistics besides token and confidence."""
+    """What a part needs scored: a region of the canvas, and what it reads there besides token and confidence."""
 
     # ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     # ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer), ``before`` (all up
@@ -40,18 +40,17 @@ class Need:
     committed: bool = False  # score committed and given positions, too
     span: tuple[int, int] | None = None  # columns of the region, from its origin
     ratio: float | None = None  # the region's length as a share of the answer's
-    # names of further statistics, see ``Scores.statistics``
-    statistics: frozenset[str] = field(default_factory=frozenset)
-    logits: bool = False  # keep all logits
+    reads: tuple[Readout[Any], ...] = ()  # what to read there (``dllm.contract.readouts``)
     first_forward_only: bool = False  # only in the forward that opens a block
-    lookup: bool = False  # make ``Scores.lookup``, for the logits of a few tokens
-    attention: AttentionNeed | None = None  # make ``Scores.attention``
 
     def __post_init__(self) -> None:
         in_choices("Need.region", self.region, REGIONS)
-        if isinstance(self.statistics, str):
-            raise UserError(f"Need.statistics={self.statistics!r} must be a set of names: {{{self.statistics!r}}}.")
-        object.__setattr__(self, "statistics", frozenset(self.statistics))
+        check_reads(self.reads)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the statistics among what it reads."""
+        return tuple(read.name for read in self.reads if isinstance(read, Statistic))
 
     def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The positions to score [N, L]."""
@@ -74,6 +73,11 @@ class Need:
         return origin + self.span[0], origin + self.span[1]
 
 
+def readouts_of(needs: Iterable[Need]) -> list[Readout[Any]]:
+    """All readouts of some needs, each once."""
+    return list(dict.fromkeys(read for need in needs for read in need.reads))
+
+
 @dataclass(frozen=True)
 class Scores:
     """What one forward says about each position, laid out by column [N, L]; zero where ``scored`` is False. In papers:
@@ -87,17 +91,15 @@ class Scores:
     committable: Tensor  # [N, L] scored, and the cache's plan allows its commit; papers: eligible
     # those that some part asked for. first: probability of the likeliest token; second: of the runner-up; gap:
     # difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of the
-    # token now on the canvas (where a draft lies beside a mask: the draft's); shadow: the same from an extra query
-    # that does not see it; likeliest: the likeliest token, where ``token`` is a draw; own: log-probability in nats of
-    # the proposal under the model alone, at temperature 1 (own_likeliest: of the likeliest token); drawn: under what it
-    # was drawn from, as temperature, filters and a constraint left it (0: nothing is drawn; inf: drawn with others);
-    # papers: top-1, top-2 probability, margin, verification confidence
+    # token now on the canvas (where a draft lies beside a mask: the draft's); likeliest: the likeliest token, where
+    # ``token`` is a draw; own: log-probability in nats of the proposal under the model alone, at temperature 1
+    # (own_likeliest: of the likeliest token); drawn: under what it was drawn from, as temperature, filters and a
+    # constraint left it (0: nothing is drawn; inf: drawn with others); papers: top-1, top-2 probability, margin,
+    # verification confidence
     statistics: dict[str, Tensor] = field(default_factory=dict)
-    logits: Logits | None = None  # None: no part asked for them; papers: logits
-    lookup: Lookup | None = None  # None: no part asked for it
+    readings: dict[Readout[Any], Any] = field(default_factory=dict)  # what the other readouts found, see ``of``
     # proposals anew among fewer tokens, and all logits (None: no row is under a constraint, and nobody asked for them)
     repropose: Reproposer | None = None
-    attention: AttentionWeights | None = None  # None: no part asked for it; papers: attention map
     # [N, L] numbers of the drafts that lay in the forward, from 1, 0 elsewhere (None: there were none); papers: draft
     # tokens
     drafts: Tensor | None = None
@@ -106,6 +108,13 @@ class Scores:
         """A statistic [N, L]. AssertionError for one that no part declared in its needs."""
         assert name in self.statistics, f"statistic {name!r} was read but not declared in any need"
         return self.statistics[name]
+
+    def of(self, readout: Readout[F]) -> F:
+        """What a readout found. AssertionError for one that no part declared in its needs."""
+        if isinstance(readout, Statistic):
+            return cast("F", self.statistic(readout.name))
+        assert readout in self.readings, f"{readout} was read but not declared in any need"
+        return cast("F", self.readings[readout])
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,18 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import Bounded, Shapes
 from dllm.errors import UserError
-from dllm.loop.carried import nothing_yet
+from dllm.loop.extras.self_conditioning import nothing_yet
 from dllm.loop.forward import Forward
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
-from dllm.loop.stages import choose_candidates, close_turn, decide, heated, look, score_candidates, write_step
+from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
 
 TakeTurn = Callable[[Rows, Forward, Parts], tuple[Rows, Turn]]
 
 
 def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     """A turn as far as it happens on the device."""
-    # One forward of every candidate at this turn's temperature, and proposals that constraints allow.
-    scored = score_candidates(heated(rows, parts), forward)
+    scored = score_candidates(rows, forward)  # one forward of every candidate, and proposals that constraints allow
     chosen = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
     view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it

@@ -18,7 +18,7 @@ from dllm.common.nucleus import nucleus
 from dllm.common.ranking import one_of
 from dllm.common.rowwise import Rowwise, select_or_all
 from dllm.contract.canvas import Canvas
-from dllm.contract.logits import Logits, Lookup
+from dllm.contract.readouts import Lookup
 from dllm.contract.setting import Sampling
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
@@ -140,6 +140,11 @@ class Proposer:
             return found if scale == 1.0 else found * scale
 
         return Lookup(columns, hidden, find, self.triton)
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether proposals rest on each row's place or noise, so that its logits are stored."""
+        return bool(self.sampling.min_tokens) or not self.sampling.plain
 
     def _banned(self) -> tuple[int, ...]:
         return self.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos)
@@ -292,6 +297,6 @@ def scatter_columns(values: dict[str, Tensor], rows: Tensor, length: int) -> dic
     return {name: value.new_zeros(shape).scatter(1, rows, value)[:, :length] for name, value in values.items()}
 
 
-def lookup_stored(logits: Logits, triton: bool) -> Lookup:
-    """A lookup in logits that are stored for another part."""
-    return Lookup(logits.columns, logits.values, lambda source, ids: source.gather(-1, ids), triton)
+def lookup_stored(logits: Tensor, columns: Tensor, triton: bool) -> Lookup:
+    """A lookup in logits [N, n, V] of ``columns`` [N, n] that are stored."""
+    return Lookup(columns, logits, lambda source, ids: source.gather(-1, ids), triton)

@@ -137,8 +137,9 @@ class RecordedTurns:
         recording = self.recorder()
         recording.record(work, lambda: copy_all(buffers.outputs, own))
         after, turn, numbers = made
-        scores = replace(turn.view.scores, logits=None, lookup=None)
-        turn = replace(turn, view=replace(turn.view, scores=scores))
+        scores, config = turn.view.scores, self.model.config
+        small = {one: found for one, found in scores.readings.items() if one.width(config) == 1}
+        turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
         held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations], forward.shared
         after = replace(after, session=Session())
         return RecordedTurn(recording, buffers, after, turn, numbers, held)

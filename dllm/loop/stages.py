@@ -9,32 +9,17 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dllm.cache.passes import ForwardPass
 from dllm.common.rowwise import Owner, select, update_rows
 from dllm.compose.fitted import Parts
-from dllm.contract import BlockState, ForwardCost, Scores, State, Step, Turn, View
+from dllm.contract import BlockState, Scores, State, Step, Turn, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_blocks, checked_choice, checked_cut
 from dllm.contract.constrained import ConstraintMarks
 from dllm.contract.shared_values import Shared
+from dllm.loop.extras.base import ScoredCandidates
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
-
-
-@dataclass(frozen=True)
-class ScoredCandidates:
-    """What a forward says of the candidates."""
-
-    canvas: Canvas  # [M] the candidates that it ran on
-    owner: Owner  # the row of each
-    scores: Scores  # [M] what it says, with proposals that fit the constraints of their rows
-    forced: Tensor | None  # [M, L] what the cache's plan commits automatically (None: nothing)
-    corrected: Tensor  # [M, L] proposals that are not the model's own, because of a constraint
-    run: ForwardPass  # the forward
-    cost: ForwardCost  # [M] what it computed
-    remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
-    carried: Tensor  # [B, C, D] what the rows hand to their next forward
 
 
 @dataclass(frozen=True)
@@ -58,19 +43,11 @@ class Decision:
     marks: ConstraintMarks  # what the constraints changed
 
 
-def heated(rows: Rows, parts: Parts) -> Rows:
-    """The rows at the temperature of this turn, where the rule sets it."""
-    temperature = parts.sampler.turn_temperature(rows.blocks, rows.state)
-    if temperature is None:
-        return rows
-    return replace(rows, candidates=replace(rows.candidates, temperature=temperature))
-
-
 def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
     """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made anew."""
-    scores, plan, run, cost, carried = forward(rows)
-    scores, corrected = rows.constraints.propose(rows.candidates, rows.owner, scores)
-    return ScoredCandidates(rows.candidates, rows.owner, scores, plan.forced, corrected, run, cost, plan.state, carried)
+    scored = forward(rows)
+    scores, corrected = rows.constraints.propose(scored.canvas, scored.owner, scored.scores)
+    return replace(scored, scores=scores, corrected=corrected)
 
 
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared: Shared) -> ChosenCandidates:

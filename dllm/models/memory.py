@@ -110,7 +110,7 @@ def by_call(stream: Tensor, shapes: Sequence[tuple[int, int]]) -> list[Tensor]:
 
 
 class AttentionReader(Protocol):
-    """Reads along what the rows of some layers attend to (``dllm.loop.probe``)."""
+    """Reads along what the rows of some layers attend to (``dllm.loop.extras.capture``)."""
 
     def reads(self, layer: int) -> bool: ...
 

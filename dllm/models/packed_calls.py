@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dllm.models.conditioning import Conditioning
 from dllm.models.memory import Memory, Projected, by_call
-from dllm.models.transformer import Transformer
+from dllm.models.transformer import RunLayer, Transformer
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ class Inputs:
     memory: Memory  # where keys and values go
     columns: Tensor | None  # [b, n] of the canvas; None: all L in order
     conditioning: Conditioning | None = None  # of a network of two passes
+    run: RunLayer | None = None  # what runs its layers (None: the network)
 
     @property
     def more(self) -> dict[str, Any]:
         """What only some networks take."""
-        return {} if self.conditioning is None else {"conditioning": self.conditioning}
+        named = {"conditioning": self.conditioning, "run": self.run}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 class Stream(Memory):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.compose.fitted import Parts
+from dllm.contract.types import readouts_of
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled
@@ -109,16 +110,17 @@ class Runtime:
             )
         if self.name not in FIXED:
             return
-        if sampler.traits.branches or any("shadow" in need.statistics for need in sampler.needs()):
-            name, extra = name_of(sampler), "several candidates" if sampler.traits.branches else "extra rows"
+        readouts = readouts_of(sampler.needs())
+        if sampler.traits.branches or any(one.extra_queries for one in readouts):
+            name, extra = name_of(sampler), "several candidates" if sampler.traits.branches else "extra queries"
             raise UserError(
                 f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
                 "with the text. Use runtime=eager or static."
             )
-        if any(need.attention is not None for need in sampler.needs()):
+        if any(one.reads_attention or one.layer is not None for one in readouts):
             raise UserError(
-                f"runtime={self.name} runs attention that it has compiled or recorded, and sampler={name_of(sampler)} "
-                "reads weights beside it. Use runtime=eager or static."
+                f"runtime={self.name} runs layers that it has compiled or recorded, and sampler={name_of(sampler)} "
+                "reads attention weights or hidden states between them. Use runtime=eager or static."
             )
         if self.name in COMPILED and config.moe is not None:
             raise UserError(

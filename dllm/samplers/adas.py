@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
+from dllm.contract.readouts import AttentionMap, AttentionWeights, Statistic
 from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
@@ -36,23 +36,22 @@ class Adas(Wrapper):
             )
         super().__init__(inner)
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
-        self.weight, self.layers = weight, layers
+        self.weight, self.layers, self.attention = weight, layers, AttentionMap(layers)
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
         setting.require_layers("sampler.layers", self.layers)
 
     def needs(self) -> tuple[Need, ...]:
-        return (*super().needs(), Need(attention=AttentionNeed(self.layers)))
+        return (*super().needs(), Need(reads=(self.attention,)))
 
     def propose(self, view: View, state: State) -> Step:
         scores = view.scores
-        assert scores.attention is not None, "adas without attention"
         # No debt is ever negative, so the rule chooses no more than without any: later ones need not be known.
         rounds = int((super().propose(view, state).commit & view.open).sum(1).max())
         error = 1 - scores.confidence if self.statistic is None else scores.statistic(self.statistic)
         score = scores.confidence if self.statistic is None else -error
-        charged = self.weight * debts(scores.attention, score, error, view.open, self.weight, rounds)
+        charged = self.weight * debts(scores.of(self.attention), score, error, view.open, self.weight, rounds)
         step = super().propose(replace(view, scores=self._with(scores, score - charged)), state)
         return view.restated(step)
 
@@ -64,8 +63,8 @@ class Adas(Wrapper):
 
 def ranks_alone(rule: Sampler, statistic: str | None) -> bool:
     """Whether the rule commits the first positions by confidence, or by one ``statistic`` that it asks for."""
-    needs, traits = rule.needs(), rule.traits
-    reads_more = any(need.logits or need.lookup or need.attention or len(need.statistics) > 1 for need in needs)
+    traits, reads = rule.traits, [need.reads for need in rule.needs()]
+    reads_more = any(len(own) > 1 or not all(isinstance(one, Statistic) for one in own) for own in reads)
     does_more = traits.revocable or traits.edits or traits.branches or traits.commits_ahead or traits.lookahead
     ranks = traits.ranks_by == (statistic or "confidence") and traits.stateless and traits.deterministic
     return ranks and not (reads_more or does_more)

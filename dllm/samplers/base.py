@@ -18,6 +18,7 @@ from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request, per_row
 from dllm.contract.checks import checked_contents, checked_step
+from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule, declared
 
@@ -161,6 +162,6 @@ def ranking(scores: Scores, score: str) -> Tensor:
     return -scores.statistic("entropy") if score == "entropy" else scores.confidence
 
 
-def ranking_statistics(score: str) -> frozenset[str]:
+def ranking_statistics(score: str) -> tuple[Statistic, ...]:
     """The statistics that ``ranking`` reads."""
-    return frozenset({"margin": {"first", "second"}, "entropy": {"entropy"}}.get(score, ()))
+    return Statistic.of(*{"margin": ("first", "second"), "entropy": ("entropy",)}.get(score, ()))

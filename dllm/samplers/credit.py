@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import LogitLookup, Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
@@ -50,7 +51,7 @@ class Credit(Wrapper):
         self.beta, self.gamma, self.alpha, self.slots = beta, gamma, alpha, slots
 
     def needs(self) -> tuple[Need, ...]:
-        return (*super().needs(), Need(statistics=frozenset({"logsumexp"}), lookup=True))
+        return (*super().needs(), Need(reads=(Statistic("logsumexp"), LogitLookup())))
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
@@ -96,8 +97,7 @@ def reads_more(inner: Sampler) -> str:
 def credited(view: View, state: State) -> tuple[Scores, State]:
     """Scores with token and confidence under the credited logits in the active rows, and the new slots. The winner is
     always in a slot: the raw top-1 holds credit, and so beats every token without any. Ties go to the lowest id."""
-    scores, lookup = view.scores, view.scores.lookup
-    assert lookup is not None, "credit without a lookup of logits"
+    scores, lookup = view.scores, view.scores.of(LogitLookup())
     rows, ids, credit = lookup.columns, state["ids"], state["credit"]
     inside = rows.clamp(max=ids.shape[1] - 1)
     slots = inside.unsqueeze(-1).expand(-1, -1, ids.shape[2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dllm.common.ranking import argmax_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import PerRequest
+from dllm.contract.readouts import Statistic
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
@@ -31,7 +32,7 @@ class D3LLM(Sampler):
         self.threshold, self.form = threshold, form
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"entropy"})),)
+        return (Need(reads=Statistic.of("entropy")),)
 
     def step(self, view: View, state: State) -> Step:
         entropy, bar = view.scores.statistic("entropy"), state["threshold"][:, None]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
-from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import PerRequest
+from dllm.contract.readouts import AttentionMap, AttentionWeights
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
@@ -45,18 +45,17 @@ class Dawn(Sampler):
         in_range("sampler.edge", edge, 0.0, 1.0, "It is a share of a position's attention.")
         in_range("sampler.sink", sink, 0.0, 1.0, "It is a share of the attention; 1 is no sinks.")
         self.threshold, self.induced_threshold, self.low_threshold = threshold, induced_threshold, low_threshold
-        self.edge, self.sink, self.layers, self.unshifted = edge, sink, layers, unshifted
+        self.edge, self.sink, self.layers = edge, sink, layers
+        self.attention = AttentionMap(layers, received=True, unshifted=unshifted)
 
     def check(self, setting: Setting) -> None:
         setting.require_layers("sampler.layers", self.layers)
 
     def needs(self) -> tuple[Need, ...]:
-        attention = AttentionNeed(self.layers, received=True, unshifted=self.unshifted)
-        return (Need(committed=True, attention=attention), Need("before", committed=True))
+        return (Need(committed=True, reads=(self.attention,)), Need("before", committed=True))
 
     def step(self, view: View, state: State) -> Step:
-        found, confidence = view.scores.attention, view.scores.confidence
-        assert found is not None, "dawn without attention"
+        found, confidence = view.scores.of(self.attention), view.scores.confidence
         edge = self.edges(found, view.canvas.columns, state)
         sure = view.open & (confidence >= state["threshold"][:, None])
         open_, confident = found.at_masks(view.open), found.at_masks(confidence)

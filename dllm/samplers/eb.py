@@ -5,6 +5,7 @@ from __future__ import annotations
 from dllm.common.ranking import argmax_mask, within_budget
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import PerRequest
+from dllm.contract.readouts import Statistic
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -22,7 +23,7 @@ class EntropyBound(Sampler):
         self.gamma = gamma
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"entropy"})),)
+        return (Need(reads=Statistic.of("entropy")),)
 
     def step(self, view: View, state: State) -> Step:
         entropy = view.scores.statistic("entropy")

@@ -13,6 +13,7 @@ from dllm.common.ranking import argmax_mask, few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
@@ -46,7 +47,8 @@ class ETE(Sampler):
         self.position, self.score = explore_position, explore_score
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"first", "entropy"}), logits=self.min_commit > 0),)
+        reads = (Statistic("first"), Statistic("entropy"), *([AllLogits()] if self.min_commit else []))
+        return (Need(reads=reads),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         prior = canvas.start.new_zeros(len(canvas.start), self.width, dtype=torch.float64)
@@ -69,11 +71,12 @@ class ETE(Sampler):
     def _explore(self, view: View, among: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Where each row explores [B, L] (at most one position), and the candidates' ids and probabilities [B, R]."""
         scores = view.scores
-        if scores.logits is None:
+        if not self.min_commit:
             empty = torch.zeros_like(among)
             return empty, scores.token[:, :1], scores.confidence[:, :1]
-        logits, ids = few_largest(scores.logits.values, self.width)
-        columns, length = scores.logits.columns, among.shape[1]
+        found, length = scores.of(AllLogits()), among.shape[1]
+        logits, ids = few_largest(found.values, self.width)
+        columns = found.columns
         likeliest = scores.statistic("first").gather(1, columns.clamp(max=length - 1)).unsqueeze(-1)
         chance = likeliest * (logits - logits[..., :1]).double().exp()
         mass = chance.new_zeros(len(chance), length + 1).scatter(1, columns, chance.sum(-1))[:, :-1]

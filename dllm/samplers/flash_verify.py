@@ -11,6 +11,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
@@ -33,7 +34,7 @@ class FlashVerify(Sampler):
         self.threshold, self.gamma = threshold, gamma
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"current"})),)
+        return (Need(reads=Statistic.of("current")),)
 
     def check(self, setting: Setting) -> None:
         name = f"sampler={name_of(self)}"

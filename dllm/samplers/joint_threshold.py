@@ -11,6 +11,7 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
+from dllm.contract.readouts import AllLogits
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
@@ -44,7 +45,7 @@ class JointThreshold(Sampler):
         self.traits = self.traits.but(patience=max(self.traits.patience, post_edit_steps))
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(committed=True, logits=self.penalty > 0),)
+        return (Need(committed=True, reads=(AllLogits(),) if self.penalty else ()),)
 
     def check(self, setting: Setting) -> None:
         if self.penalty and (setting.sampling.eos_last or not setting.sampling.plain):
@@ -97,8 +98,7 @@ class JointThreshold(Sampler):
 def penalised(view: View, penalty: float) -> tuple[Tensor, Tensor]:
     """Proposals and confidences [B, L] when ``penalty`` is taken from the logit of the token to the left, for all but
     the block's first column."""
-    scores, tokens, logits = view.scores, view.canvas.tokens, view.scores.logits
-    assert logits is not None, "penalised without logits"
+    scores, tokens, logits = view.scores, view.canvas.tokens, view.scores.of(AllLogits())
     length = tokens.shape[1]
     inside = (logits.columns > view.blocks.begin[:, None]) & (logits.columns < length)
     left = tokens.gather(1, (logits.columns - 1).clamp(0, length - 1))[..., None]

@@ -13,6 +13,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import AllLogits
 from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.scheduled import Scheduled
@@ -48,7 +49,7 @@ class KLASS(Scheduled):
         self.threshold, self.kl, self.history, self.strategy, self.since = threshold, kl, history, strategy, since
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need("block" if self.since == "block" else "suffix", logits=True),)
+        return (Need("block" if self.since == "block" else "suffix", reads=(AllLogits(),)),)
 
     def turns(self, canvas: Canvas) -> None:
         """None: the scores decide."""
@@ -97,8 +98,8 @@ class KLASS(Scheduled):
 
 def in_block(scores: Scores, place: Tensor, width: int) -> Tensor:
     """The raw logits [B, W, V] by ``place`` [B, L] of a column in its block, zero where nothing was scored."""
-    assert scores.logits is not None, "KLASS without logits"
-    logits, columns, length = scores.logits.values, scores.logits.columns, place.shape[1]
+    found, length = scores.of(AllLogits()), place.shape[1]
+    logits, columns = found.values, found.columns
     at = place.gather(1, columns.clamp(max=length - 1))
     elsewhere = (columns == length) | (at < 0) | (at >= width)
     out = logits.new_zeros(len(logits), width + 1, logits.shape[-1])

@@ -12,7 +12,7 @@ from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
-from dllm.samplers.base import Sampler, margin
+from dllm.samplers.base import Sampler, margin, ranking_statistics
 
 
 class LoPA(Sampler):
@@ -46,8 +46,7 @@ class LoPA(Sampler):
         self.traits, self.as_published = self.traits.but(branches=self.lookaheads > 0), as_published
 
     def needs(self) -> tuple[Need, ...]:
-        wanted = {"margin": {"first", "second"}, "entropy": {"entropy"}}.get(self.score, set())
-        return (Need(statistics=frozenset(wanted)),)
+        return (Need(reads=ranking_statistics(self.score)),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """creation [B, K + 1]: of each candidate of the last step."""

@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of
@@ -85,11 +86,11 @@ class Prophet(Wrapper):
     def needs(self) -> tuple[Need, ...]:
         if self.region == "none":
             return super().needs()
-        gap = frozenset({"gap"})
+        gap = Statistic.of("gap")
         if self.region == "all_masked":
-            return (*super().needs(), Need("answer", statistics=gap))
+            return (*super().needs(), Need("answer", reads=gap))
         span = None if self.begin is None else (self.begin, self.begin + self.length)
-        return (*super().needs(), Need("answer"), Need("answer", True, span, statistics=gap))
+        return (*super().needs(), Need("answer"), Need("answer", True, span, reads=gap))
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

@@ -54,7 +54,7 @@ class RCR(Scheduled):
         self.traits = self.traits.but(by_confidence=score == "low_confidence")
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=ranking_statistics(self.score)),)
+        return (Need(reads=ranking_statistics(self.score)),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """record [B, L]: the score of each commit."""

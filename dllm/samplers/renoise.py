@@ -12,6 +12,7 @@ from dllm.common.ranking import within_budget
 from dllm.contract import BlockState, Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.process import Uniform, process_of
+from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range
@@ -53,7 +54,7 @@ class Renoise(Sampler):
         return {"history": NOT_YET}
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"entropy", "first", "likeliest"})),)
+        return (Need(reads=Statistic.of("entropy", "first", "likeliest")),)
 
     def resolved(self, setting: Setting) -> Sampler:
         return replaced(self, process=process_of(setting.model))

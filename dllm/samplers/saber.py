@@ -13,6 +13,7 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import Statistic
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.base import Sampler
@@ -41,7 +42,7 @@ class Saber(Sampler):
         self.minimum, self.backtrack, self.form = minimum, backtrack, form
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(committed=True, statistics=frozenset({"current"} if self.form == "dream" else ())),)
+        return (Need(committed=True, reads=Statistic.of("current") if self.form == "dream" else ()),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """own [B, L]: the confidence of a position's last or first commit (0: none, as behind the columns of a row that

@@ -10,6 +10,7 @@ from dllm.common.ranking import few_largest
 from dllm.common.rowwise import Owner
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.traits import Schedule
 from dllm.errors import in_range
 from dllm.samplers.base import Sampler
@@ -37,7 +38,7 @@ class Scout(FreeDave):
         self.candidates, self.top_k, self.min_probability = candidates, top_k, min_probability
 
     def needs(self) -> tuple[Need, ...]:
-        return (*super().needs(), Need(statistics=frozenset({"first"}), logits=True))
+        return (*super().needs(), Need(reads=(Statistic("first"), AllLogits())))
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """due, said [B, L]: the number of the inner rule's further step on the last scores that would have committed a
@@ -79,8 +80,7 @@ class Scout(FreeDave):
     ) -> list[list[frozenset[Addition]]]:
         """The drafts of each row: what they commit besides ``base`` [B, L]. trust [B]: chance that the inner rule goes
         on as on these scores, by ``due`` and ``written`` [B, L]."""
-        found = view.scores.logits
-        assert found is not None
+        found = view.scores.of(AllLogits())
         logits, ids = few_largest(found.values, self.top_k)
         inside = found.columns.clamp(max=base.shape[1] - 1)
         first = view.scores.statistic("first").gather(1, inside)[..., None]

@@ -28,7 +28,7 @@ class Static(Scheduled):
         )
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=ranking_statistics(self.score)),)
+        return (Need(reads=ranking_statistics(self.score)),)
 
     def step(self, view: View, state: State) -> Step:
         return view.step(top_k_mask(self.rate(view), view.open, self.due(view, state)))

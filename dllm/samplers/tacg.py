@@ -11,6 +11,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import AllLogits
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
@@ -86,7 +87,7 @@ class TACG(Sampler):
         self.kl, self.kl_turns = kl, kl_turns
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(self.history, logits=self.bonus > 0 or self.kl is not None),)
+        return (Need(self.history, reads=(AllLogits(),) if self.bonus > 0 or self.kl is not None else ()),)
 
     @property
     def per_block(self) -> Mapping[str, float]:

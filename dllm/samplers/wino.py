@@ -12,6 +12,7 @@ import torch
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import Shadow
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
@@ -25,7 +26,7 @@ class WINO(Sampler):
     confident one. A turn that commits several also takes back the block's committed tokens whose probability is below
     ``back_threshold``, the least likely first, and fewer than the turn before had committed.
 
-    That probability comes from shadow rows of the same forward: one for every column of the block, a mask that sees
+    That probability comes from shadow queries of the same forward: one for every column of the block, a mask that sees
     every column but its own, and the other shadows. So a turn may take back more than it commits. A block of K columns
     still takes at most K turns, because its commits exceed what it takes back by at least one a turn.
     """
@@ -39,7 +40,7 @@ class WINO(Sampler):
         self.threshold, self.back_threshold = threshold, back_threshold
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"shadow"})),)
+        return (Need(reads=(Shadow(),)),)
 
     def check(self, setting: Setting) -> None:
         if setting.model.prediction_shift:
@@ -48,7 +49,7 @@ class WINO(Sampler):
                 "from the one before (Dream). Use sampler=saber, which remasks too."
             )
         if setting.sampling.guidance:
-            raise UserError(f"sampler={name_of(self)}'s shadow rows are not guided: set sampling.guidance=0.")
+            raise UserError(f"sampler={name_of(self)}'s shadow queries are not guided: set sampling.guidance=0.")
 
     @property
     def per_block(self) -> Mapping[str, float]:
@@ -63,7 +64,7 @@ class WINO(Sampler):
         accepted = view.open & (confidence > state["threshold"][:, None])
         accepted = top_k_mask(confidence, accepted, (7 * masks // 10).clamp(5, 20))
         commit = accepted | (argmax_mask(confidence, view.open) & ~accepted.any(1, keepdim=True))
-        count, likely = commit.sum(1), view.scores.statistic("shadow").exp()
+        count, likely = commit.sum(1), view.scores.of(Shadow()).exp()
         committed = view.blocks.in_block & view.canvas.revisable
         doubtful = committed & (likely < state["back_threshold"][:, None]) & (count > 1)[:, None]
         remask = top_k_mask(-likely, doubtful, state["before"] - 1)

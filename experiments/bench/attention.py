@@ -20,8 +20,8 @@ import torch
 from dllm import part
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
-from dllm.contract.attention_weights import AttentionNeed
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import AttentionMap
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
 from dllm.loop.forward import Forward
@@ -34,8 +34,8 @@ from experiments.support.scripts import counted, refusing
 
 ANSWER = 256
 ASKED = {
-    "a quarter of the layers (adas)": AttentionNeed(), "half of them": AttentionNeed(6), "all": AttentionNeed(12),
-    "a quarter, and what every column gets (dawn)": AttentionNeed(received=True),
+    "a quarter of the layers (adas)": AttentionMap(), "half of them": AttentionMap(6), "all": AttentionMap(12),
+    "a quarter, and what every column gets (dawn)": AttentionMap(received=True),
 }  # fmt: skip
 HEADS = ("cache", "weights of", "forward", "added", "share")
 
@@ -43,15 +43,15 @@ HEADS = ("cache", "weights of", "forward", "added", "share")
 class Asking(Static):
     """One token per forward, and attention weights that nobody uses."""
 
-    def __init__(self, asked: AttentionNeed | None) -> None:
+    def __init__(self, asked: AttentionMap | None) -> None:
         super().__init__()
         self.asked = asked
 
     def needs(self) -> tuple[Need, ...]:
-        return (*super().needs(), Need(attention=self.asked))
+        return (*super().needs(), Need(reads=() if self.asked is None else (self.asked,)))
 
 
-def forwards(model: Transformer, cache: str, asked: AttentionNeed | None, answer: int) -> Iterator[float]:
+def forwards(model: Transformer, cache: str, asked: AttentionMap | None, answer: int) -> Iterator[float]:
     """Milliseconds of CPU time of each forward of the middle block, the first left out: it fills the cache."""
     assert CONFIG.mask_id is not None and CONFIG.eos_id is not None
     sampler, blocks, memory = Asking(asked), part("blocks", "fixed", block_length=BLOCK), part("cache", cache)

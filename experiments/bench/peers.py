@@ -28,6 +28,7 @@ from torch import nn
 
 from dllm import Decoder, UserError, load, part
 from dllm.contract import Need
+from dllm.contract.readouts import Statistic
 from dllm.eos.base import EndOfText
 from dllm.eos.none import FullLength
 from dllm.kernels.packed import PackedLinear
@@ -60,7 +61,7 @@ class Watched(FullLength):
     """Keep every token, and have the gap between each token and its runner-up computed."""
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"gap"})),)
+        return (Need(reads=Statistic.of("gap")),)
 
 
 def decoder_for(

@@ -30,8 +30,18 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "What a part asks for and gets": {
         "contract/types.py": ("Need", "Scores", "View"),
         "contract/step.py": ("Step",),
-        "contract/attention_weights.py": ("AttentionNeed", "AttentionWeights"),
-        "contract/logits.py": ("Logits", "Lookup"),
+        "contract/readouts.py": (
+            "Statistic",
+            "AllLogits",
+            "LogitLookup",
+            "HiddenState",
+            "Probe",
+            "Shadow",
+            "AttentionMap",
+            "AttentionWeights",
+            "ByColumn",
+            "Lookup",
+        ),
     },
     "What a part says of itself": {
         "contract/traits.py": ("SamplerTraits", "BlocksTraits", "CacheTraits", "EosTraits"),

@@ -119,7 +119,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 @pytest.mark.parametrize(
     ("sampler", "name", "message"),
-    [("freedave", "tiny-llada", "several candidates"), ("wino", "tiny-llada", "no room for the extra rows"),
+    [("freedave", "tiny-llada", "several candidates"), ("wino", "tiny-llada", "no room for the extra queries"),
      ("confidence", "tiny-wedlm", "full attention")],
 )  # fmt: skip
 def test_what_cannot_work_is_refused(sampler: str, name: str, message: str) -> None:

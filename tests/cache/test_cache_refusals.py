@@ -35,7 +35,7 @@ from dllm.eos.none import FullLength
         (Combination("freedave", "fixed", "finished", model="sdar_b4"), "cache=none"),
         (Combination("confidence", "fixed", "dual", model="tiny-wedlm"), "known tokens before masks.*cache=finished"),
         (Combination("confidence", "fixed", "elastic", model="tiny-nbdiff"), "the block that is .*cache=finished"),
-        (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra rows"),
+        (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra queries"),
         (Combination("saber", "fixed", model="tiny-wedlm"), "sampler=saber scores committed tokens.*=confidence"),
         (Combination("ete", "fixed", model="tiny-nbdiff"), "sampler=ete tries .* one block at a time.*=confidence"),
         (Combination("confidence", "fixed", eos="eotp", model="tiny-nbdiff"), "what lies behind the open block"),

@@ -17,7 +17,7 @@ from dllm.cache.calls import ROWS_PER_CALL, grouped, ranges_of
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
-from dllm.loop.forward import HiddenStates
+from dllm.loop.hidden import HiddenStates
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
 

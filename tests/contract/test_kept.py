@@ -23,6 +23,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import EosTraits, SamplerTraits
 from dllm.eos.base import EndOfText
@@ -170,7 +171,8 @@ def test_a_choice_among_others_candidates_is_refused(wrong: Callable[[Tensor], T
     ("need", "words"),
     [
         (lambda: (Need("sufix"),), "Need.region='sufix' must be one of .* Did you mean 'suffix'?"),
-        (lambda: (Need(statistics="entropy"),), "Need.statistics='entropy' must be a set"),
+        (lambda: (Need(reads="entropy"),), r"Need.reads='entropy' must be a tuple of readouts, such as \(Statistic"),
+        (lambda: (Need(reads=(Statistic("entropie"),)),), "Statistic.name='entropie' .* Did you mean 'entropy'?"),
         (lambda: Need(), r"needs\(\) returned Need\(.*, and must return a tuple of Need"),
         (lambda: None, r"needs\(\) returned None"),
     ],

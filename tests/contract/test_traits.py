@@ -20,6 +20,7 @@ from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, Step, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import CacheTraits
 from dllm.eos.base import EndOfText
@@ -124,7 +125,7 @@ def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block
     for rule in (Saber(), JointThreshold()):  # they read decided positions, which would never be scored
         with pytest.raises(UserError, match="^cache=Columns computes masked positions, not the committed ones"):
             validate(setting, rule, Columns(), FullLength())
-    with pytest.raises(UserError, match="^cache=Silent has no room for the extra rows of sampler=wino"):
+    with pytest.raises(UserError, match="^cache=Silent has no room for the extra queries of sampler=wino"):
         validate(setting, WINO(), type("Silent", (Cache,), {"traits": CacheTraits()})(), FullLength())
 
 
@@ -154,5 +155,5 @@ def test_blocks_that_say_their_length_have_it(name: str) -> None:
         assert int(end - begin) == blocks.fixed_length and int(begin) <= column < int(end)
 
 
-def test_a_need_takes_any_set_of_names() -> None:
-    assert Need(statistics={"entropy"}).statistics == frozenset({"entropy"})  # type: ignore[arg-type]
+def test_a_need_names_its_statistics() -> None:
+    assert Need(reads=(*Statistic.of("gap", "entropy"), AllLogits())).statistics == ("gap", "entropy")

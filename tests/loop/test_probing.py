@@ -19,8 +19,8 @@ from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import Need, Turn
-from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import AttentionMap, AttentionWeights, Shadow
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import start_rows, take_turn
@@ -31,12 +31,14 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.static import Static
 
+ASKED = AttentionMap(2, received=True)
+
 
 class Asks(Static):
     """One token a step; it reads the attention of the last two layers, and does nothing with it."""
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(attention=AttentionNeed(2, received=True)),)
+        return (Need(reads=(ASKED,)),)
 
 
 class Seen:
@@ -90,8 +92,7 @@ def play(parts: Parts, name: str, batch: Sequence[Request], guidance: float = 0.
 
 
 def found(turn: Turn) -> AttentionWeights:
-    assert turn.view.scores.attention is not None
-    return turn.view.scores.attention
+    return turn.view.scores.of(ASKED)
 
 
 BARE = ("none", "dpad", "finished")  # no keys are kept, or the models are others
@@ -178,7 +179,7 @@ class AsksMore(Asks):
     """It also wants the rows that stand in for committed tokens."""
 
     def needs(self) -> tuple[Need, ...]:
-        return (*super().needs(), Need(committed=True, statistics=frozenset({"shadow"})))
+        return (*super().needs(), Need(committed=True, reads=(Shadow(),)))
 
 
 @pytest.mark.parametrize("cache", [NoCache(), Dual()], ids=type)
@@ -201,11 +202,11 @@ def test_who_asks_for_no_weights_pays_nothing(monkeypatch: pytest.MonkeyPatch) -
     def never(*_: object) -> None:
         raise AssertionError("weights that nobody asked for")
 
-    monkeypatch.setattr("dllm.loop.probe.attention_weights", never)
+    monkeypatch.setattr("dllm.loop.extras.capture.attention_weights", never)
     monkeypatch.setattr("dllm.models.memory.Memory.reader", property(lambda _: None))
     for cache in (NoCache(), Dual()):
         for _, turn in play(Parts(Confidence(), Fixed(8), cache, FullLength()), "tiny-llada", requests()):
-            assert turn.view.scores.attention is None
+            assert not turn.view.scores.readings
 
 
 class Outputs(NoCache):
@@ -237,4 +238,4 @@ def test_two_sets_of_weights_in_one_forward_are_refused() -> None:
 
 class Twice(Static):
     def needs(self) -> tuple[Need, ...]:
-        return (Need(attention=AttentionNeed(1)), Need(attention=AttentionNeed(2)))
+        return (Need(reads=(AttentionMap(1),)), Need(reads=(AttentionMap(2),)))

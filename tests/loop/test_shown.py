@@ -16,6 +16,7 @@ from dllm.compose.fitted import Parts
 from dllm.contract import BlockState, Need, State, Step, Turn, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.process import Uniform
+from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.eos.none import FullLength
@@ -37,7 +38,7 @@ class Waits(Sampler):
     traits = SamplerTraits(stateless=True, deterministic=False, by_confidence=False, renoises=True, tempered=True)
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"likeliest", "entropy"}), logits=True),)
+        return (Need(reads=(*Statistic.of("likeliest", "entropy"), AllLogits())),)
 
     def turn_temperature(self, blocks: BlockState, state: State) -> Tensor:
         return 1.0 / (1 + blocks.forwards.double())
@@ -101,9 +102,9 @@ def test_a_block_that_is_not_open_keeps_its_first_noise() -> None:
 def test_proposals_and_likeliest_tokens_come_at_the_temperature_of_the_turn() -> None:
     for number, turn in enumerate(turns(requests()[:1])):
         scores, canvas = turn.view.scores, turn.tried
-        assert canvas.temperature.tolist() == [1.0 / (1 + number % FORWARDS)] and scores.logits is not None
+        assert canvas.temperature.tolist() == [1.0 / (1 + number % FORWARDS)]
         at = scores.scored[0].nonzero()[:, 0]
-        logits = scores.logits.values[0, : len(at)].double()
+        logits = scores.of(AllLogits()).values[0, : len(at)].double()
         assert torch.equal(scores.statistic("likeliest")[0, at], logits.argmax(-1))
         p = temper(logits, canvas.temperature[:, None]).softmax(-1)
         assert torch.allclose(scores.statistic("entropy")[0, at], -(p * p.clamp(min=1e-300).log()).sum(-1))

@@ -99,7 +99,7 @@ def test_a_constrained_answer_fits(tmp_path: Path, folder: Path) -> None:
     ({"cache": "dual"}, "cache=dual is for models with full attention; this one is run through its own class"),
     ({"cache": "finished"}, "in this model every row depends on all others"),
     ({"cache": "dpad"}, "and the class counts positions without gaps"),
-    ({"sampler": "wino"}, "sampler=wino reads attention, or computes extra rows beside the canvas"),
+    ({"sampler": "wino"}, "sampler=wino reads attention or hidden states, or computes extra queries beside the canvas"),
     ({"runtime": "static"}, "runtime=static runs the layers of the model one by one"),
 ])  # fmt: skip
 def test_what_the_class_does_not_show_is_refused_with_the_reason(

@@ -10,9 +10,9 @@ PACKAGE = Path(__file__).parents[2] / "dllm"
 # Fields that may be None (44 in all before the redesign). Two are for rows under constraints only, two for rules that
 # read attention, one each for rules that replace tokens and for rules of noise, two for plans that force nothing;
 # others do not pay.
-CONTRACT = {"Need.span", "Need.ratio", "Scores.logits", "Scores.lookup", "Step.accepted",
-            "Schedule.fixed_length", "Scores.repropose", "Lookup.banned", "Step.edit", "Need.attention",
-            "Scores.attention", "Scores.drafts", "ForwardPlan.beside", "ForwardPlan.forced", "View.forced",
+CONTRACT = {"Need.span", "Need.ratio", "Step.accepted",
+            "Schedule.fixed_length", "Scores.repropose", "Step.edit",
+            "Scores.drafts", "ForwardPlan.beside", "ForwardPlan.forced", "View.forced",
             "Step.shown"}  # fmt: skip
 CALLS = 9  # of ``Call`` and ``CandidateBuffers``: what a call does without
 FOLDERS = ("contract", "loop", "samplers", "blocks", "cache", "eos", "runtime")
@@ -35,7 +35,7 @@ def core() -> list[Path]:
 
 
 def test_few_fields_of_the_contract_may_be_absent() -> None:
-    assert optional("contract/types.py") | optional("contract/step.py") | optional("contract/logits.py") <= CONTRACT
+    assert optional("contract/types.py") | optional("contract/step.py") <= CONTRACT
     assert optional("loop/rows.py") == optional("contract/shapes.py") == optional("contract/turn.py") == set()
     assert len(optional("cache/passes.py")) <= CALLS
 

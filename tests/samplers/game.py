@@ -12,14 +12,14 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import Scores, Step, View
-from dllm.contract.attention_weights import AttentionWeights
 from dllm.contract.canvas import Canvas, Request, packed
-from dllm.contract.logits import Logits
+from dllm.contract.readouts import AllLogits, AttentionMap, AttentionWeights, ByColumn, LogitLookup, Readout, Shadow
 from dllm.contract.shared_values import Shared
 from dllm.loop.proposals import lookup_stored
 from dllm.samplers.base import Sampler
 
 PROMPT, MASK, PAD = 2, 60, 61
+ATTENTION = (AttentionMap(), AttentionMap(received=True))  # what adas and dawn read by default
 
 
 class Game:
@@ -43,12 +43,16 @@ class Game:
         logits = None if logits is None else torch.as_tensor(logits)
         if logits is not None:
             statistics.setdefault("logsumexp", logits.double().logsumexp(-1))
-        found = None if logits is None else Logits(logits, rows)
+        readings: dict[Readout[Any], Any] = {}
+        if "shadow" in statistics:
+            readings[Shadow()] = self._lay(statistics.pop("shadow"))
+        if logits is not None:
+            readings |= {AllLogits(): ByColumn(logits, rows), LogitLookup(): lookup_stored(logits, rows, False)}
         scores = Scores(
             scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
             statistics={name: self._lay(value).long() if name == "likeliest" else self._lay(value)
                         for name, value in statistics.items()},
-            logits=found, lookup=None if found is None else lookup_stored(found, False),
+            readings=readings,
         )  # fmt: skip
         self.span = self.span.after_forward()
         return self.view_of(scores)
@@ -101,7 +105,8 @@ def with_attention(view: View, weights: Tensor, received: Tensor | None = None) 
     rows = weights[torch.arange(len(weights))[:, None], columns.clamp(max=weights.shape[1] - 1)]
     rows = rows.masked_fill(columns[..., None] >= weights.shape[1], 0)
     received = weights.mean(1) if received is None else received
-    return replace(view, scores=replace(view.scores, attention=AttentionWeights(columns, rows, received)))
+    found = AttentionWeights(columns, rows, received)
+    return replace(view, scores=replace(view.scores, readings=view.scores.readings | dict.fromkeys(ATTENTION, found)))
 
 
 def applied(step: Step, view: View) -> Canvas:

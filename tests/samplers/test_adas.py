@@ -18,6 +18,7 @@ from dllm.cache.prefix import Prefix
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract import View
+from dllm.contract.readouts import AttentionMap
 from dllm.contract.setting import Setting
 from dllm.eos.none import FullLength
 from dllm.samplers.adas import Adas
@@ -137,14 +138,16 @@ def test_rows_do_not_wait_for_each_other() -> None:
         wide = replace(view.scores, confidence=torch.ones_like(view.scores.confidence))
         game = Game(Static(), LENGTH, rows=2)
         both = game.view(0.5)
-        first, found = view.scores.attention, view.scores
-        assert first is not None
+        found = view.scores
+        first = found.of(AttentionMap())
         together = replace(
             both.scores,
             confidence=torch.cat([found.confidence, wide.confidence]),
-            attention=replace(
-                first, columns=first.columns.repeat(2, 1), weights=first.weights.repeat(2, 1, 1), received=None
-            ),
+            readings={
+                AttentionMap(): replace(
+                    first, columns=first.columns.repeat(2, 1), weights=first.weights.repeat(2, 1, 1), received=None
+                )
+            },
         )
         canvas, open_ = replace(both.canvas, masked=view.canvas.masked.repeat(2, 1)), view.open.repeat(2, 1)
         both = replace(both, canvas=canvas, open=open_, scores=together)

@@ -12,6 +12,7 @@ from harness import Combination, forward_of, model, parts_of, requests
 from dllm import UserError
 from dllm.contract import Step, Turn, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import AllLogits, LogitLookup
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.loop.denoise import denoise
@@ -110,8 +111,9 @@ def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:
     turns = list(turns_of(name, guidance))
     assert len(turns) > 2
     for turn in turns:
-        lookup, scores = turn.view.scores.lookup, turn.view.scores
-        assert lookup is not None and scores.logits is None
+        scores = turn.view.scores
+        lookup = scores.of(LogitLookup())
+        assert AllLogits() not in scores.readings
         width = model(name).config.width
         assert lookup.source.shape[-1] == (width if guidance == 0 else model(name).config.vocab)
         columns = lookup.columns.clamp(max=scores.token.shape[1] - 1)

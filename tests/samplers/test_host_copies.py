@@ -30,7 +30,7 @@ from dllm.contract.process import Uniform
 from dllm.contract.setting import Sampling, replaced
 from dllm.contract.shapes import Bounded
 from dllm.eos.stop_strings import StopStrings
-from dllm.loop.proposals import Proposer, lookup_stored
+from dllm.loop.proposals import Proposer
 from dllm.models.ids import Ids
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
@@ -89,13 +89,10 @@ def played(sampler: Sampler) -> tuple[Game, View]:
 
 def at(view: View, device: str) -> View:
     """The same on a device, with bounds, so that nobody asks it."""
-    lookup = view.scores.lookup
-    assert lookup is not None and view.scores.logits is not None
-    logits = moved(view.scores.logits, device)
+    readings = {one: found.to(device) if isinstance(found, Tensor) else moved(found, device)
+                for one, found in view.scores.readings.items()}  # fmt: skip
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
-    scores = replace(
-        moved(view.scores, device), logits=logits, lookup=lookup_stored(logits, False), statistics=statistics
-    )
+    scores = replace(moved(view.scores, device), readings=readings, statistics=statistics)
     span = replace(moved(view.blocks, device), shapes=Bounded(width=3))
     return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span)
 

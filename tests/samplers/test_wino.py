@@ -11,6 +11,7 @@ from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import Shadow
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.none import FullLength
 from dllm.loop.denoise import denoise
@@ -39,7 +40,7 @@ def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:
 def test_shadows_see_one_another_and_everything_but_the_token_they_judge() -> None:
     checked = 0
     for turn in turns(Combination("wino", "fixed"), requests()):
-        canvas, shadow = turn.canvas, turn.view.scores.statistic("shadow")
+        canvas, shadow = turn.canvas, turn.view.scores.of(Shadow())
         for row in range(len(canvas.row_id)):
             real = canvas.valid[row]
             columns = (turn.view.blocks.in_block[row] & real).nonzero()[:, 0]
@@ -67,7 +68,7 @@ def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() ->
     last, balance = {int(row): 30 for row in canvas.row_id}, {int(row): 0 for row in canvas.row_id}
     for turn in denoise(canvas, forward_of(network, parts, Sampling()), parts):
         step = turn.step
-        assert (turn.view.scores.statistic("shadow")[step.remask].exp() < 0.99).all()
+        assert (turn.view.scores.of(Shadow())[step.remask].exp() < 0.99).all()
         for row, commits, remasks in zip(
             turn.canvas.row_id.tolist(), step.commit.sum(1).tolist(), step.remask.sum(1).tolist(), strict=True
         ):

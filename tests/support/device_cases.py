@@ -23,8 +23,8 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
 from dllm.contract import Need
-from dllm.contract.attention_weights import AttentionNeed
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import STATISTICS, AllLogits, AttentionMap, HiddenState, LogitLookup, Shadow, Statistic
 from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError
 from dllm.loop.denoise import denoise
@@ -138,17 +138,14 @@ def on_a_gpu(case: Case) -> FakeGPUs:
     return mode
 
 
-STATISTICS = ("first", "second", "gap", "entropy", "logsumexp", "current", "shadow")
-
-
 class Everything(Confidence):
     """Asks for all that can be asked for."""
 
     def needs(self) -> tuple[Need, ...]:
         regions = (Need(region) for region in ("suffix", "answer"))
-        return (Need(committed=True, statistics=frozenset(STATISTICS), logits=True, lookup=True,
-                     attention=AttentionNeed(received=True)),
-                Need("ahead", ratio=0.5), Need("ahead", span=(0, 4)), *regions)  # fmt: skip
+        reads = (AllLogits(), LogitLookup(), Shadow(), AttentionMap(received=True), HiddenState(), HiddenState(0))
+        everything = Need(committed=True, reads=(*Statistic.of(*STATISTICS), *reads))
+        return (everything, Need("ahead", ratio=0.5), Need("ahead", span=(0, 4)), *regions)
 
 
 def frequencies() -> str:

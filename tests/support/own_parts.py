@@ -10,6 +10,7 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import Statistic
 from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
 from dllm.eos.base import EndOfText, after_first, answer_ends
 from dllm.samplers.base import Sampler
@@ -50,7 +51,7 @@ class Calmest(Sampler):
     )
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(statistics=frozenset({"entropy"})),)
+        return (Need(reads=Statistic.of("entropy")),)
 
     def step(self, view: View, state: State) -> Step:
         return view.step(

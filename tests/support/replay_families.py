@@ -24,6 +24,7 @@ from dllm.cache.none import NoCache
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Request
+from dllm.contract.readouts import AllLogits
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.eos.fill_after_block import FillAfterBlock
@@ -137,11 +138,10 @@ class TemperedEntropy(Quotas):
         self.temperature, self.gamma, self.steps = temperature, gamma, steps
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(logits=True),)
+        return (Need(reads=(AllLogits(),)),)
 
     def step(self, view: View, state: State) -> Step:
-        logits = view.scores.logits
-        assert logits is not None
+        logits = view.scores.of(AllLogits())
         p = (logits.values.double() / self.temperature).softmax(-1)
         entropy, best = [-torch.special.xlogy(p, p).sum(-1), p.amax(-1)]
         length = view.open.shape[1]

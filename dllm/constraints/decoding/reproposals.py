@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -13,7 +14,6 @@ from dllm.constraints.decoding.compiled import CompiledConstraint
 from dllm.constraints.sets import ClassSet
 from dllm.contract import Scores
 from dllm.contract.constrained import Reproposer
-from dllm.contract.logits import Logits
 
 CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of float32 for 126,000 ids
 
@@ -68,14 +68,9 @@ def repropose(
 
 def banned(scores: Scores, cells: Sequence[ConstrainedCell]) -> Scores:
     """The scores with -inf for what does not fit, in all logits that samplers read."""
-    logits, lookup = scores.logits, scores.lookup
-    if logits is not None:
-        out = disallowed(cells, logits.columns, logits.values.shape[-1])
-        logits = Logits(logits.values.masked_fill(out, -torch.inf), logits.columns)
-    if lookup is not None:
-        assert scores.repropose is not None
-        lookup = replace(lookup, banned=disallowed(cells, lookup.columns, scores.repropose.vocab))
-    return replace(scores, logits=logits, lookup=lookup)
+    assert scores.repropose is not None, "the forward offers its logits to rows under constraints"
+    out = partial(disallowed, cells, vocab=scores.repropose.vocab)
+    return replace(scores, readings={one: one.without(found, out) for one, found in scores.readings.items()})
 
 
 def disallowed(cells: Sequence[ConstrainedCell], columns: Tensor, vocab: int) -> Tensor:

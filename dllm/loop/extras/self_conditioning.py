@@ -5,17 +5,42 @@ It is kept by the columns of the block [B, C, D]. Nothing is handed on to anothe
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
-from dllm.cache.passes import Call
+from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import HeadInput
+from dllm.loop.extras.base import Extra, ScoredCandidates, Work
+from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import temper
 from dllm.loop.rows import Rows
 from dllm.models.conditioning import Conditioning
+from dllm.models.packed_calls import Inputs
 from dllm.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class CarriedEmbeddings(Extra):
+    """A network of two passes is given, at each position of the block, the embedding that its last forward expected
+    there."""
+
+    model: Transformer  # that network
+
+    stores_logits = True
+
+    def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
+        return replace(inputs, conditioning=conditioning(self.model, work.canvas, call, work.rows))
+
+    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+        blocks, carried = work.blocks, work.rows.carried
+        assert source.logits is not None, "stored for this extra"
+        soft = by_block(expected(self.model, source.logits, work.canvas.temperature), source.columns, blocks, carried)
+        return replace(result, carried=blocks.shapes.update(blocks.active, soft, carried))
 
 
 def nothing_yet(model: Transformer, canvas: Canvas) -> Tensor | None:

@@ -1,6 +1,6 @@
-"""Attention weights as a statistic: what some rows of a forward attend to.
+"""Attention weights as a readout: what some rows of a forward attend to.
 
-Fused attention returns no weights. So a probe multiplies the rows that were asked for with the keys of a layer once
+Fused attention returns no weights. So a readout multiplies the rows that were asked for with the keys of a layer once
 more, beside the attention itself. m rows over S keys cost 2 m S H h operations and m S H exponentials a layer: for
 LLaDA-8B, 32 rows and 600 keys 0.16 GFLOP, against 16 GFLOP for every row of the forward. No map of all heads or layers
 is stored: both are averaged as they come.
@@ -9,7 +9,7 @@ is stored: both are averaged as they come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,63 +17,68 @@ from torch import Tensor
 from dllm.cache.columns import gather_rows
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
-from dllm.contract import BlockState
-from dllm.contract.attention_weights import AttentionNeed, AttentionWeights
-from dllm.contract.canvas import Canvas, packed
+from dllm.contract.canvas import packed
+from dllm.contract.readouts import AttentionMap, AttentionWeights, HeadInput
+from dllm.loop.extras.base import Extra, ScoredCandidates, Work
+from dllm.loop.hidden import HiddenStates
 from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Memory
+from dllm.models.packed_calls import Inputs
 
 ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for 32 heads over 4,096 keys
 
 
 @dataclass(frozen=True)
-class AttentionCapture:
+class AttentionReadout(Extra):
+    """Reads the weights that a part asked for."""
+
+    wanted: AttentionMap  # which ones
+    config: ModelConfig  # the network's
+
+    def begun(self, work: Work) -> AttentionCapture:
+        canvas, blocks, length = work.canvas, work.blocks, len(work.canvas.columns)
+        where = canvas.undecided & blocks.in_open & blocks.active[:, None]
+        columns = packed(where, canvas.columns, blocks.shapes.max_per_row(where, length, True))
+        rows, inside = columns, columns.clamp(max=length - 1)
+        if not self.wanted.unshifted:
+            sources = self.config.sources(canvas.masked & canvas.valid, canvas.start)
+            rows = torch.where(columns < length, sources.gather(1, inside), length)
+        return AttentionCapture(self.wanted, self.wanted.of(self.config.layers), columns, rows)
+
+
+@dataclass(frozen=True)
+class AttentionCapture(Extra):
     """What to read in a forward of N candidates."""
 
+    wanted: AttentionMap  # the readout that it serves
     layers: range  # those whose attention weights are averaged
     columns: Tensor  # [N, m] the masks of the open blocks (L: no column)
     rows: Tensor  # [N, m] the columns whose queries are read for them
-    received: bool  # also what every column gets
+    calls: list[tuple[Call, CallCapture]] = field(default_factory=list)  # filled call by call
 
-    @staticmethod
-    def of(asked: AttentionNeed, config: ModelConfig, canvas: Canvas, blocks: BlockState) -> AttentionCapture:
-        where, length = canvas.undecided & blocks.in_open & blocks.active[:, None], len(canvas.columns)
-        columns = packed(where, canvas.columns, blocks.shapes.max_per_row(where, length, True))
-        rows, inside = columns, columns.clamp(max=length - 1)
-        if not asked.unshifted:
-            sources = config.sources(canvas.masked & canvas.valid, canvas.start)
-            rows = torch.where(columns < length, sources.gather(1, inside), length)
-        return AttentionCapture(asked.of(config.layers), columns, rows, asked.received)
-
-    def watch(self, forward: ForwardPass, memories: Sequence[Memory]) -> list[CallCapture]:
-        """Read along in every call of the forward, whose memories these are. Under guidance it runs 2 N candidates, of
-        which both halves are read."""
+    def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
+        """Read along. Under guidance the forward runs 2 N candidates, and those of both halves are read."""
         rows, extra = self.rows.repeat(len(forward.queries) // len(self.rows), 1), forward.shadows.shape[1]
-        watches = [
-            CallCapture(
-                self, call, select_or_all(rows, call.candidates), select_or_all(forward.queries, call.candidates), extra
-            )
-            for call in forward.calls
-        ]
-        for watch, memory in zip(watches, memories, strict=True):
-            memory.reader = watch
-        return watches
+        own, planned = (select_or_all(one, call.candidates) for one in (rows, forward.queries))
+        inputs.memory.reader = capture = CallCapture(self, call, own, planned, extra)
+        self.calls.append((call, capture))
+        return inputs
 
-    def weights(self, forward: ForwardPass, watches: Sequence[CallCapture]) -> AttentionWeights:
-        """What the watches have read by the end of the forward; under guidance for the canvas as it is."""
-        parts = [watch.means() for watch in watches]
-        weights = self._gathered(forward, [one for one, _ in parts])
-        received = self._gathered(forward, [one for _, one in parts]) if self.received else None
-        return AttentionWeights(self.columns, weights, received)
+    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+        parts, scores = [capture.means() for _, capture in self.calls], result.scores
+        count = len(work.shown.row_id)
+        weights = self._gathered([one for one, _ in parts], count)
+        received = self._gathered([one for _, one in parts], count) if self.wanted.received else None
+        found = AttentionWeights(self.columns, weights, received)
+        return replace(result, scores=replace(scores, readings={**scores.readings, self.wanted: found}))
 
-    def _gathered(self, forward: ForwardPass, parts: Sequence[Tensor]) -> Tensor:
-        """[N, ...] from the parts [b, ...] of the forward's calls; 0 for a candidate in no call."""
+    def _gathered(self, parts: Sequence[Tensor], shown: int) -> Tensor:
+        """[N, ...] from the parts [b, ...] of the calls of ``shown`` canvases; 0 for a candidate in no call."""
         count = len(self.columns)
-        if len(parts) == 1 and forward.calls[0].candidates is None:
+        if len(parts) == 1 and self.calls[0][0].candidates is None:
             return parts[0][:count]
-        out = parts[0].new_zeros(len(forward.queries), *parts[0].shape[1:])
-        for call, part in zip(forward.calls, parts, strict=True):
+        out = parts[0].new_zeros(shown, *parts[0].shape[1:])
+        for (call, _), part in zip(self.calls, parts, strict=True):
             out[slice(None) if call.candidates is None else call.candidates] = part
         return out[:count]
 
@@ -83,8 +88,8 @@ class CallCapture:
     these compute. In the call they are in R rows, K candidates side by side. extra: rows at the call's end that are no
     column's own."""
 
-    def __init__(self, probe: AttentionCapture, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
-        self.probe, self.call, self.length, self.extra, self.layers = probe, call, planned.shape[1], extra, 0
+    def __init__(self, capture: AttentionCapture, call: Call, rows: Tensor, planned: Tensor, extra: int) -> None:
+        self.capture, self.call, self.length, self.extra, self.layers = capture, call, planned.shape[1], extra, 0
         beside, nowhere = call.side_by_side, torch.zeros_like(planned[:, :1])
         planned = torch.cat([planned, nowhere], 1)
         self.rows = rows[:, None] if beside is None else rows[beside.candidates]  # [R, K, m]
@@ -92,7 +97,7 @@ class CallCapture:
         self.total = self.received = torch.zeros((), device=rows.device)
 
     def reads(self, layer: int) -> bool:
-        return layer in self.probe.layers
+        return layer in self.capture.layers
 
     def read(self, layer: int, query: Tensor, keys: Tensor, visible: Visible, columns: Tensor | None) -> None:
         """Add a layer: queries [R, K n, H, h] at their columns [R, K n] (None: all in order), keys [R, H_kv, S, h]."""
@@ -105,7 +110,7 @@ class CallCapture:
         at = self._places(by)
         first = torch.arange(several, device=home)[:, None] * by.shape[2]
         index = (at.clamp(min=0) + first).flatten(1).to(query.device)
-        if self.probe.received:
+        if self.capture.wanted.received:
             whole = averaged(query, keys, mask)
             mine, whole = gather_rows(whole, index).to(home), whole.to(home)
             counts = self.planned.gather(2, by)[..., None]
@@ -119,13 +124,13 @@ class CallCapture:
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Weights [b, m, L], and what each column received [b, L], as means over the layers."""
-        assert self.layers == len(self.probe.layers), "a cache that shows its keys shows those of every layer"
+        assert self.layers == len(self.capture.layers), "a cache that shows its keys shows those of every layer"
         weights, received = self.total.unflatten(1, self.rows.shape[1:]) / self.layers, self.received / self.layers
         beside = self.call.side_by_side
         if beside is None:
-            return weights[:, 0], received[:, 0] if self.probe.received else received
+            return weights[:, 0], received[:, 0] if self.capture.wanted.received else received
         place = beside.row, beside.place
-        return weights[place], received[place] if self.probe.received else received
+        return weights[place], received[place] if self.capture.wanted.received else received
 
     def _places(self, by: Tensor) -> Tensor:
         """Where the rows to read are among the computed columns ``by`` [R, K, n]: [R, K, m]; -1: not computed."""

@@ -1,0 +1,90 @@
+"""The hooks of a forward. A plain decode has one extra, ``Waiting``, which does nothing where no row waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dllm.cache.base import Session
+from dllm.cache.passes import Call, ForwardPass
+from dllm.common.rowwise import Owner
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import HeadInput
+from dllm.loop.hidden import HiddenStates
+from dllm.loop.rows import Rows
+from dllm.models.packed_calls import Inputs
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one forward of N candidates is about to do."""
+
+    rows: Rows  # whose candidates are scored
+    canvas: Canvas  # [N] their canvases, as they are scored
+    shown: Canvas  # [N] what the network runs on; [2 N] under guidance
+    blocks: BlockState  # [N] where the blocks stand
+    plan: ForwardPlan  # [N] the cache's plan
+    wanted: Tensor  # [N, L] positions that parts need scored
+
+    def on(self, canvas: Canvas) -> Work:
+        """The same of another canvas [N]."""
+        return replace(self, canvas=canvas, shown=canvas)
+
+
+@dataclass(frozen=True)
+class ScoredCandidates:
+    """What a forward says of the candidates."""
+
+    canvas: Canvas  # [N] the candidates that it ran on
+    owner: Owner  # the row of each
+    scores: Scores  # [N] what it says, with proposals that fit the constraints of their rows
+    forced: Tensor | None  # [N, L] what the cache's plan commits automatically (None: nothing)
+    corrected: Tensor  # [N, L] proposals that are not the model's own, because of a constraint
+    run: ForwardPass  # the forward
+    cost: ForwardCost  # [N] what it computed
+    remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
+    carried: Tensor  # [B, C, D] what the rows hand to their next forward
+
+
+class Extra:
+    """Base of all extras: every hook leaves things as they are. A forward calls them in this order, each hook of all
+    its extras in turn:
+
+        work = extra.before(work)                              # the plan is made
+        extra = extra.begun(work)                              # the extra of this forward alone
+        inputs = extra.at_call(work, forward, call, inputs)    # of every call of the network
+        logits = extra.mixed(logits)                           # all logits are stored
+        result = extra.found(work, hidden, source, result)     # the positions are scored
+    """
+
+    stores_logits: bool = False  # all logits of the scored positions must be stored
+
+    def session(self, session: Session, rows: int) -> Session:
+        """The cache's session of so many rows, opened on what ``opened`` makes of their canvas."""
+        return session
+
+    def opened(self, canvas: Canvas) -> Canvas:
+        """The canvas [B] that the cache's session opens on."""
+        return canvas
+
+    def before(self, work: Work) -> Work:
+        """What the forward is about to do."""
+        return work
+
+    def begun(self, work: Work) -> Extra:
+        """The extra of this forward, with what it keeps until the forward's end."""
+        return self
+
+    def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
+        """What the network takes in a call, for the queries [b, n] of its candidates."""
+        return inputs
+
+    def mixed(self, logits: Tensor) -> Tensor:
+        """The logits [N, n, V] of the scored positions, from those of all canvases that were shown."""
+        return logits
+
+    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+        """What the forward says."""
+        return result

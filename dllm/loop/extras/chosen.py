@@ -1,0 +1,45 @@
+"""Which extras the forwards of a decode have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dllm.compose.fitted import Parts
+from dllm.contract import Need
+from dllm.contract.readouts import AttentionMap, Shadow
+from dllm.contract.types import readouts_of
+from dllm.loop.extras.base import Extra
+from dllm.loop.extras.capture import AttentionReadout
+from dllm.loop.extras.guidance import Guidance
+from dllm.loop.extras.readings import InnerLayers, Readings
+from dllm.loop.extras.self_conditioning import CarriedEmbeddings
+from dllm.loop.extras.small import Drafts, RuleTemperature, ShadowQueries, Waiting
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+
+
+def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> tuple[Extra, ...]:
+    """In the order in which they take part."""
+    return tuple(_extras(model, ids, parts, needs))
+
+
+def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> Iterator[Extra]:
+    readouts, traits, guidance = readouts_of(needs), parts.sampler.traits, parts.sampling.guidance
+    if traits.renoises:
+        yield RuleTemperature(parts.sampler)
+    yield Waiting()
+    if Shadow() in readouts:
+        yield ShadowQueries(model, ids.placeholder)
+    if traits.verifies:
+        yield Drafts(ids.placeholder)
+    yield from (AttentionReadout(one, model.config) for one in readouts if isinstance(one, AttentionMap))
+    if model.config.carries:
+        yield CarriedEmbeddings(model)
+    layers = {one.layer % model.config.layers for one in readouts if one.layer is not None}
+    if layers:
+        yield InnerLayers(tuple(sorted(layers)))
+    behind = [one for one in readouts if one.behind_head]
+    if behind:
+        yield Readings.of(behind, model)
+    if guidance:
+        yield Guidance(guidance, ids.placeholder)

@@ -1,0 +1,76 @@
+"""Readouts that are computed once the layers have run, and the hidden states of inner layers for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from dllm.cache.passes import Call, ForwardPass
+from dllm.contract.readouts import HeadInput, Readout
+from dllm.loop.extras.base import Extra, ScoredCandidates, Work
+from dllm.loop.hidden import HiddenStates, call_states
+from dllm.models.memory import Memory
+from dllm.models.packed_calls import Inputs
+from dllm.models.rope import Angles
+from dllm.models.transformer import Layer, Transformer, run_layer, summed
+
+
+@dataclass(frozen=True)
+class Readings(Extra):
+    """What the readouts of all parts find."""
+
+    readouts: Mapping[Readout[Any], Readout[Any]]  # each as its part names it, and on the model's device
+    stores_logits: bool  # one of them reads all logits
+
+    @staticmethod
+    def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
+        """Of readouts that the loop does not make while layers run."""
+        stored = any(one.stores_logits(model.head_weight) for one in readouts)
+        return Readings({one: one.on(model.device) for one in readouts}, stored)
+
+    def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
+        scores = result.scores
+        found = {one: there.read(source) for one, there in self.readouts.items()}
+        return replace(result, scores=replace(scores, readings={**scores.readings, **found}))
+
+
+@dataclass(frozen=True)
+class InnerLayers(Extra):
+    """Keeps what leaves some inner layers of the network."""
+
+    layers: tuple[int, ...]  # which ones, from 0
+    taps: list[tuple[Call, LayerTap]] = field(default_factory=list)  # of this forward, call by call
+
+    def begun(self, work: Work) -> InnerLayers:
+        return InnerLayers(self.layers)
+
+    def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
+        tap = LayerTap(self.layers)
+        self.taps.append((call, tap))
+        return replace(inputs, run=tap)
+
+    def states(self, layer: int, work: Work) -> HiddenStates:
+        """The hidden states that left a layer."""
+        length, extra = len(work.canvas.columns), work.plan.shadows.shape[1]
+        calls = [call_states(call, *tap.kept[layer], length, extra) for call, tap in self.taps]
+        return HiddenStates.of(calls, work.canvas.columns, len(work.shown.row_id))
+
+
+class LayerTap:
+    """Runs the layers of one call, and keeps what leaves some of them."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = layers
+        self.kept: dict[int, tuple[Tensor, Tensor | None]] = {}  # by layer: rows [b, n, D], their columns [b, n]
+
+    def __call__(
+        self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
+        memory: Memory, index: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x, residual = run_layer(layer, x, residual, angles, columns, memory, index)
+        if index in self.layers:
+            self.kept[index] = summed(x, residual), columns
+        return x, residual

@@ -1,0 +1,125 @@
+"""The head of one forward: which columns are scored, and what is proposed there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dllm.contract import Need
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.readouts import Lookup
+from dllm.loop.extras.base import Extra, Work
+from dllm.loop.extras.readings import InnerLayers
+from dllm.loop.hidden import HiddenStates
+from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored
+from dllm.models.config import ModelConfig
+from dllm.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class ScoredHead:
+    """What the head says of the scored columns of N candidates; readouts are computed from it (``HeadInput``)."""
+
+    model: Transformer  # whose head it is
+    proposer: Proposer  # proposes and computes statistics
+    work: Work  # what the forward was about to do
+    forward: HiddenStates  # all that the forward computed
+    inner: InnerLayers | None  # keeps what left inner layers (None: no readout asks)
+    columns: Tensor  # [N, n] the scored columns, ascending (L: no column)
+    states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
+    logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
+    statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
+
+    @property
+    def canvas(self) -> Canvas:
+        return self.work.canvas
+
+    def hidden(self, layer: int | None) -> Tensor:
+        """Hidden states [N, n, D] as they leave a layer (None: behind the last norm)."""
+        if layer is None:
+            return self.states[: len(self.columns)]
+        assert self.inner is not None, "an extra keeps the layers that readouts name"
+        found = self.inner.states(layer % self.model.config.layers, self.work)
+        slot, inside = slots(self.canvas, self.work, found.place, self.model.config), self.columns
+        inside = inside.clamp(max=len(self.canvas.columns) - 1)
+        at = inside if slot is None else slot[: len(inside)].gather(1, inside)
+        return found.take(at.clamp(min=0)) * (at >= 0)[..., None]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return self.model.logits(hidden)
+
+    def lookup(self) -> Lookup:
+        weight, columns = self.model.head_weight, self.columns
+        if self.logits is not None or weight is None:
+            assert self.logits is not None, "LogitLookup has them stored"
+            return lookup_stored(self.logits, columns, self.proposer.triton)
+        return self.proposer.lookup(columns, self.states, weight, self.model.config.logit_scale)
+
+    def reproposer(self) -> LogitReproposer:
+        """Proposes again at a few of these columns."""
+        stored, model = self.logits is not None, self.model
+        source, find = (self.logits, unchanged) if stored else (self.states, model.logits)
+        assert source is not None
+        turn = self.work.blocks.turn
+        return LogitReproposer(self.proposer, find, source, self.columns, self.canvas, turn, model.config.vocab)
+
+
+def run_head(
+    model: Transformer, proposer: Proposer, work: Work, hidden: HiddenStates, extras: Sequence[Extra],
+    needs: Sequence[Need],
+) -> tuple[Tensor, ScoredHead]:  # fmt: skip
+    """Which positions are scored [N, L], those that parts need and that were computed, and what the head says of them:
+    from stored logits where the sampling or an extra reads these, else chunk by chunk without storing any."""
+    canvas, blocks, logits = work.canvas, work.blocks, None
+    scored, columns, at = scored_columns(work, hidden, model.config, all(need.region == "block" for need in needs))
+    length = len(canvas.columns)
+    states, inside = hidden.take(at), columns.clamp(max=length - 1)
+    if proposer.reads_logits or any(extra.stores_logits for extra in extras):
+        logits = model.logits(states)
+        for extra in extras:
+            logits = extra.mixed(logits)
+        statistics = proposer(logits, canvas, blocks.turn, inside)
+    else:
+        entries = blocks.shapes.nonzero(columns < length)
+        statistics = proposer.fused(states, model, canvas, inside, entries)
+    inner = next((extra for extra in extras if isinstance(extra, InnerLayers)), None)
+    return scored, ScoredHead(model, proposer, work, hidden, inner, columns, states, logits, statistics)
+
+
+def scored_columns(
+    work: Work, hidden: HiddenStates, config: ModelConfig, in_blocks: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Which positions are scored [N, L], their columns [N, n], and which states of each canvas predict them [N, n], or
+    [2 N, n] under guidance. in_blocks: they lie in open blocks."""
+    canvas, scored = work.canvas, work.wanted
+    slot = slots(canvas, work, hidden.place, config)
+    if slot is not None and hidden.place is not None:
+        for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may compute columns in other orders
+            scored = scored & computed
+    columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
+    at = columns.clamp(max=len(canvas.columns) - 1)
+    copies = len(hidden.first) // len(scored)
+    at = at if copies == 1 else at.repeat(copies, 1)
+    return scored, columns, at if slot is None else slot.gather(1, at).clamp(min=0)
+
+
+def slots(canvas: Canvas, work: Work, place: Tensor | None, config: ModelConfig) -> Tensor | None:
+    """Which state predicts each column [N, L], or [2 N, L] under guidance; -1: not computed; None: in order.
+
+    With a prediction shift it is that of the column before; the first position of a canvas row predicts itself.
+    ``place``: where each column is among the states of its candidate.
+    """
+    source = None if work.plan.beside is None else work.plan.beside.sources
+    if source is None:
+        if config.prediction_shift == 0 and config.seed_shift is None:
+            return place
+        source = config.sources(canvas.masked & canvas.valid, canvas.start)
+    copies = len(work.shown.row_id) // len(source)
+    source = source if copies == 1 else source.repeat(copies, 1)
+    return source if place is None else place.gather(1, source)
+
+
+def unchanged(logits: Tensor) -> Tensor:
+    return logits

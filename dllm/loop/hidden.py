@@ -1,0 +1,67 @@
+"""The hidden states that one forward computed, and where the columns of its candidates are among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.cache.passes import Call
+
+# Of a call: which candidates it ran [b] (None: all), their hidden states [b, n, D], and the place of each column among
+# these [b, L] (-1: nowhere; None: in order).
+CallStates = tuple["Tensor | None", Tensor, "Tensor | None"]
+
+
+@dataclass(frozen=True)
+class HiddenStates:
+    """The hidden states of one forward of N candidates."""
+
+    states: Tensor  # [T, D] of all query tokens, candidate after candidate
+    first: Tensor  # [N] where a candidate's begin
+    size: Tensor  # [N] how many a candidate has
+    place: Tensor | None  # [N, L] where each column is among its candidate's (-1: nowhere; None: in order)
+    width: int  # the most that any candidate has
+
+    @staticmethod
+    def of(calls: Sequence[CallStates], columns: Tensor, count: int) -> HiddenStates:
+        """From the calls of a forward of ``count`` candidates. ``columns`` [L]: 0 to L - 1."""
+        width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
+        candidates, hidden, place = calls[0]
+        if candidates is None:
+            return HiddenStates(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
+        first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
+        places, begin = columns.new_full((count, len(columns)), -1), 0
+        for candidates, hidden, place in calls:
+            assert candidates is not None, "only a single call runs all of them"
+            rows, n = hidden.shape[:2]
+            first[candidates] = begin + n * everyone[:rows]
+            size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
+            places[candidates] = columns if place is None else place
+            begin += rows * n
+        return HiddenStates(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
+
+    def take(self, at: Tensor) -> Tensor:
+        """The states ``at`` [N, r] of each candidate, or of the first N: [N, r, D]."""
+        return self.states[self.first[: len(at), None] + at]
+
+    def last(self, count: int) -> Tensor:
+        """The last ``count`` states of every candidate: [N, count, D]."""
+        return self.take((self.size - count)[:, None] + torch.arange(count, device=self.size.device))
+
+
+def call_states(call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int) -> CallStates:
+    """What a call computed: hidden states [b, n, D] and the ``columns`` [b, n] that ran (more than planned if its
+    memory widened it; None: all in order). extra: how many queries at its end belong to no column."""
+    if call.side_by_side is not None:
+        hidden, columns = call.side_by_side.unpack(hidden), call.columns
+    if columns is None:
+        return call.candidates, hidden, None
+    columns = columns[:, : columns.shape[1] - extra]
+    if call.masks is not None:
+        columns = columns.masked_fill(~call.masks, length)
+    place = columns.new_full((len(columns), length + 1), -1)
+    order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+    return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
