@@ -51,7 +51,7 @@ class UnknownChoice(UserError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
-    if len(name) > LONGEST_NAME:  # nobody misspells so; comparing a megabyte would take 36 MB for each known name
+    if len(name) > LONGEST_NAME:  # no one misspells so; comparing a megabyte would take 36 MB for each known name
         return ""
     near = (one for one in islice(known, MOST_NAMES) if len(one) <= LONGEST_NAME)
     best = max(near, key=lambda one: similarity(name, one), default=None)
@@ -59,7 +59,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def similarity(name: str, other: str) -> float:
-    """How alike two names look, from 0 to 1, whatever their case and the signs between their words. What stands before
+    """How alike two names look, from 0 to 1, whatever their case and the signs between their words. What is before
     the last dot does not count where both have it, or ``name`` has none: it would make all options of a part alike."""
     (place, _, last), (there, _, end) = name.rpartition("."), other.rpartition(".")
     pairs = [(last, end)] if place == there else [(name, other)] if place else [(name, other), (name, end)]

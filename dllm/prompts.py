@@ -211,7 +211,7 @@ def is_ids(prompt: list[Any]) -> bool:
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """Several prompts as they are, one prompt as a list of one. Raises UserError for what is no prompt."""
+    """Several prompts as they are, one prompt as a list of one. Raises UserError for what is not a prompt."""
     single = isinstance(prompts, str | PrefilledPrompt | ChatPrompt | Request)
     if not single and not isinstance(prompts, Sequence):
         raise UserError(f"prompts={prompts!r} must be text, messages, token ids or a Request, or a list of such.")

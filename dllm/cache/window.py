@@ -129,7 +129,7 @@ class Window(Buffered):
 
 @dataclass(frozen=True)
 class Bound:
-    """How much a row computes at most in a turn that is no phase's first."""
+    """How much a row computes at most in a turn that is not a phase's first."""
 
     turn: int  # of the row
     columns: int  # that it computes at most

@@ -1,7 +1,7 @@
 """The nucleus of rows of logits z [..., V] (arXiv 1904.09751) without sorting them.
 
 In descending order, of equals the lowest id first, a token is dropped if the mass of all before it exceeds ``top_p``.
-So the nucleus is what lies above some logit t, and the first few of the tokens at t itself:
+So the nucleus is what is above some logit t, and the first few of the tokens at t itself:
 
     t = min {z_i : mass(z > z_i) <= top_p}    kept at t: the first floor((top_p - mass(z > t)) / mass(t)) + 1
 

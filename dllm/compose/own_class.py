@@ -63,6 +63,6 @@ def _store(group: str, name: str, by_target: bool) -> None:
 
 
 def _default(argument: inspect.Parameter) -> Any:
-    """An argument's default as the configuration has it. None: it has none, or one that is no data."""
+    """An argument's default as the configuration has it. None: it has none, or one that is not data."""
     value = argument.default
     return list(value) if isinstance(value, tuple) else value if isinstance(value, bool | int | float | str) else None

@@ -38,7 +38,7 @@ BASE_CLASSES = {
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
-MORE = {"experiment": "published"}  # folders in a group that are no groups of their own: experiment=published/prefix
+MORE = {"experiment": "published"}  # folders in a group that are not groups of their own: experiment=published/prefix
 
 
 MADE_FROM: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # the configuration of each part built here
@@ -266,7 +266,7 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_of(group: str, target: Any) -> type:
-    """The class that ``_target_`` names. Raises UserError if it is no class of the group's kind."""
+    """The class that ``_target_`` names. Raises UserError if it is not a class of the group's kind."""
     name, base = f"{group}._target_", BASE_CLASSES.get(group.partition(".")[0])
     above = object if base is None else resolve_name(base)
     try:

@@ -1,6 +1,6 @@
 """What undecided positions show: a mask, or noise that the network learned to undo.
 
-``masked`` means undecided under either process. Whatever an undecided position shows is no token of the text.
+``masked`` means undecided under either process. Whatever an undecided position shows is not a token of the text.
 """
 
 from __future__ import annotations

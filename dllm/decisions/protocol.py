@@ -76,7 +76,7 @@ def deciding(
         raise UserError("there is no question. Ask at least one.")
     work = _Work(prompts, ids, options, most)
     for one in work.states(state):
-        prompts.encode(one)  # refuses what is no prompt before questions are put after it
+        prompts.encode(one)  # refuses what is not a prompt before questions are put after it
     if not options.joint:
         plans = {}
         for name, question in questions.items():

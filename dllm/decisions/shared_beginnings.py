@@ -92,7 +92,7 @@ class _Behind(Memory):
 
 
 def encode_behind(model: Model, rows: Tensor, ends: Tensor, found: Beginnings) -> Tensor:
-    """Hidden rows [B, n, D] of the columns from each canvas's cut on. ends [B]: columns that are no padding."""
+    """Hidden rows [B, n, D] of the columns from each canvas's cut on. ends [B]: columns that are not padding."""
     network, order, length = model.transformer, found.order, rows.shape[1]
     device = network.device
     cuts, widest = found.cut[found.first], int(found.cut.max())

@@ -166,7 +166,7 @@ def head_statistics(
     """Row statistics of hidden states [R, D], each [R].
 
     logits: gives the logits [R, V] of hidden rows, -inf at banned ids, in float32 or wider. weight, banned, scale: the
-    same head as a plain product, which the fused kernel can compute. weight None: the head is no plain product, for
+    same head as a plain product, which the fused kernel can compute. weight None: the head is not a plain product, for
     example because it is quantised. wanted: names of statistics beside ``token``. at [R]: ids whose logits are wanted
     too, as ``logit`` in float64. triton: the fused kernel for up to ``FUSED_ROWS`` rows and two banned ids, chunks
     above.

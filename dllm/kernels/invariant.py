@@ -25,7 +25,7 @@ def in_tiles(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 class Tiled(nn.Module):
     """A module that maps each row [..., in] by itself to [..., out], of which it gets ``TILE`` at a time. weight: None,
-    so that nobody multiplies with it in another way."""
+    so that no one multiplies with it in another way."""
 
     weight = None
 

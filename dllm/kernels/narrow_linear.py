@@ -49,7 +49,7 @@ class NarrowLinear(nn.Module):
 
     narrow: Tensor
     scale: Tensor
-    weight = None  # nobody multiplies with it in another way
+    weight = None  # no one multiplies with it in another way
 
     def __init__(self, narrow: Tensor, scale: Tensor, bias: Tensor | None, bits: int, triton: bool) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing
 
 
 def parse_template(template: str) -> None:
-    """Raises TemplateError, or RecursionError for deep nesting, when ``template`` is no Jinja template."""
+    """Raises TemplateError, or RecursionError for deep nesting, when ``template`` is not a Jinja template."""
     _environment().parse(template)
 
 

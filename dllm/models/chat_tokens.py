@@ -2,7 +2,7 @@
 
 A message is text, whatever the template does with it: ``'<' + content + '>'``, a content in lower case, or its words
 joined must make no special token. So what the template itself writes is marked before it is rendered: the special
-tokens in its own texts and constants, by marks that nobody who writes a message can know. All others are text.
+tokens in its own texts and constants, by marks that no one who writes a message can know. All others are text.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def changed(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _nonce() -> str:
-    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(4))  # private use: in nobody's text
+    return "".join(chr(0xF0000 + secrets.randbelow(0xFFFE)) for _ in range(4))  # private use: in no one's text
 
 
 @dataclass(frozen=True)

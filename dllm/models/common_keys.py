@@ -1,5 +1,5 @@
 """Keys of ``config.json`` that no family's table reads: which change nothing here, and which may only have the value
-that changes nothing. Whatever stands in neither list is reported (``ModelConfig.unread``).
+that changes nothing. Whatever is in neither list is reported (``ModelConfig.unread``).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ ARCHITECTURE: KeyRules = {
 _ALL: KeyRules = {
     "eos_token_id": token_ids(MAX_SIZE), "pad_token_id": integer(0, MAX_SIZE), "mask_token_id": integer(0, MAX_SIZE),
     "vocab_size": size(),
-    # ``dllm.models.rope`` reads them first; what it found stands in rope_theta and partial_rotary_factor
+    # ``dllm.models.rope`` reads them first; what it found is in rope_theta and partial_rotary_factor
     "rope_scaling": KeyRule("an object or null", lambda value: isinstance(value, dict)),
     "rope_parameters": KeyRule("an object or null", lambda value: isinstance(value, dict)),
     "rotary_dim": integer(2, MAX_SIZE), "partial_rotary_factor": allowed(1, 1.0),  # all features of a head rotate

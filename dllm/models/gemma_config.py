@@ -81,7 +81,7 @@ class LayerKind:
 
     head_dim: int  # h, of one head
     kv_heads: int  # K, of keys and values
-    sliding: bool  # keys lie in a window, and values have a projection of their own
+    sliding: bool  # keys are in a window, and values have a projection of their own
     theta: float  # base of the rotary embeddings
     pairs: int  # pairs of features of a head that rotate; the others stay
 

@@ -40,7 +40,7 @@ class Packing(ABC):
         """Rows in float32. part: reads what the packing names."""
 
     def four_bits(self, part: Part, begin: int, end: int) -> FourBits | None:
-        """The same rows as steps; None: they are no sixteen steps in groups of 32 columns."""
+        """The same rows as steps; None: they are not sixteen steps in groups of 32 columns."""
         return None
 
 

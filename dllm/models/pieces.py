@@ -16,11 +16,11 @@ from tokenizers import Tokenizer as Backend
 HEX_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a byte, as SentencePiece spells it
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # a blank, as SentencePiece spells it
 MOST_IDS = 16  # ids that may make up a character together
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # is in a text for bytes that are no character
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # is in a text for bytes that are not a character
 
 
 def pieces_of(backend: Backend, ids: Sequence[int]) -> list[bytes]:
-    """The bytes that each id adds to the text of all. Where bytes are no character, the text has U+FFFD, and so have
+    """The bytes that each id adds to the text of all. Where bytes are not a character, the text has U+FFFD, and so have
     they: the first of these tokens writes it, the others nothing."""
     text = str(backend.decode(list(ids), skip_special_tokens=False))
     spellings = [backend.id_to_token(number) or "" for number in ids]
@@ -28,7 +28,7 @@ def pieces_of(backend: Backend, ids: Sequence[int]) -> list[bytes]:
 
 
 def alone(backend: Backend, number: int) -> bytes:
-    """The bytes of one id by itself: also where they are no character, and with the space that decoders leave out in
+    """The bytes of one id by itself: also where they are not a character, and with the space that decoders leave out in
     front of a text."""
     text, spelling = str(backend.decode([number], skip_special_tokens=False)), backend.id_to_token(number) or ""
     if _byte_level([spelling], text) is not None:

@@ -148,5 +148,5 @@ def ends(found: PairedDifference | None) -> tuple[str, str]:
 
 
 def signed(share: float) -> str:
-    """In points; nothing is no gain."""
+    """In points; nothing is not a gain."""
     return f"{100 * share:+.1f}" if abs(share) >= 5e-4 else "0.0"

@@ -27,7 +27,7 @@ def paired_difference(groups: Sequence[Sequence[float]], z: float = 1.96) -> Pai
     the interval is that of Bonett and Price (2012, J. Educ. Behav. Stat. 37): the normal one after an item that each
     method alone gets right was added. It does not shrink to a point where all answers agree. Graded scores take the
     same two items, the widest that there are, so theirs is rather too wide. With several sub-tasks the
-    variance is that within them: which sub-tasks there are is no chance. Of simulated sets of 13 sub-tasks with 4 to
+    variance is that within them: which sub-tasks there are is not chance. Of simulated sets of 13 sub-tasks with 4 to
     50 items each it holds the true mean in 95 to 100 %; the normal interval without added items in 89 to 98 %.
     """
     means = [fmean(group) for group in groups]

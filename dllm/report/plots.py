@@ -43,7 +43,7 @@ STYLE: dict[RcKeyType, Any] = {
     "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "none", "svg.hashsalt": "dllm", "pdf.fonttype": 42,
     "figure.dpi": 100, "savefig.dpi": DPI, "axes.axisbelow": True,
 }  # fmt: skip
-# Marks that are no method's; their names in the legend.
+# Marks that belong to no method; their names in the legend.
 STAR, FILLED, CROSS = "one token per step", "filled: Pareto-optimal", "crossed: busy machine"
 LOSSLESS = "lossless minimum"
 FORWARD, SECOND = "useful tokens per forward", "useful tokens per second"

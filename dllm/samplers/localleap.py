@@ -15,7 +15,7 @@ from dllm.samplers.base import Sampler
 
 class LocalLeap(Sampler):
     """Open positions whose confidence reaches ``threshold`` are anchors. Within ``radius`` columns of an anchor,
-    ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are no anchors in the same turn."""
+    ``relaxed_threshold`` is enough. Positions committed by the relaxed threshold are not anchors in the same turn."""
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=True)
 

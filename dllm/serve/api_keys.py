@@ -17,14 +17,14 @@ LOOK_SECONDS = 1.0  # between two looks at the file
 
 
 def check_key(source: str, key: str) -> None:
-    """Raise UserError for what is no key. source: where it comes from."""
+    """Raise UserError for what is not a key. source: where it comes from."""
     if len(key) < MIN_KEY or not key.isascii() or not key.isprintable() or " " in key:
         raise UserError(f"{source} must hold a key of at least {MIN_KEY} letters, digits and signs, without spaces.")
 
 
 def keys_in_file(file: str) -> tuple[str, ...]:
     """The keys in a file, one in a line; empty lines and those that begin with # are none. Raises UserError for a file
-    that cannot be read or holds none, and for what is no key."""
+    that cannot be read or holds none, and for what is not a key."""
     source = f"task.api_key_file={file!r}"
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()

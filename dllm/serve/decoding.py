@@ -32,7 +32,7 @@ class TextDelta:
     choice: int  # its index
     text: str  # what is new
     thought: bool = False  # it belongs to what the model thinks before it answers
-    written: int | None = None  # the choice's tokens up to here; None: nobody asks
+    written: int | None = None  # the choice's tokens up to here; None: no one asks
 
 
 @dataclass(frozen=True)

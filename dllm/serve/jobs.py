@@ -35,7 +35,7 @@ class Job:
     follow: bool = True  # its progress is told, which costs a copy from the device in every turn
     snapshots: bool = False  # its progress has the model's guesses
     trace: bool = False  # its result has a trace
-    likeliest: int = 0  # so many of the likeliest tokens are told of each position
+    likeliest: int = 0  # that many of the likeliest tokens are told of each position
     logprobs: bool = False  # log-probabilities of its tokens are told
     ident: str = ""  # of its request, in the log
 
@@ -48,7 +48,7 @@ class Progress:
     block: int  # index of its block
     tokens: list[int]  # its answer, with the mask's id or with noise where it is undecided
     masked: list[bool]  # which positions of the answer are undecided
-    final: int  # so many leading positions of the answer will never change again
+    final: int  # that many leading positions of the answer will never change again
     # of snapshots: the forward after which each position kept its token; 0: a mask, or given
     turns: list[int] = field(default_factory=list)
     # of snapshots: what the model proposes for masked positions, and its probability

@@ -38,7 +38,7 @@ class Entry:
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
     stuck: str = ""  # why it would never end
-    reached: int = 0  # forwards at its last event; a job that began anew is silent until it is there again
+    reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
     # by column and forward the tokens that were likeliest there, where it wrote
     likeliest: dict[tuple[int, int], Likeliest] = field(default_factory=dict)
@@ -73,13 +73,13 @@ class Entry:
             self.likeliest.update({(column, forward): tokens for column, tokens in found.items()})
 
     def logprobs_of(self, result: Result) -> list[tuple[float, float]]:
-        """Of each token of the answer, in the forward that decided it; nothing where nobody asked."""
+        """Of each token of the answer, in the forward that decided it; nothing where no one asked."""
         begin = self.job.request.answer_start
         places = [(begin + at, *decided) for at, decided in enumerate(zip(result.turns, result.canvas, strict=True))]
         return [self.logprobs.get(place, (nan, nan)) for place in places] if self.job.logprobs else []
 
     def likeliest_of(self, result: Result) -> list[Likeliest]:
-        """Of each position of the answer, in the forward that decided it; nothing where nobody asked."""
+        """Of each position of the answer, in the forward that decided it; nothing where no one asked."""
         begin = self.job.request.answer_start
         places = [(begin + at, forward) for at, forward in enumerate(result.turns)]
         return [self.likeliest.get(place, []) for place in places] if self.job.likeliest else []

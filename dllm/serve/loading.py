@@ -42,13 +42,13 @@ def _serve(listening: socket.socket, loaded: threading.Event) -> None:
     while not loaded.is_set():
         try:
             connection, _ = listening.accept()
-        except OSError:  # nobody came, or has gone again
+        except OSError:  # no one came, or has gone again
             continue
         with connection, suppress(OSError):
             connection.sendall(_reply(_head(connection)))
             connection.shutdown(socket.SHUT_WR)
             connection.settimeout(0.1)
-            connection.recv(LONGEST_HEAD)  # a body that nobody reads would have the reply thrown away
+            connection.recv(LONGEST_HEAD)  # a body that no one reads would have the reply thrown away
 
 
 def _head(connection: socket.socket) -> bytes:

@@ -1,4 +1,4 @@
-"""Events on their way from the decode thread to the event loop. Nobody waits for a slow reader."""
+"""Events on their way from the decode thread to the event loop. No one waits for a slow reader."""
 
 from __future__ import annotations
 

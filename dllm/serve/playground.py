@@ -1,4 +1,4 @@
-"""The playground at ``/``: one page, with styles set in, that asks nobody but this server."""
+"""The playground at ``/``: one page, with styles set in, that asks no one but this server."""
 
 from __future__ import annotations
 

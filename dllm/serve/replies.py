@@ -19,7 +19,7 @@ from dllm.serve.tool_stream import call_object
 from dllm.serve.tools import ToolCall
 from dllm.serve.wire import ParsedRequest
 
-RETRY_SECONDS = {429: 1, 503: 5}  # where nobody knows better; a server that closes is replaced a little later
+RETRY_SECONDS = {429: 1, 503: 5}  # where no one knows better; a server that closes is replaced a little later
 
 
 def error_reply(refused: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -47,7 +47,7 @@ class Defaults:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     fits: bool = False  # an answer has fewer masks where the prompt leaves fewer
     calibration: Mapping[str, float] = field(default_factory=dict)  # temperatures of decisions, by type of question
-    refuses_unknown: bool = False  # fields that nobody here knows are refused, instead of passed over with a note
+    refuses_unknown: bool = False  # fields that no one here knows are refused, instead of passed over with a note
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class ServeSettings:
 
 def key_of_server(given: str | None, file: str | None, environment: Mapping[str, str]) -> str | None:
     """The key: as given, or from the environment; None where a file holds the keys, or there is none. Raises UserError
-    for a file that cannot be read, and a key that is no key."""
+    for a file that cannot be read, and a key that is not a key."""
     if given is not None and file is not None:
         raise UserError(f"task.api_key and task.api_key_file={file!r} exclude each other. Drop one of them.")
     if file is not None:

@@ -9,7 +9,7 @@ from dllm.contract.canvas import Request
 from dllm.record.collector import first_stop, within
 from dllm.record.results import Result
 
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are no whole character yet
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for bytes that are not a whole character yet
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Characters as the bytes of UTF-8: code points to automata of one to four bytes. Surrogates are no characters."""
+"""Characters as the bytes of UTF-8: code points to automata of one to four bytes. Surrogates are not characters."""
 
 from __future__ import annotations
 

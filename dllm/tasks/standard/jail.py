@@ -73,7 +73,7 @@ def refusing(folder: str) -> Callable[[str, tuple[object, ...]], None]:
 
 
 def hide_memory() -> None:
-    """Nobody of our rights, ourselves included, reads this process's memory and environment in /proc."""
+    """No one of our rights, ourselves included, reads this process's memory and environment in /proc."""
     if sys.platform == "linux":
         import ctypes
 

@@ -15,7 +15,7 @@ from dllm.constraints.languages.trees import ByteAutomaton
 # Bytes that no text holds.
 ASSERTION_MARKS = {"^": 0xFC, "$": 0xFD, "b": 0xFE, "B": 0xFF}
 _BEHIND = ("the front", "a word", "no word")  # what is before a place
-_AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; the end is no word
+_AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; the end is not a word
 
 
 def where_they_hold(marked: ByteAutomaton) -> ByteAutomaton:
