@@ -35,7 +35,7 @@ from dllm.record.cost import CostModel
 from dllm.record.decode_config import decode_settings, of_request
 from dllm.record.final_commits import LogProbs
 from dllm.record.live_answer import Snapshot, snapshots
-from dllm.record.results import Result
+from dllm.record.results import Result, Results
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.trace import origin_of
 from dllm.runtime.out_of_memory import too_large
@@ -137,7 +137,7 @@ class Decoder:
         ['["Ada", "Kai"]', '["Ada", "Kai"]']
         """
         refuse_unknown(unknown)
-        return list(
+        return Results(
             self.iterate(prompts, samples=samples, seed=seed, trace=trace, observe=observe, constraints=constraints)
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dllm.decisions.estimators import SlotScores, softmax
 from dllm.decisions.questions import Question, ScoreQuestion, Value, text_of
+from dllm.record.trace import viewer
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,11 @@ class Decisions(Mapping[str, SlotDecision]):
 
     def __len__(self) -> int:
         return len(self.answers)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the probabilities of each question's alternatives, as bars."""
+        page: str = viewer("notebook").decisions_html(self)
+        return page
 
     def to_json(self) -> dict[str, Any]:
         """The reply of POST /v1/decisions."""

@@ -93,3 +93,11 @@ class Result:
         """In a notebook: the text, each token in the colour of the turn that fixed it."""
         page: str = viewer("notebook").result_html(self)
         return page
+
+
+class Results(list[Result]):
+    """A list of results, which a notebook shows one below another."""
+
+    def _repr_html_(self) -> str:
+        page: str = viewer("notebook").results_html(self)
+        return page

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from dllm.common.palette import hexes
+from dllm.decisions.results import SlotDecision
 from dllm.record.results import Result
 from dllm.record.trace import Trace
 from dllm.record.turns import TurnRecord
 
 FRAME = "white-space:pre-wrap;font-family:monospace;line-height:1.6"
 FADED = "opacity:.65"
+BAR = "#3b7dd8"  # of a probability; seen on white and on black
+MOST = 20  # results that are shown
+SWATCHES = 5  # of the legend of colours
 
 
 def result_html(result: Result) -> str:
@@ -20,6 +24,28 @@ def result_html(result: Result) -> str:
     shown = len(result.words) if result.given_tokens else len(result.tokens)
     cost = f"{result.useful_tokens} tokens, {result.nfe} forwards, {result.tpf:.2f} per forward"
     return coloured(result.prompt, result.words[:shown], result.turns, cost)
+
+
+def results_html(results: Sequence[Result]) -> str:
+    """Results one below another, the first ``MOST`` of them."""
+    shown = "<hr>".join(map(result_html, results[:MOST]))
+    left = len(results) - MOST
+    return shown + (f'<div style="{FADED}">and {left} more</div>' if left > 0 else "")
+
+
+def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
+    """A line for each alternative of each question: its probability in per cent, as a bar; the choice is bold. Beside
+    the question the probability that any alternative stands there."""
+    lines = []
+    for name, one in decisions.items():
+        mass = "" if one.mass is None else f' <span style="{FADED}">{one.mass:.0%} on the alternatives</span>'
+        lines.append(f'<tr><th colspan="3" style="text-align:left">{escape(name)}{mass}</th></tr>')
+        for value, share in one.probabilities.items():
+            weight = "bold" if value == one.choice else "normal"
+            bar = f'<div style="background:{BAR};height:.8em;width:{12 * share:.2f}em"></div>'
+            lines.append(f'<tr><td style="text-align:left;font-weight:{weight}">{escape(str(value))}</td>'
+                         f"<td>{share:.1%}</td><td>{bar}</td></tr>")  # fmt: skip
+    return f"<table>{''.join(lines)}</table>"
 
 
 def trace_html(trace: Trace) -> str:
@@ -56,7 +82,17 @@ def coloured(prompt: str, words: Sequence[str], turns: Sequence[int], cost: str)
     last = max(turns, default=0)
     body = "".join(_token(word, turn, last) for word, turn in zip(words, turns, strict=False))
     above = f'<div style="{FADED}">{escape(prompt)}</div>' if prompt else ""
-    return f'<div style="{FRAME}">{above}<div>{body}</div><div style="{FADED}">{escape(cost)}</div></div>'
+    below = f'<div style="{FADED}">{escape(cost)}{_legend(last)}</div>'
+    return f'<div style="{FRAME}">{above}<div>{body}</div>{below}</div>'
+
+
+def _legend(last: int) -> str:
+    """Which colour is which forward; nothing where there is one."""
+    if last < 2:
+        return ""
+    turns = dict.fromkeys(round(1 + at * (last - 1) / (SWATCHES - 1)) for at in range(SWATCHES))
+    swatches = "".join(f'<span style="background:{hexes(turn, last)[0]}">&emsp;</span>' for turn in turns)
+    return f" &middot; forward 1 {swatches} {last}"
 
 
 def _token(word: str, turn: int, last: int) -> str:

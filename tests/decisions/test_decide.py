@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from dllm import Decoder, UserError, load
 from dllm.decisions import Choice, Predicate, Score
-from dllm.decisions.estimators import softmax
+from dllm.decisions.estimators import SlotScores, softmax
 from dllm.decisions.likelihood import Estimator, Likelihood
+from dllm.decisions.results import Decisions, SlotDecision
 from dllm.prompts import PrefilledPrompt
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
@@ -30,6 +32,17 @@ def test_a_decision_is_likely_and_open_about_its_mass(decoder: Decoder) -> None:
     assert answer.mass is not None and answer.confidence == answer.probabilities["Emma"] * answer.mass
     told = found.to_json()["answers"][0]
     assert told["choice"] == "Emma" and told["diffusion"]["argmax_is_label"] and not told["diffusion"]["calibrated"]
+
+
+def test_a_notebook_shows_every_alternative_with_its_share() -> None:
+    question = Choice(["<Lima>", "Cairo"])
+    scores = SlotScores((0.0, -1.0), (-0.3, -1.3), (0.5, 0.5), (True, False))
+    found = Decisions({"town & land": SlotDecision(question, scores, ((1,), (2,)))}, "m", 1, 1, 1, 1)
+    shown = found._repr_html_()
+    assert "town &amp; land" in shown and "50% on the alternatives" in shown
+    assert re.findall(r"font-weight:(\w+)\">(.*?)</td><td>(.*?)</td>", shown) == [
+        ("bold", "&lt;Lima&gt;", "73.1%"), ("normal", "Cairo", "26.9%"),  # 1 / (1 + 1 / e)
+    ]  # fmt: skip
 
 
 def test_one_token_is_what_likelihood_compares(decoder: Decoder) -> None:

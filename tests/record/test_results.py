@@ -11,6 +11,7 @@ import pytest
 from dllm import Decoder, Result, UserError, load, part
 from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.models.bundle import Model
+from dllm.record.results import Results
 from dllm.samplers.base import Sampler
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
@@ -61,6 +62,12 @@ def test_a_notebook_shows_the_text_in_the_colours_of_its_turns(model: Model) -> 
     assert [int(turn) for turn, _ in spans] == result.turns[: len(result.tokens)]
     assert "".join(html.unescape(text) for _, text in spans) == result.text
     assert html.escape(PROMPT) in shown and f"{result.nfe} forwards" in shown
+
+
+def test_a_notebook_shows_a_list_of_results_and_how_many_are_left(model: Model) -> None:
+    found = decoder_of(model)([PROMPT, PROMPT])
+    assert isinstance(found, list) and found._repr_html_() == "<hr>".join(one._repr_html_() for one in found)  # type: ignore[attr-defined]
+    assert Results(found * 11)._repr_html_().endswith(">and 2 more</div>") and Results()._repr_html_() == ""
 
 
 @pytest.mark.parametrize("sampler", ["static", "wino"])

@@ -32,8 +32,8 @@ from dllm.app.runs.destinations import resumed
 from dllm.common.signals import Terminated, obey_signals
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
+from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
-from dllm.compose.own_class import with_own_classes
 from dllm.compose.parts import composed, store_inner_choices
 from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line
 

@@ -23,7 +23,7 @@ from dllm.app.command_line.brought import (
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.hints import typed as shortened
-from dllm.compose.own_class import OWN_CLASSES
+from dllm.compose.chosen_class import OWN_CLASSES
 from dllm.compose.parts import INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 

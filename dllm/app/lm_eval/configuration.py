@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.app.command_line.contents import with_contents
 from dllm.app.command_line.overrides import hydra_quote
 from dllm.app.command_line.refusals import explain
-from dllm.compose.own_class import with_own_classes
+from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.parts import composed
 from dllm.errors import UserError
 
