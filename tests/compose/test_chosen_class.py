@@ -6,7 +6,7 @@ import pytest
 
 from dllm.app.lm_eval.configuration import composed_settings
 from dllm.common.ranking import argmax_mask
-from dllm.compose.chosen_class import with_chosen_classes
+from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.parts import build_part, composed, plain_config
 from dllm.contract import SamplerTraits, State, Step, View
 from dllm.errors import UserError
@@ -48,14 +48,14 @@ MINE_WHOLE = {"_target_": MINE, "low": 0.8, "steps": [1, 2], "needed": None}
     ids=["by name", "quoted", "by target", "without options"],
 )
 def test_a_class_brings_its_own_options_alone(given: list[str], expected: dict[str, object]) -> None:
-    config = plain_config(composed(with_chosen_classes(given))["sampler"])
+    config = plain_config(composed(with_own_classes(given))["sampler"])
     assert config == expected
     assert type(build_part("sampler", config)).__name__ == expected["_target_"].rpartition(".")[2]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("words", [f"sampler/inner={MINE}", f"sampler.inner._target_={MINE}"])
 def test_a_class_stands_inside_a_wrapper(words: str) -> None:
-    config = composed(with_chosen_classes(["sampler=credit", words, "sampler.inner.low=0.1"]))["sampler"]
+    config = composed(with_own_classes(["sampler=credit", words, "sampler.inner.low=0.1"]))["sampler"]
     made = build_part("sampler", config)
     assert type(made).__name__ == "Credit" and type(made.inner) is Mine and made.inner.low == 0.1
 
@@ -73,7 +73,7 @@ def test_lm_eval_takes_a_class_in_its_model_args() -> None:
     ids=lambda words: " ".join(words).replace(MINE, "MINE"),
 )  # fmt: skip
 def test_other_words_stay_as_they_are(kept: list[str]) -> None:
-    assert with_chosen_classes(kept) == kept
+    assert with_own_classes(kept) == kept
 
 
 @pytest.mark.parametrize(
@@ -88,5 +88,5 @@ def test_other_words_stay_as_they_are(kept: list[str]) -> None:
 )
 def test_what_is_no_part_is_refused_before_anything_is_composed(words: str, sentence: str) -> None:
     with pytest.raises(UserError) as refused:
-        with_chosen_classes([words])
+        with_own_classes([words])
     assert sentence in str(refused.value)
