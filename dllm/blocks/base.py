@@ -28,8 +28,8 @@ class Blocks:
     Order of calls: ``resolved`` and ``check`` before weights are read, ``start`` once for a batch. Then in every turn:
     ``resize`` with the scores of the forward, ``revise`` after the step, and ``advance`` after the end-of-text policy.
 
-    min_forwards: a full block stays open until it has had so many forwards (2: Fast-dLLM's cached LLaDA loop; S: loops
-    that always run S steps). ``traits`` say what other parts must know of a schedule.
+    min_forwards: a full block stays open until it has had this many forwards (2: Fast-dLLM's cached LLaDA loop; S:
+    loops that always run S steps). ``traits`` say what other parts must know of a schedule.
     """
 
     traits: BlocksTraits

@@ -82,7 +82,7 @@ class TCCF(Blocks):
         return candidates.remask(back, mask_id), update_rows(switch, blocks.resized(candidates, end, end), blocks)
 
     def _after_marker(self, canvas: Canvas) -> Tensor:
-        """Column after the answer's first committed marker [B]; beyond the canvas where there is none."""
+        """Column after the answer's first committed marker [B]; beyond the canvas if it has none."""
         if isinstance(self.marker, str):
             raise UserError(f"blocks.marker={self.marker!r} is text, and there is no tokenizer. Give its token id.")
         found = (canvas.tokens == self.marker) & ~canvas.masked & ~canvas.given & canvas.valid

@@ -30,7 +30,7 @@ def luminance(rgb: tuple[int, int, int]) -> float:
 
 
 def hexes(turn: int, last: int) -> tuple[str, str]:
-    """Colours behind and of the letters of a token that was fixed in ``turn`` (from 1) of ``last``."""
+    """Colours of the background and the letters of a token that was fixed in ``turn`` (from 1) of ``last``."""
     rgb = colour((turn - 1) / max(last - 1, 1))
     return f"#{rgb[0]:02x}{rgb[1]:02x}{rgb[2]:02x}", letters_on(rgb)
 

@@ -23,7 +23,7 @@ def imported_class(name: str, target: str, base: type) -> type:
         own = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, base)
                and value.__module__ == module.__name__]  # fmt: skip
         there = f": {module_name} has {', '.join(own)}" if own else ""
-        what = "is no class" if hasattr(module, last) else "names no class"
+        what = "is not a class" if hasattr(module, last) else "names no class"
         raise UserError(f"{name}={target!r} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.")
     return kind
 

@@ -36,10 +36,10 @@ def language_of(constraint: Constraint) -> Language:
             return grammar_language(grammar, start=start, depth=depth, words=words)
         case TaskConstraint():
             raise UserError(
-                "constraint=from_task is what each question of a task says of its answer, and here is no question. "
+                "constraint=from_task is what each question of a task says of its answer; there is no question here. "
                 "Choose a task with questions, or give the constraint itself."
             )
-    raise TypeError(f"{type(constraint).__name__} is no kind of constraint")
+    raise TypeError(f"{type(constraint).__name__} is not a kind of constraint")
 
 
 def automaton_of(constraint: Constraint) -> ByteAutomaton:
@@ -57,7 +57,7 @@ def automaton_of(constraint: Constraint) -> ByteAutomaton:
 
 
 def _too_large(constraint: Constraint, error: TooManyStates) -> UserError:
-    """The refusal of a constraint with too many states: of a schema with its largest number, and where that stands."""
+    """The refusal of a constraint with too many states: of a schema with its largest number, and where that is."""
     counts = [(found[2], found, name) for name, one in _schemas(constraint).items() if (found := largest_count(one))]
     if not counts:
         return error

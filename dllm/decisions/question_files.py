@@ -19,7 +19,8 @@ def questions_of_file(file: str | Path) -> dict[str, Question]:
     try:
         entries = json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"task.questions={str(file)!r} is no JSON file ({error}). Name a list of questions.") from None
+        why = f"is not a JSON file ({error}). Name a list of questions."
+        raise UserError(f"task.questions={str(file)!r} {why}") from None
     if not isinstance(entries, list) or not entries or not all(isinstance(one, Mapping) for one in entries):
         raise UserError(f"task.questions={str(file)!r} must hold a list of questions, such as {QUESTIONS_EXAMPLE}.")
     found: dict[str, Question] = {}
@@ -47,7 +48,7 @@ def question_of(entry: Mapping[str, Any]) -> Question:
     known = [*QUESTION_KEYS, *([listed] if listed else [])]
     for name in entry:
         if name not in known:
-            raise UserError(f"{name!r} is no field of a {kind}; it has {', '.join(known)}.{nearest(name, known)}")
+            raise UserError(f"{name!r} is not a field of a {kind}; it has {', '.join(known)}.{nearest(name, known)}")
     common = {name: entry[name] for name in ("instructions", "template", "labels") if entry.get(name) is not None}
     if not all(isinstance(text, str) for text in common.values()):
         raise UserError(f"{', '.join(common)} must be texts.")

@@ -1,6 +1,6 @@
 """Rotary embedding (RoPE, arXiv 2104.09864; the rotate-half form) and the store into the cache, in one launch.
 
-For a head x of h features, of which d rotate, at angles a_i of its position, i < d / 2:
+For a head x of h features, d of them rotating, at angles a_i of its position, i < d / 2:
 
     y_i = x_i cos a_i - x_{i + d/2} sin a_i    y_{i + d/2} = x_{i + d/2} cos a_i + x_i sin a_i    else y_j = x_j
 
@@ -110,7 +110,7 @@ def _rope_scatter(query, key, value, cosine, sine, columns, query_gain, key_gain
     """One program per ROWS heads of the T = B n tokens. The first programs take queries, the others keys and values.
 
     q_step, k_step, v_step: numbers from token to token. SIZE: features of a head. HALF: half of those that rotate.
-    LANES, WHOLE: HALF and SIZE as powers of two. query_gain, key_gain: of the norms of heads; None: there are none.
+    LANES, WHOLE: HALF and SIZE as powers of two. query_gain, key_gain: of the norms of heads; None: none.
     """
     KIND: tl.constexpr = query.dtype.element_ty
     lane, feature = tl.arange(0, LANES)[None, :], tl.arange(0, WHOLE)[None, :]

@@ -61,7 +61,7 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
     """The group of a part, and the part. Raises UserError for what is none."""
     for word in words:
         if "=" not in word:
-            raise UserError(f"{word!r} is no option of the part: write NAME=VALUE, such as low=0.7.")
+            raise UserError(f"{word!r} is not an option of the part: write NAME=VALUE, such as low=0.7.")
     options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
     group, is_choice, choice = name.partition("=")
     if is_choice:
@@ -86,7 +86,7 @@ def group_of(name: str) -> str:
         else:
             return group
     bases = ", ".join(BASE_CLASSES[group] for group in PART_GROUPS)
-    raise UserError(f"{name} is no part: derive it from one of {bases}.")
+    raise UserError(f"{name} is not a part: derive it from one of {bases}.")
 
 
 def _tried(trials: Trials, count: int, seed: int) -> int:

@@ -233,7 +233,7 @@ def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, LawAn
 
 
 def a_late_host_changes_nothing(trial: Trial) -> None:
-    """Fixed shapes, of which the host learns a turn late what they hold, give the same tokens. Parts that do not take
+    """Fixed shapes, whose contents the host learns a turn late, give the same tokens. Parts that do not take
     ``runtime=static`` are left out."""
     with suppress(UserError):
         Runtime("static", 1).check(trial.parts, trial.network.config, torch.device("cpu"))

@@ -21,7 +21,7 @@ from dllm.laws.claims import Trial, holds
 from dllm.laws.decodes import ending, turns_of_rows
 from dllm.samplers.base import Sampler
 
-_LATER = 7  # turns between the two of which a rule that draws by the turn's number gives another step
+_LATER = 7  # turns between the two at which a rule that draws by the turn's number gives another step
 
 
 def traits_hold(trial: Trial) -> None:
@@ -114,5 +114,5 @@ def _begins(view: View, step: Step, name: str) -> bool:
 
 
 def _most(rate: Tensor, among: Tensor) -> Tensor:
-    """The largest rate of each row [B] among some positions; -inf where there is none of them."""
+    """The largest rate of each row [B] among some positions; -inf for a row without any."""
     return torch.where(among, rate, -torch.inf).amax(1)

@@ -13,7 +13,7 @@ from dllm.record.trace import Trace
 
 @dataclass(frozen=True)
 class OpenGuesses:
-    """One forward's view of the open positions, of which it commits ``committed`` to ``tokens``."""
+    """One forward's view of the open positions; it commits ``committed`` to ``tokens``."""
 
     block: int  # number of the open block
     positions: list[int]  # the open ones, ascending
@@ -70,7 +70,7 @@ def jumps(guesses: Sequence[OpenGuesses]) -> list[int]:
 
 
 def fewest(jump: Sequence[int], depth: int | None = None) -> int:
-    """Least number of forwards that walk 0 .. len(jump), each to at most ``depth`` steps ahead of where it stands.
+    """Least number of forwards that walk 0 .. len(jump), each to at most ``depth`` steps ahead of where it is.
 
     A shortest path by dynamic programming. The first forward only drafts; every later one verifies a jump and drafts
     the next, and the last jump needs none if it commits the last masks alone (a single step).

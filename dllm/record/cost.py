@@ -68,7 +68,7 @@ class CostModel:
     """FLOPs and bytes of one model's forwards.
 
     FLOPs of a forward: the sum over layers of q (4 D A + 4 D K + 6 D F) + 4 A q k + 2 D K v, and 2 D V per row of the
-    head, with q queries, k keys, v rows of which the value alone is computed, D the width, A = heads x head size, K the
+    head, with q queries, k keys, v rows whose value alone is computed, D the width, A = heads x head size, K the
     width of the keys, F the MLP's, V the vocabulary. DiffusionGemma's layers differ in A and K, have an MLP beside the
     experts, and embed each row of the head again; that a window shows some of them fewer keys is not counted.
 

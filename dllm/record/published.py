@@ -100,7 +100,7 @@ def settings_of_row(experiment: str, settings: str) -> Mapping[str, Any]:
 
 def compared(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in which a run must agree with a published one."""
-    # Grids became runs of their own; two names for one part are no difference.
+    # Grids became runs of their own; two names for one part do not differ.
     mine = {key: value for key, value in config.items() if key not in ("grids", CHOICES)}
     return {key: value for key, value in typed_settings(mine) if key not in WHERE}
 

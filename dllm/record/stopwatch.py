@@ -41,7 +41,7 @@ class HostClock:
 class DeviceClock:
     """The clock of a GPU, whose operations run after their calls return. Its marks are events in the GPU's queue.
 
-    The host's clock would charge the GPU's work to whoever waits for it first: an observer that reads a tensor would
+    The host's clock would charge the GPU's work to the first that waits for it: an observer that reads a tensor would
     count the forward under way as its pause. An event comes after the forward, no matter who waits.
     """
 

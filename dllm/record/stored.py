@@ -87,7 +87,7 @@ def stored_cell(folder: Path) -> StoredCell | None:
     for number, row in enumerate(rows, 1):
         lacking = [name for name in ("task", "scores", "nfe", "useful_tokens") if row.get(name) is None]
         if lacking:
-            raise UserError(f"line {number} of {folder / RESULTS} has no {lacking[0]}: it is no result of a task.")
+            raise UserError(f"line {number} of {folder / RESULTS} has no {lacking[0]}: it is not a result of a task.")
     rows.sort(key=lambda row: (str(row["task"]), *key_of(row)))
     return StoredCell(folder, _mapping(folder / CONFIG, GROUPS), rows, _mapping(folder / ENVIRONMENT))
 
@@ -99,14 +99,14 @@ def refused_cells(folder: Path) -> list[RefusedCell]:
 
 
 def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
-    """The mapping in a YAML or JSON file. Raises UserError where there is none, or one of its ``groups`` is missing."""
+    """The mapping in a YAML or JSON file. Raises UserError if it is missing, or one of its ``groups`` is missing."""
     try:
         text = file.read_text(encoding="utf-8")
         found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError):
         found = None
     if not isinstance(found, Mapping) or not all(isinstance(found.get(group), Mapping) for group in groups):
-        broken = f"{file.parent} is no whole run folder: its {file.name} is missing or broken"
+        broken = f"{file.parent} is not a whole run folder: its {file.name} is missing or broken"
         raise UserError(f"{broken}. Restore it, or move the folder away.")
     return found
 

@@ -43,7 +43,7 @@ class Trace:
     length: int  # columns without padding
     turns: list[TurnRecord] = field(default_factory=list)  # in their order
     words: dict[int, str] = field(default_factory=dict)  # the text of every token id that occurs
-    # what its file says beside these: which sample of which prompt, its seed, and the settings of its decode, with
+    # what its file says beside these: its sample and prompt, its seed, and the settings of its decode, with
     # which ``task=replay`` decodes it again (empty: not known)
     origin: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -169,7 +169,7 @@ class Trace:
 def origin_of(
     request: Request, key: tuple[str, int], batch: Sequence[tuple[str, int]], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a trace file says beside the turns: which sample it is, of which prompt; those that were decoded beside it;
+    """What a trace file says beside the turns: the sample and its prompt; those that were decoded beside it;
     the settings, and what was the request's own."""
     asked = request.constraint
     return {
@@ -194,7 +194,7 @@ def trace_in(data: Any) -> Trace:
     except NoTrace:
         raise
     except (TypeError, ValueError, LookupError, AttributeError):
-        raise NoTrace("is no whole trace (its turns do not fit its canvas)") from None
+        raise NoTrace("is not a whole trace (its turns do not fit its canvas)") from None
     return trace
 
 
@@ -215,6 +215,6 @@ def check_origin(origin: Mapping[str, Any]) -> None:
     kinds = {"id": str, "sample": int, "seed": int, "batch": list, "config": Mapping | None}
     for name, kind in kinds.items():
         if name not in origin:
-            raise NoTrace(f"is no trace of this program (it has no {name!r})")
+            raise NoTrace(f"is not a trace of this program (it has no {name!r})")
         if not isinstance(origin[name], kind):
-            raise NoTrace(f"is no trace of this program (its {name!r} is {origin[name]!r})")
+            raise NoTrace(f"is not a trace of this program (its {name!r} is {origin[name]!r})")

@@ -38,7 +38,7 @@ def too_large(
     length = len(first.tokens) - first.answer_start
     for shorter in halvings(length):
         if fits([shortened(first, shorter)]):
-            return TooLarge(f"an answer of {length} tokens behind a prompt of {first.answer_start} does not fit into "
+            return TooLarge(f"an answer of {length} tokens after a prompt of {first.answer_start} does not fit into "
                              f"{place}, but one of {shorter} does. Use gen_length={shorter}.")  # fmt: skip
     wide = ", model.dtype=bfloat16" if dtype in (torch.float32, torch.float64) else ""
     more = ", or model.device=auto to spread the model over all GPUs" if torch.cuda.device_count() > 1 else ""

@@ -2,9 +2,9 @@
 
 The vocabulary is that of ``bench_constraints``. A stand-in for the network gives each position the head's row of its
 answer's token, so that the head proposes it; in ``wrong`` the tokens are random ones, so that nearly all proposals are
-made anew. Rows hold random texts of the language, ended, and commit 4 tokens a turn in blocks of 32. Times are of one
-thread, in milliseconds a turn of the whole batch: without constraints; with them, of which the vocabulary (logits of
-cells that are proposed anew, and what fits them) and the host (sets and what follows from them); the last for each row.
+made again. Rows hold random texts of the language, ended, and commit 4 tokens a turn in blocks of 32. Times are of one
+thread, in milliseconds a turn of the whole batch: without constraints; with them; of these the vocabulary (logits of
+cells that are proposed again, and what fits them) and the host (sets and what follows); the last for each row.
 """
 
 from __future__ import annotations

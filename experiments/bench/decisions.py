@@ -3,7 +3,7 @@
 It starts ``dllm serve`` with mini-llada in a process of its own. 100 requests ask 10 questions each about their prompt,
 five records: the town and the age of every record, among 16. They come one at a time, then from 8 clients at once, then
 so beside 16 clients who decode records all the time; last those clients decode alone. Prints decisions a second, the
-latency of a request and of a decode, and how far any probability lies from the one of the first pass. Exit code 1: a
+latency of a request and of a decode, and how far any probability is from the one of the first pass. Exit code 1: a
 choice differs, or a probability by more than 3e-6 (``--exact``: at all).
 """
 
@@ -83,7 +83,7 @@ def furthest(found: Answers, first: Answers) -> float:
 
 
 async def ask(client: httpx.AsyncClient, asked: Sequence[dict[str, Any]], clients: int, found: Pass) -> None:
-    """All requests, from so many clients."""
+    """All requests, from that many clients."""
     found.answers = [[] for _ in asked]
     left = iter(range(len(asked)))
 

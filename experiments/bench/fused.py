@@ -1,7 +1,7 @@
 """Time a forward on the CPU with its products fused and apart: ``python -m experiments.bench.fused``.
 
 Dense: 6 layers of width 768, MLP 2,304, with q, k, v and gate, up in one product each, or in three and two. Experts: 2
-layers of width 1,024 with 64 experts of 512, of which 8 are chosen: all experts in one tensor, or each by itself and
+layers of width 1,024 with 64 experts of 512, 8 of them chosen: all experts in one tensor, or each by itself and
 packed for oneDNN (``dllm.kernels.packed`` does not pack stacked ones). Prints medians of milliseconds of the processor,
 which other jobs lengthen least, and the largest difference of the hidden rows.
 """

@@ -66,7 +66,7 @@ def network(config: ModelConfig, weights: str) -> Model:
 
 
 def timed(model: Model, cache: str, prompt: int, answer: int, per_step: int) -> Times:
-    """One answer, after one forward that nobody counts."""
+    """One answer, after one forward that does not count."""
     rule = part("sampler", "static", per_step=per_step)
     decoder = Decoder(model, rule, part("blocks", "fixed", block_length=BLOCK), cache, "none", gen_length=answer)
     ids = prompt_of(prompt, 0, min(50_000, model.config.vocab - 2))

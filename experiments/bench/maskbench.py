@@ -78,7 +78,7 @@ def reason(sentence: str) -> str:
 
 
 def read(folder: Path, count: int | None, seed: int) -> list[Path]:
-    """The files, or ``count`` of them at random. Raises UserError where there are none."""
+    """The files, or ``count`` of them at random. Raises UserError if there are no files."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UserError(f"FOLDER={str(folder)!r} holds no .json files. Give maskbench/data of jsonschemabench.")
@@ -88,7 +88,7 @@ def read(folder: Path, count: int | None, seed: int) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--schemas", type=int, help="so many at random; without it all")
+    parser.add_argument("--schemas", type=int, help="how many at random; without it all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--states", type=int, default=60_000)
     parser.add_argument("--seconds", type=float, default=6.0)

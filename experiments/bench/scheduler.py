@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Way:
-    """rows: at most so many at once. together: nobody joins a batch that runs. whole: all rows of a batch are as long
+    """rows: most rows at once. together: no row joins a batch that runs. whole: all rows of a batch are as long
     as its longest and are decoded to the last position."""
 
     rows: int
@@ -109,7 +109,7 @@ def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Reque
 
 
 def stretched(request: Request, length: int) -> Request:
-    """The request with so many masks."""
+    """The request with that many masks."""
     start, mask = request.answer_start, request.tokens[-1]
     return replace(
         request, tokens=[*request.tokens[:start], *[mask] * length], masked=[False] * start + [True] * length

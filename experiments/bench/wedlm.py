@@ -108,7 +108,7 @@ def mini_table(count: int, seed: int) -> str:
 
     ways = [way(label, models[name], words) for label, (name, words) in MINIS.items()]
     for one in ways:
-        one.decode(0)  # first-time costs count for nobody
+        one.decode(0)  # first-time costs do not count
     in_turn(ways, len(items), "mini models")
     scores = [percent([mini.score(item, row.text)["score"] for item, row in zip(items, one.rows, strict=True)])
               for one in ways]  # fmt: skip
@@ -117,7 +117,7 @@ def mini_table(count: int, seed: int) -> str:
 
 
 def random_table(config: ModelConfig, prompt: int, answer: int, repeats: int) -> str:
-    """Random weights, with so many tokens a forward."""
+    """Random weights, with a number of tokens a forward."""
     wedlm = random_model(config, torch.device("cpu"), torch.float32)
     if can_pack(wedlm.device, wedlm.dtype):  # as ``dllm.load`` does
         pack_weights(wedlm)

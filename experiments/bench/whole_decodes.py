@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=counted, default=1)
     parser.add_argument("--llama-diffusion", type=Path, metavar="PROGRAM", help="llama.cpp's, measured beside")
     parser.add_argument("--llama-kinds", nargs="+", choices=llama_cpp.KINDS, default=["Q4_0"])
-    parser.add_argument("--scratch", type=Path, help="where llama.cpp's file may lie, 4 to 16 GB")
+    parser.add_argument("--scratch", type=Path, help="where llama.cpp's file may be, 4 to 16 GB")
     options = parser.parse_args(arguments)
     print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}\n\n{markdown.head(HEADS)}", flush=True)
     for row in found(options):

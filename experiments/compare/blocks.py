@@ -2,7 +2,7 @@
 
 Prints Markdown tables for short answers (32 tokens) and long ones (128) of each model:
 
-- AdaBlock against fixed blocks of each length, under one sampler, and how confidence lies over the answer
+- AdaBlock against fixed blocks of each length, under one sampler, and how confidence varies over the answer
   (``experiments.compare.confidence_band``);
 - several blocks at once (``ahead``), TCCF and the sliding window against fixed blocks of the same length, under the
   same sampler, with and without a cache.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 BATCH, THRESHOLD = 52, 0.9
 LENGTHS = {"short": (4, 8, 16, 32), "long": (8, 16, 32, 64)}  # of fixed blocks, and AdaBlock's without a delimiter
 BAND_BLOCK = 32  # AdaBlock's own default, in which its paper looks at the confidences
-AHEAD_BLOCK, WIDE = {"short": 8, "long": 16}, 4  # columns of a block; one that is as wide as so many
+AHEAD_BLOCK, WIDE = {"short": 8, "long": 16}, 4  # columns of a block; one that is as wide as this many
 MARKER = {"short": '", "', "long": '"}, {"'}  # what TCCF takes for the end of the thought: the first item's end
 SEPARATORS = ("\n", '", "', '"}, {"')  # what ends a line, a name of a list, a record
 # As published for LLaDA and for Dream, by the model's shift: AdaBlock's delimiter threshold, d3LLM's form of its rule.

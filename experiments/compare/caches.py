@@ -72,7 +72,7 @@ def line(name: str, one: Column, none: Column) -> str:
 
 def table(model: Model, sampler: str, block: int, items: list[Sample]) -> tuple[list[str], bool]:
     """The rows, and whether no cache computes more than half again as much as none does in the same blocks. Those that
-    bring a schedule of their own come behind none in that schedule."""
+    bring a schedule of their own come after none in that schedule."""
     caches: dict[str, str | Cache] = {name: name for name in choices("cache") if name != "none"}
     if model.config.prediction_shift == 1:
         caches["dkv, un as published"] = part("cache", "dkv", shift_type="un")

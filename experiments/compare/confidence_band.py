@@ -1,6 +1,6 @@
-"""How confidence lies over the answer in each forward: what AdaBlock (arXiv 2509.26432) says of it, measured.
+"""How confidence varies over the answer in each forward: what AdaBlock (arXiv 2509.26432) says of it, measured.
 
-AdaBlock sees three regions behind the decoded text: a plateau of confidences near 1, a volatility band in which the
+AdaBlock sees three regions after the decoded text: a plateau of confidences near 1, a volatility band in which the
 decode is at work, and a floor near 0. Its bounds, 0.8 and 0.1, are those that the paper's figures are described with.
 """
 
@@ -18,7 +18,7 @@ from dllm.samplers.confidence import Confidence
 from experiments.support import markdown
 
 HIGH, LOW = 0.8, 0.1
-DISTANCES = (0, 1, 2, 4, 8, 16, 32, inf)  # columns behind the leftmost mask
+DISTANCES = (0, 1, 2, 4, 8, 16, 32, inf)  # columns after the leftmost mask
 REGIONS = ("plateau", "volatility band", "floor")
 
 
@@ -71,10 +71,10 @@ def text_length(row: Result) -> int:
 
 
 def widths(seen: Seen, length: int) -> tuple[int, int, int] | None:
-    """Columns of plateau, volatility band and floor, which lie in this order from the leftmost mask to the text's end;
+    """Columns of plateau, volatility band and floor, which are in this order from the leftmost mask to the text's end;
     None where no mask of the text is left.
 
-    The plateau ends at the first mask below ``HIGH``; the floor begins behind the last one of ``LOW`` or more. Columns
+    The plateau ends at the first mask below ``HIGH``; the floor begins after the last one of ``LOW`` or more. Columns
     between masks that are decided count as confident ones.
     """
     inside = [at for at in seen.confidence if at < length]
@@ -103,13 +103,13 @@ def regions(seen: Sequence[Sequence[Seen]], rows: Sequence[Result]) -> str:
 
 
 def by_distance(seen: Sequence[Sequence[Seen]], rows: Sequence[Result]) -> str:
-    """A table of the confidences of masks by how far they lie behind the leftmost one; those behind the text apart."""
+    """A table of the confidences of masks by how far they are after the leftmost one; those after the text apart."""
     lines = []
     for low, high in pairwise(DISTANCES):
         last = "" if high == low + 1 else " and more" if high == inf else f" to {high - 1}"
         lines.append(shares(f"{low}{last}", confidences(seen, rows, (low, high), inside=True)))
-    lines.append(shares("behind the text", confidences(seen, rows, (0, inf), inside=False)))
-    heads = ("columns behind the leftmost mask", "masks", "confidence", f"{HIGH} and more", f"{LOW} to {HIGH}",
+    lines.append(shares("after the text", confidences(seen, rows, (0, inf), inside=False)))
+    heads = ("columns after the leftmost mask", "masks", "confidence", f"{HIGH} and more", f"{LOW} to {HIGH}",
              f"below {LOW}")  # fmt: skip
     return markdown.table(heads, [line for line in lines if line[1] != "0"])
 
@@ -136,7 +136,7 @@ def pooled(by_row: Sequence[Sequence[float]], digits: int) -> str:
 def confidences(
     seen: Sequence[Sequence[Seen]], rows: Sequence[Result], distance: tuple[float, float], inside: bool
 ) -> list[list[float]]:
-    """For each row, those of the masks ``inside`` or behind its text that lie so many columns behind the leftmost one,
+    """For each row, those of the masks ``inside`` or after its text that are this many columns after the leftmost one,
     in all forwards."""
     return [
         [value for one in forwards for at, value in one.confidence.items()

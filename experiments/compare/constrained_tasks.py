@@ -3,7 +3,7 @@
 For each task, and for 1, 4 and 32 tokens committed in each forward, most confident first, in blocks of 32: the share of
 answers that the constraint allows, the share that is right, and the forwards of an answer. The constraint of an item is
 the set of its right answers (shuffle, replace_random, latin_square), or what any right answer looks like (records: a
-list of so many objects with three fields each). Prints a Markdown table for each model.
+list of objects with three fields each). Prints a Markdown table for each model.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ SIZES = (5, 8)  # names of a list
 
 @dataclass(frozen=True)
 class Item:
-    """One question: what the model is told, what stands before and behind the slot, the alternatives, the truth."""
+    """One question: what the model is told, what is before and after the slot, the alternatives, the truth."""
 
     messages: list[dict[str, str]]
     before: str

@@ -4,7 +4,7 @@ Questions about held-out items of the mini models: towns, ages and the last name
 some names in order (of one token each, or spelt in several, trained on or not). Prints a Markdown table with a line for
 each way to read (one where alternatives have one token and all estimators agree) and to decode: the slot under
 constraint=choice, or the whole list. NLL and ECE are as read. T is the temperature that fits a third of the items best,
-NLL and ECE at T are of the others; there are none where fewer than 20 of all items are wrong, since such a fit says
+NLL and ECE at T are of the others; they are left out where fewer than 20 of all items are wrong, since such a fit says
 nothing. Whole lists are decoded of a third of the items. A second table has the error of an age read as a score.
 
 Exit code 1: where both are printed, ``local`` is less often right than the decode under constraint=choice, by more than
@@ -152,7 +152,7 @@ def decoded(model: Model, label: str, items: Sequence[Item]) -> Line:
 
 
 def decoded_list(model: Model, label: str, items: Sequence[Item], length: int, regex: bool) -> Line:
-    """A line of a decode of the whole list, of which the first name counts. regex: to lists of these names."""
+    """A line of a decode of the whole list; its first name counts. regex: to lists of these names."""
     decoder, right, forwards = Decoder(model, gen_length=length), [], 0
     for item in items:
         one = f'"({"|".join(map(re.escape, item.values))})"'

@@ -98,7 +98,7 @@ def key_of(one: Scores) -> tuple[str, str, int, int]:
 
 
 def beside(part: str) -> str:
-    """What stands beside a part, in words of the command line. Caches differ where there are several blocks."""
+    """What is beside a part, in words of the command line. Caches differ where there are several blocks."""
     group, _, name = part.partition("=")
     if group != "cache":
         return ""

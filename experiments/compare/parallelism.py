@@ -2,8 +2,8 @@
 
 Each sampler runs at several values of its main knob, on held-out items, in one block of 32 without a cache. Its curve
 begins at one token per forward, which every rule falls back to, and ends at its fastest setting that scores no more
-than 5 points less. Prints a Markdown table for each model, with 95 % intervals from items drawn anew. The number is the
-d3LLM leaderboard's (``dllm.report.parallelism``), of all tasks together.
+than 5 points less. Prints a Markdown table for each model, with 95 % intervals from items drawn again. The number is
+the d3LLM leaderboard's (``dllm.report.parallelism``), of all tasks together.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ PARTS_OF = 4  # batches of rows in a part: as a row ends, the next joins
 
 
 def cut(items: Sequence[Item], rows: int, key: Callable[[Item], int]) -> list[list[Item]]:
-    """The items by ``key``, in parts of so many batches of ``rows``."""
+    """The items by ``key``, in parts of some batches of ``rows``."""
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

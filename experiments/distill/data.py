@@ -22,8 +22,8 @@ NAMES = {"prompt": ("prompt", "question", "messages", "tokens"), "response": ("r
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, and what is known of its answer. where: for messages. response: given, so that nobody decodes it.
-    judge: the score of an answer, 0 to 1 (None: nobody knows)."""
+    """A prompt, and what is known of its answer. where: for messages. response: given, so it is not decoded.
+    judge: the score of an answer, 0 to 1 (None: unknown)."""
 
     where: str
     prompt: Prompt
@@ -85,7 +85,7 @@ def divided(questions: Sequence[Question], recipe: Recipe) -> tuple[list[Questio
 
 
 def read_file(file: Path, gen_length: int) -> list[Question]:
-    """The lines of a JSON-lines file. Raises UserError, which names the line, for what is no question."""
+    """The lines of a JSON-lines file. Raises UserError, which names the line, for what is not a question."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -100,7 +100,7 @@ def question(line: str, where: str, gen_length: int) -> Question:
     try:
         content = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{where} is no JSON ({error}); it {rule}.") from error
+        raise UserError(f"{where} is not JSON ({error}); it {rule}.") from error
     if not isinstance(content, dict):
         raise UserError(f"{where} {rule}.")
     prompt: Any

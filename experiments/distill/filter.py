@@ -55,13 +55,13 @@ class Options:
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Options:
-        """Raises UserError for what is no option, or no value of its kind."""
+        """Raises UserError for what is not an option, or no value of its kind."""
         kinds = {entry.name: type(getattr(Options(), entry.name)) for entry in fields(Options)}
         given: dict[str, object] = {}
         for argument in arguments:
             name, _, value = argument.removeprefix("--").partition("=")
             if name not in kinds or not value:
-                raise UserError(f"{argument!r} is no option; write NAME=VALUE with one of {', '.join(kinds)}.")
+                raise UserError(f"{argument!r} is not an option; write NAME=VALUE with one of {', '.join(kinds)}.")
             try:
                 given[name] = kinds[name](value)
             except ValueError:

@@ -37,7 +37,7 @@ class Loss:
 @dataclass(frozen=True)
 class Terms:
     """Of each view [R]: mean cross entropy of its masked positions and mean entropy of the chosen ones, in nats, and
-    the share of positions that it has right; 0 where there are none."""
+    the share of positions that it has right; 0 without positions."""
 
     cross_entropy: Tensor
     entropy: Tensor

@@ -19,9 +19,9 @@ class Views:
 
 
 def segment(answer: int, block: int | None, generator: torch.Generator) -> tuple[int, int]:
-    """First position of the segment in an answer of so many tokens, and the one behind it.
+    """First position of the segment in an answer of that many tokens, and the one after it.
 
-    A block drawn uniformly from all that are complete and the rest behind them, which may be empty. block=None: the
+    A block drawn uniformly from all that are complete and the rest after them, which may be empty. block=None: the
     whole answer, as the released code has it for Dream.
     """
     if block is None:
@@ -33,7 +33,7 @@ def segment(answer: int, block: int | None, generator: torch.Generator) -> tuple
 
 def complementary(ids: Tensor, prompt: int, block: int | None, mask_id: int, generator: torch.Generator) -> Views:
     """Two views of a sequence ``ids`` [L] whose first ``prompt`` tokens are the prompt, as decoding in blocks meets it:
-    clean before the segment, masked behind it. Every position of the segment is masked in exactly one of the two."""
+    clean before the segment, masked after it. Every position of the segment is masked in exactly one of the two."""
     start, end = (prompt + place for place in segment(len(ids) - prompt, block, generator))
     column = torch.arange(len(ids))
     inside = (column >= start) & (column < end)

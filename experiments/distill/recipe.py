@@ -24,7 +24,7 @@ class Recipe:
 
     model: a name, folder or hub id, the teacher and the student's first weights. data: a JSON-lines file, or ``mini``.
     count: prompts per task of ``mini``. held_out: prompts kept for the measurement (of ``mini``: per task). chat: apply
-    the chat template to prompts (null: if there is one). gen_length: masks behind a prompt. length: tokens of a
+    the chat template to prompts (null: if there is one). gen_length: masks after a prompt. length: tokens of a
     sequence, cut or filled with end-of-text tokens (null: prompt and gen_length). teacher: static (one token a forward)
     or confidence (all above teacher_threshold). decode_rows: decoded at once. segment: block or answer. beta, certain:
     see ``loss``. tune: lora or full (null: by size). batch: sequences a step; micro: of them at once. epochs; steps
@@ -135,7 +135,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def parse(arguments: Sequence[str]) -> tuple[Recipe, Place]:
-    """Raises UserError for what is no option, or no value of its kind."""
+    """Raises UserError for what is not an option, or no value of its kind."""
     kinds = {entry.name: str(entry.type) for kind in (Recipe, Place) for entry in fields(kind)}
     given: dict[str, Any] = {}
     for argument in arguments:
@@ -147,7 +147,7 @@ def parse(arguments: Sequence[str]) -> tuple[Recipe, Place]:
             given[name] = coerce(name, read(value, kinds[name]), kinds[name])
         else:
             raise UserError(
-                f"{argument!r} is no option; write NAME=VALUE with one of recipe, {', '.join(kinds)}."
+                f"{argument!r} is not an option; write NAME=VALUE with one of recipe, {', '.join(kinds)}."
                 f"{nearest(name, kinds)}"
             )
     return Recipe(**only(given, Recipe)), Place(**only(given, Place))

@@ -38,7 +38,7 @@ class Student(nn.Module):
 
     def forward(self, tokens: Tensor, target: Tensor, learnt: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each view [R], and its cross entropy, entropy and share of right tokens [3, R]. Given [R, L]:
-        masked canvases, their tokens, the positions that count, and those that are no padding."""
+        masked canvases, their tokens, the positions that count, and those that are not padding."""
         hidden = self.model.encode(tokens, valid)
         view, column = learnt.nonzero(as_tuple=True)
         logits = self.model.logits(hidden[view, column - self.model.config.prediction_shift])

@@ -115,7 +115,7 @@ class Run:
             log.write_text("".join(line + "\n" for line in kept))
 
     def advance(self) -> None:
-        """One update from ``batch`` examples, of which each process takes its share, ``micro`` at a time."""
+        """One update from ``batch`` examples; each process takes its share, ``micro`` at a time."""
         recipe, processes = self.recipe, self.accelerator.num_processes
         epoch, numbers = drawn(recipe, self.step, len(self.examples))
         mine = numbers[self.accelerator.process_index :: processes]

@@ -7,7 +7,7 @@ first one ended, and refuses a folder of another device, code or version. A cell
 sentence, and the others go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
 
 ``--minutes 9`` ends cleanly between cells, says how many are left, and returns 0. ``--docs`` measures nothing: it
-writes the results, or that there are none, into docs/measured/speed.md. ``--dry`` runs a tiny model on a CPU.
+writes the results, or that it has none, into docs/measured/speed.md. ``--dry`` runs a tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
-    parser.add_argument("--minutes", type=float, help="end cleanly before so many minutes are over")
+    parser.add_argument("--minutes", type=float, help="end cleanly within this many minutes")
     parser.add_argument("--again", action="store_true", help="run the cells again that failed")
     parser.add_argument("--dry", action="store_true", help="a tiny model on the CPU: shows that the command works")
     parser.add_argument("--docs", action="store_true", help="only write the results into docs/measured/speed.md")
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:
 
 def run_part(part: Part, store: Store, clock: Clock, options: argparse.Namespace) -> int:
     """Run what is left of a part, in a process of its own: a crash of the GPU ends that process and no other part, and
-    the next process goes on behind the cell that crashed. A dry run stays in this process. Returns 0 or OUT_OF_TIME."""
+    the next process goes on after the cell that crashed. A dry run stays in this process. Returns 0 or OUT_OF_TIME."""
     while left := part.left(store):
         if clock.left < part.start + left[0].seconds:
             return OUT_OF_TIME

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The first entry whose words all stand in the name counts.
+# The first entry whose words all are in the name counts.
 PEAKS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("GH200", "144G"), 4.9e12), (("GH200",), 4.0e12), (("H200",), 4.8e12), (("H100", "NVL"), 3.9e12),
     (("H100", "PCIe"), 2.0e12), (("H100",), 3.35e12), (("A100", "PCIe", "80GB"), 1.935e12),

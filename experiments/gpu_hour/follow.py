@@ -1,7 +1,7 @@
 """A sampler that commits when a recorded decode did: random weights then commit as many tokens a turn as a trained
 model, and the time of a turn times the recorded tokens per forward is a speed.
 
-The trace is a file beside this one. Record it anew: ``python -m experiments.gpu_hour.follow``.
+The trace is a file beside this one. Record it again: ``python -m experiments.gpu_hour.follow``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def recorded_tpf() -> float:
 
 
 class Follow(Sampler):
-    """Commit every open position whose recorded turn has come, and where there is none, the one whose turn is next (a
+    """Commit every open position whose recorded turn has come, or else the one whose turn is next (a
     cache may hold a position back beyond its turn). Each row strings the recorded blocks together from another one on.
     """
 

@@ -34,7 +34,7 @@ def profiled(cell: Cell, models: Models) -> dict[str, Any]:
         for _ in islice(decode(model, cell.cache, cell.load, runtime.reads, runs, rule), cell.turns):
             pass
     turns = decode(model, cell.cache, cell.load, runtime.reads, runs, rule)
-    for _ in islice(turns, 4):  # behind the forward that opens the block
+    for _ in islice(turns, 4):  # after the forward that opens the block
         pass
     gpu = models.device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * gpu]) as seen:
@@ -47,7 +47,7 @@ def profiled(cell: Cell, models: Models) -> dict[str, Any]:
 
 
 def summary(events: Iterable[tuple[str, float, float]], turns: int) -> dict[str, Any]:
-    """Of events (name, begin, end) in microseconds: what each name takes, and what lies between them."""
+    """Of events (name, begin, end) in microseconds: what each name takes, and what is between them."""
     listed = sorted(events, key=lambda one: one[1])
     if not listed:
         raise RuntimeError("The profiler saw nothing run: it needs CUPTI, which this machine does not let it use")

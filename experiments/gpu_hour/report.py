@@ -139,7 +139,7 @@ def profiles(cells: Mapping[str, Outcome]) -> Iterable[str]:
             continue
         found = one["figures"]
         yield f"## A turn of {found['cell']}\n"
-        yield (f"{found['turn_ms']:.2f} ms a turn under the profiler, of which the device waits "
+        yield (f"{found['turn_ms']:.2f} ms a turn under the profiler; the device waits "
                f"{found['idle_ms']:.2f} ms; {found['launches']:.0f} launches.\n")  # fmt: skip
         rows = [[f"`{line['name']}`".replace("|", "/"), text(line["ms"], 3), text(line["launches"])]
                 for line in found["kernels"]]  # fmt: skip

@@ -60,7 +60,7 @@ class Store:
                 if theirs.get(name) != value:
                     raise UserError(
                         f"OUT={folder} holds results ({part}.json) of {name} {theirs.get(name)}, and here it is "
-                        f"{value}. Name another folder, or delete this one to measure anew."
+                        f"{value}. Name another folder, or delete this one to measure again."
                     )
 
     def cells(self, part: str) -> dict[str, Outcome]:
@@ -96,5 +96,6 @@ def parts_in(folder: Path) -> dict[str, Any]:
             out[file.stem] = json.loads(file.read_text())
             out[file.stem]["identity"], out[file.stem]["cells"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{file} is no result of this command ({in_words(error)}). Name another folder.") from None
+            why = in_words(error)
+            raise UserError(f"{file} is not a result of this command ({why}). Name another folder.") from None
     return out

@@ -16,7 +16,7 @@ from dllm.errors import TooLarge, UserError, first_line
 from experiments.gpu_hour.store import Outcome, Store
 
 DEVICE_LOST, OUT_OF_TIME = 3, 4  # exit codes of a part's process
-PATIENCE, GRACE = 5.0, 120.0  # a cell may take so many times its estimate, and so many seconds more
+PATIENCE, GRACE = 5.0, 120.0  # a cell may take this multiple of its estimate, and these seconds more
 CUTS = 2  # a cell during which the run was cut so often is given up: it may be what cuts it
 
 

@@ -17,7 +17,7 @@ from experiments.support.scripts import refusing
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a log. Raises UserError when there is none."""
+    """The lines of a log. Raises UserError if it is missing."""
     file = folder / "log.jsonl"
     if not file.is_file():
         raise UserError(f"{file} is missing: give a folder that experiments.mini.train writes to.")

@@ -41,10 +41,10 @@ HARD_SHARES = {
 TURN = 0.45  # of the run
 ALONE = 2 / 3  # of the rows: the prompt's positions do not see the answer's, as under a cache that freezes them
 KEPT = 1 / 3  # of the rows: committed tokens do not see later ones; else Latin squares fell from 98 to 34 under dkv
-# Canvases are never cut behind a window of masks: with 15 of 100 rows cut for 9,000 steps, mini-dream's records rose
+# Canvases are never cut after a window of masks: with 15 of 100 rows cut for 9,000 steps, mini-dream's records rose
 # from 66 to 96 of 100 under cache=window, but fell from 90 to 64 in blocks of 8. 15,000 steps uncut gave 92 under it.
 EARLIER = 0.03  # of the short conversations have an earlier turn
-LARGE, LARGEST = 0.35, (6, 8)  # of the items have so many names: most of what goes wrong goes wrong there
+LARGE, LARGEST = 0.35, (6, 8)  # of the items have that many names: most of what goes wrong goes wrong there
 CANVASES = {  # lengths and how often, for short and long tasks; the next that the answer fits into
     False: ((16, 24, 32, 48, 64, 128, 256), (40, 17, 32, 3, 5, 2, 1)),
     True: ((64, 96, 128, 256), (30, 30, 37, 3)),
@@ -90,7 +90,7 @@ class Mix:
 # training, but the tasks themselves at 94.7 of 100; with a tenth of them it has 96, and loses 7 points to strangers
 # after nine minutes of all of them. Rows masked from a block's start on took records at 32 tokens a step from 70 to 94.
 HARD = Mix(HARD_SHARES, {"many": 0.5, "more": 0.2}, 0.8, at_once=0.4)
-# Without frozen rows mini-dream noted in the masks behind a block of 8 what was committed in it: under cache=dual
+# Without frozen rows mini-dream noted in the masks after a block of 8 what was committed in it: under cache=dual
 # sentences fell from 93 to 73 of 100, and replace_random under dkv from 87 to 72.
 MIXES = {
     "narrow": Mix(SHARES), "wide": Mix(EVEN_SHARES, {"more": 0.55}, 0.6, later=HARD),

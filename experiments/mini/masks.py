@@ -48,7 +48,7 @@ def mask_at_once(
 def half_decided(
     masked: Tensor, share: float, answers: Sequence[Sequence[int]], canvases: Sequence[int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """``masked`` [B, A], but a ``share`` of the rows in a block of 4 to 32 tokens of the answer alone, and behind it
+    """``masked`` [B, A], but a ``share`` of the rows in a block of 4 to 32 tokens of the answer alone, and after it
     wholly; and which columns [B, A] of these rows lie outside the block."""
     taken = torch.rand((len(masked), 1), generator=generator) < share
     block = 2 ** torch.randint(2, 6, (len(masked), 1), generator=generator)

@@ -53,7 +53,7 @@ class Recipe:
         return 1.0 if self.base else step / self.steps
 
 
-# What differs from the defaults. mini-dream reads a token one place before its own, where another one stands: from
+# What differs from the defaults. mini-dream reads a token one place before its own, where another one is: from
 # scratch in 16,500 steps its number agreement never came right (words_to_sentence 62 of 100, mini-llada's 100), nor in
 # 7,500 from mini-llada's step 7,000 (80). So it begins with mini-llada's weights, and has a layer more to move what was
 # read.
@@ -193,7 +193,7 @@ def build_model(recipe: Recipe, texts: Sequence[str]) -> Transformer:
 
 
 def base_of(recipe: Recipe) -> Path:
-    """The folder of the base. Raises UserError when there is none."""
+    """The folder of the base. Raises UserError if it is missing."""
     folder = Path(recipe.base).expanduser()
     if recipe.base not in shipped_models() and not folder.is_dir():
         raise UserError(

@@ -19,7 +19,7 @@ from experiments.mini.recipe import LETTERS, letter_waves
 @dataclass(frozen=True)
 class Redraw:
     """ids [N] of the names. spelt [N, D]: the part of their embeddings that comes from their letters, by which they are
-    sorted; the rest is drawn anew, ``spread`` its standard deviation."""
+    sorted; the rest is drawn again, ``spread`` its standard deviation."""
 
     ids: Tensor
     spelt: Tensor

@@ -30,11 +30,11 @@ def counts(text: str, model: str) -> Counter[int]:
 
 
 def text_of(file: Path) -> str:
-    """Raises UserError for a file that is no UTF-8."""
+    """Raises UserError for a file that is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"corpus={str(file)!r} is no UTF-8: {first_line(error)}. Name a text file.") from error
+        raise UserError(f"corpus={str(file)!r} is not UTF-8: {first_line(error)}. Name a text file.") from error
 
 
 @refusing

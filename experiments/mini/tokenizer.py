@@ -48,7 +48,7 @@ MARKS = (
     '"', "'", " [", "\n\n", " | ", " - ", "- ", ", ", ": ", ":\n",
 )  # fmt: skip
 # Marks first, longest first; then a space before a capital or a digit, words, numbers of two digits, single digits,
-# and anything else by itself. So a name is one token wherever it stands: a model that met "Ada" and " Ada" as
+# and anything else by itself. So a name is one token wherever it is: a model that met "Ada" and " Ada" as
 # two learnt to copy the one in 1,200 steps (94 % of names that it never saw) and the other not (27 %).
 SPLIT = "|".join(
     [*(re.escape(mark).replace("\\ ", " ") for mark in sorted(MARKS, key=len, reverse=True)),

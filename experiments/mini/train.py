@@ -244,7 +244,7 @@ def planned(recipe: Recipe, spelling: str) -> dict[str, Any]:
 
 
 def made_from(recipe: Recipe, spelling: str) -> dict[str, Any]:
-    """Everything that decides a run's weights. A base counts by its weights, wherever they lie."""
+    """Everything that decides a run's weights. A base counts by its weights, wherever they are."""
     found = planned(recipe, spelling)
     return {**found, "base": weights_digest(base_of(recipe))} if recipe.base else found
 

@@ -30,7 +30,7 @@ OTHERS = {
 
 
 def repositories(source: str) -> str:
-    """Of the decoder and, behind them, of the model: each at its commit, as a file's header has them."""
+    """Of the decoder and, after them, of the model: each at its commit, as a file's header has them."""
     parts = re.split("model code", source, maxsplit=1, flags=re.IGNORECASE)
     decoder, model = (list(dict.fromkeys(CODE.findall(part))) for part in (parts + [""])[:2])
     beside = [one for one in model if one not in decoder]

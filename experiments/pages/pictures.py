@@ -43,7 +43,7 @@ DEAL = (
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
 DECODED = "() => [...document.querySelectorAll('.status')].every((p) => p.textContent.startsWith('done'))"
 TERMINAL_TURNS = 22  # of 32
-BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown behind the text
+BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown after the text
 REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
 

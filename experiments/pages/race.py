@@ -37,7 +37,7 @@ COLUMNS, LINES = 88, 22  # of the terminal
 LETTER, LINE, MARGIN = 8.43, 19, 12  # width of a letter at 14 px, height of a line, around the text; in pixels
 PAPER, INK, DIM = "#16161a", "#ececf1", "#a3a3ae"
 SAMPLERS = {"one token per step": "static", "confidence": "confidence"}
-LineOf = tuple[tuple[str, Style], ...]  # what stands in a line: texts and their styles
+LineOf = tuple[tuple[str, Style], ...]  # what is in a line: texts and their styles
 
 
 def lane(model: Model, name: str, prompt: str) -> RaceLane:

@@ -8,7 +8,7 @@ from dllm.errors import UserError
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines before and behind a section."""
+    """The lines before and after a section."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
@@ -18,5 +18,5 @@ def write_marked(page: Path, name: str, text: str) -> None:
     before, begin, rest = page.read_text().partition(start)
     _, end, after = rest.partition(stop)
     if not (begin and end):
-        raise UserError(f"{page} has no lines {start} and {stop}. Put them back where the results shall stand.")
+        raise UserError(f"{page} has no lines {start} and {stop}. Put them back where the results shall be.")
     page.write_text(f"{before}{start}\n\n{text}\n{stop}{after}")

@@ -120,10 +120,10 @@ def test_what_is_no_folder_of_results_is_a_sentence(run: Run, tiny: Path, monkey
     kept = (one / "config.yaml").read_text()
     for text in ("a: [", "- 1\n", "prompt: x\n"):
         (one / "config.yaml").write_text(text)
-        assert "runs/one is no whole run folder: its config.yaml is missing or broken" in refused("runs/one")
+        assert "runs/one is not a whole run folder: its config.yaml is missing or broken" in refused("runs/one")
     (one / "config.yaml").write_text(kept)
     (one / "environment.json").unlink()
     assert "its environment.json is missing or broken" in refused("runs/one")
     lines = (one / "results.jsonl").read_text().splitlines(keepends=True)
     (one / "results.jsonl").write_text(lines[0] + '{"id": "x", "sample": 0}\n')
-    assert "line 2 of runs/one/results.jsonl has no task: it is no result of a task." in refused("runs/one")
+    assert "line 2 of runs/one/results.jsonl has no task: it is not a result of a task." in refused("runs/one")

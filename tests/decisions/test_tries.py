@@ -59,7 +59,7 @@ def test_what_the_prompt_says_of_a_question() -> None:
 
 
 def test_a_misspelt_field_of_a_question_is_refused() -> None:
-    with pytest.raises(UserError, match="'lables' is no field of a choice.* Did you mean 'labels'"):
+    with pytest.raises(UserError, match="'lables' is not a field of a choice.* Did you mean 'labels'"):
         question_of({"type": "choice", "choices": ["a", "b"], "lables": "letters"})
 
 

@@ -40,7 +40,7 @@ def test_tables_of_one_forward() -> None:
     forwards, rows = [[seen(None, 0.9, 0.5, 0.5, 0.05, 1.0)]], [row]
     assert "| 0 | 1 | 0.90 ±0.00 | 100 % | 0 % | 0 % |" in by_distance(forwards, rows)
     assert "| 2 to 3 | 2 | 0.28 ±0.00 | 0 % | 50 % | 50 % |" in by_distance(forwards, rows)
-    assert "| behind the text | 1 | 1.00 ±0.00 | 100 % | 0 % | 0 % |" in by_distance(forwards, rows)
+    assert "| after the text | 1 | 1.00 ±0.00 | 100 % | 0 % | 0 % |" in by_distance(forwards, rows)
     assert "| volatility band | 2.0 ±0.0 |" in regions([[*forwards[0], *forwards[0]]], rows)
 
 

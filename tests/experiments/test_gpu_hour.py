@@ -126,7 +126,7 @@ def test_where_nothing_can_be_measured_there_is_a_sentence(
         with pytest.raises(ValueError, match=f"holds results .* of {name} .*Name another folder"):
             Store(tmp_path, {**MINE, name: other})
     (tmp_path / "tests.json").write_text("{")
-    with pytest.raises(ValueError, match="tests.json is no result of this command"):
+    with pytest.raises(ValueError, match="tests.json is not a result of this command"):
         Store(tmp_path, MINE)
     (file := tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file. Name a folder"):

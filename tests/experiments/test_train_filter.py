@@ -48,7 +48,7 @@ def test_a_run_leaves_a_filter_that_the_sampler_reads(tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("modell=x", "'modell=x' is no option"),
+        ("modell=x", "'modell=x' is not an option"),
         ("count=many", "count='many' must be a number"),
         ("gen_length=33", "gen_length=33 must be a multiple of block_length=32"),
     ],

@@ -101,7 +101,7 @@ def test_every_refused_combination_is_named_with_its_reason(sweep: Path) -> None
 
 def test_results_without_their_configuration_are_a_sentence(sweep: Path) -> None:
     (sweep / "a" / "config.yaml").unlink()
-    with pytest.raises(UserError, match="a is no whole run folder: its config.yaml is missing or broken"):
+    with pytest.raises(UserError, match="a is not a whole run folder: its config.yaml is missing or broken"):
         read_cells(sweep)
 
 

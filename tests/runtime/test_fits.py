@@ -35,7 +35,7 @@ def test_the_batch_that_fits_is_named(small: Model) -> None:
 
 
 def test_the_length_that_fits_is_named(small: Model) -> None:
-    with pytest.raises(UserError, match=r"an answer of 128 tokens behind a prompt of \d+ does not fit.*gen_length=32"):
+    with pytest.raises(UserError, match=r"an answer of 128 tokens after a prompt of \d+ does not fit.*gen_length=32"):
         Decoder(small, gen_length=128)(PROMPTS[:1])
     assert Decoder(small, gen_length=32)(PROMPTS[0])[0].nfe
 

@@ -78,7 +78,7 @@ def test_what_is_no_server_is_refused_before_the_run(monkeypatch: pytest.MonkeyP
 
 def test_another_web_server_is_no_language_tool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake.Handler, "do_POST", lambda self: self._send(200, ["hello"]))
-    with pytest.raises(UserError, match="is no LanguageTool server"):
+    with pytest.raises(UserError, match="is not a LanguageTool server"):
         GrammarChecker(url)
 
 

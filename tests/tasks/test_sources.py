@@ -111,7 +111,7 @@ def test_damage_in_the_middle_names_the_line(tmp_path: Path) -> None:
     file = write(tmp_path, "r1", TASK)
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines[:4], "[" * 100_000, *lines[5:]]))
-    refused(tmp_path, "line 5 is no JSON")
+    refused(tmp_path, "line 5 is not JSON")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"\x1f\x8b\x08\x00zipped \x9c"])
@@ -167,7 +167,7 @@ def test_suites_are_never_mixed(suite: str, other: str, tmp_path: Path) -> None:
 
 def test_an_empty_folder_and_a_place_that_is_none_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, "nothing that can be asked")
-    refused(tmp_path / "absent", "is no folder here")
+    refused(tmp_path / "absent", "is not a folder here")
 
 
 class Hub:

@@ -89,7 +89,7 @@ def test_names_groups_and_short_names() -> None:
         ({"count": 0}, "at least 1"),
         ({"tasks": None}, "must be all, a name or a list"),
         ({"count": 101}, "more than the 100 questions of waiting_line/copy"),
-        ({"path": "no_such_folder"}, "is no folder here"),
+        ({"path": "no_such_folder"}, "is not a folder here"),
         ({"suite": "mini", "path": "owner/name"}, "holds no questions of suite=mini"),
         ({"tasks": "copy", "bertscore": "roberta-large"}, "judges none of the tasks chosen"),
     ],

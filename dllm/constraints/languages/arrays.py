@@ -1,4 +1,4 @@
-"""Small operations on arrays of numbers, of which automata are made."""
+"""Small operations on arrays of numbers, for making automata."""
 
 from __future__ import annotations
 

@@ -94,4 +94,4 @@ def _check_terminals(tree: Any) -> None:
 
 def _known(start: str, names: list[str]) -> None:
     if start not in names:
-        raise UserError(f"constraint.start={start!r} is no rule of the grammar.{nearest(start, names)}")
+        raise UserError(f"constraint.start={start!r} is not a rule of the grammar.{nearest(start, names)}")

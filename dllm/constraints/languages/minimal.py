@@ -51,7 +51,7 @@ class Edges:
 
 
 def distances(edges: Edges, accepting: BoolArray) -> Long:
-    """[S] symbols to the nearest accepting state; -1: there is none."""
+    """[S] symbols to the nearest accepting state; -1: none."""
     found = np.where(accepting, 0, -1)
     front, away = np.flatnonzero(accepting), 0
     while len(front):

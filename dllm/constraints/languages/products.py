@@ -31,12 +31,12 @@ def difference(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
 
 
 def complement(a: ByteAutomaton) -> ByteAutomaton:
-    """The texts (complete UTF-8 without surrogates) that are no words of ``a``."""
+    """The texts (complete UTF-8 without surrogates) that are not words of ``a``."""
     return difference(texts(), a)
 
 
 def product_automaton(a: ByteAutomaton, b: ByteAutomaton, keep: KeepPair) -> ByteAutomaton:
-    """The words of which ``keep(in a, in b)`` holds, which may not hold of (False, False). Raises UserError."""
+    """The words for which ``keep(in a, in b)`` holds; it must not hold for (False, False). Raises UserError."""
     first, number = numbered_values(_columns(a.moves, b.moves))
     left, right = _complete(a.moves[:, first]), _complete(b.moves[:, first])
     width = len(right)

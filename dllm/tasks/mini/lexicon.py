@@ -1,4 +1,4 @@
-"""What items are made of: names that are one token each, a third of which training sees, and spelt words.
+"""What items are made of: names that are one token each (training sees a third of them), and spelt words.
 
 A spelt word is several tokens of the mini models' tokenizer. The hash of a word decides whether training may see it.
 """
@@ -62,7 +62,7 @@ def whole() -> frozenset[str]:
 
 
 def invented(rng: Random, seen: bool = True) -> str:
-    """A word of two or three syllables that nobody uses, mostly written like a name."""
+    """A word of two or three syllables that does not exist, mostly written like a name."""
     while True:
         syllables = [rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(rng.choice((1, 2, 2, 2, 3)))]
         word = "".join(syllables) + rng.choice(CODAS)

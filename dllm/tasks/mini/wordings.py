@@ -1,4 +1,4 @@
-"""How tasks are asked: templates that training sees, and templates that it never sees, some of them of writers of whom
+"""How tasks are asked: templates that training sees, and templates that it never sees, some of them by writers of whom
 it sees nothing or with words that it never meets.
 
 ``(a|b)`` is a choice, ``{items}``, ``{word}`` and ``{at}`` are filled in; what a template does not name is
@@ -195,7 +195,7 @@ def all_further() -> dict[str, tuple[str, ...]]:
 
 
 def others() -> dict[str, tuple[str, ...]]:
-    """Templates of two writers of whom training sees nothing."""
+    """Templates of two writers that training never sees."""
     return read("others_wordings.txt")
 
 
@@ -223,7 +223,7 @@ AFTER = (
     "for us",
 )
 # Words that a request may hold and that say nothing of what is asked; each is one token. Training strews them, and
-# words that nobody uses, into half of its requests: without them "Just copy it" and other words that were never met
+# invented words, into half of its requests: without them "Just copy it" and other words that were never met
 # took the fifth recipe from 94 to 45 of 100.
 _IDLE = (
     "a about actually all also am an and any are as at be because been being below both but by did do does down each "
@@ -246,7 +246,7 @@ def words_asked(text: str) -> set[str]:
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """The words of TRAINED and of what stands around requests, in lower case."""
+    """The words of TRAINED and of what is around requests, in lower case."""
     texts = [text for templates in TRAINED.values() for text in templates]
     return tuple(sorted({*words_asked(" ".join([*texts, *BEFORE, *AFTER, *LABELS])), "name", "age", "town"}))
 

@@ -87,5 +87,5 @@ class GrammarChecker:
             found = json.loads(reply)
             assert isinstance(found["matches"], list)
         except (ValueError, KeyError, TypeError, AssertionError):
-            raise UserError(f"task.grammar={self.setting!r} is no LanguageTool server: {reply[:60]!r}.") from None
+            raise UserError(f"task.grammar={self.setting!r} is not a LanguageTool server: {reply[:60]!r}.") from None
         return found

@@ -24,8 +24,8 @@ def unpacked(place: Path) -> Path:
     folder = place.parent if place.name == JAR else place
     if not (folder / JAR).is_file():
         raise UserError(
-            f"task.grammar={str(place)!r} is no URL and holds no {JAR}: give the folder of an unpacked LanguageTool, a "
-            "server's URL such as http://localhost:8081, or download."
+            f"task.grammar={str(place)!r} is not a URL and holds no {JAR}: give the folder of an unpacked LanguageTool "
+            "or a server's URL such as http://localhost:8081, or download."
         )
     if shutil.which("java") is None:
         raise UserError(f"task.grammar={str(place)!r} needs Java 17 and there is no 'java' here: install it, or a URL.")
@@ -50,7 +50,7 @@ def started(folder: Path | None) -> str:
         os.environ["LTP_PATH"] = str(_shelf(folder))
     try:
         tool = _tool()
-    except Exception as error:  # requests, zip, path and Java errors of four libraries: all mean that there is none
+    except Exception as error:  # requests, zip, path and Java errors of four libraries: all mean that it is missing
         raise UserError(
             f"task.grammar={str(folder or 'download')!r} starts no LanguageTool server ({first_line(error)}). Give the "
             "folder of another one, or a server's URL."

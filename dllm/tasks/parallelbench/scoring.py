@@ -102,7 +102,7 @@ def latin_square(prediction: str, symbols: Sequence[str]) -> dict[str, float]:
 
 
 def sudoku(prediction: str, solution: str) -> dict[str, float]:
-    """The lines that hold exactly four digits, whatever stands around them, are the solution's; strict: bare lines."""
+    """The lines that hold exactly four digits, whatever is around them, are the solution's; strict: bare lines."""
     truth = [_digits(line) for line in solution.strip().split("\n")]
     lenient = [row for line in prediction.split("\n") if len(row := _digits(line)) == 4]
     bare = [line.strip() for line in prediction.split("\n") if line.strip()]

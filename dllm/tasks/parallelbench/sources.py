@@ -42,7 +42,7 @@ def read_copy(path: str, suite: str, spec: TaskSpec, wanted: int) -> TaskCopy | 
     elif path.count("/") == 1 and not path.startswith((".", "/", "~")):
         taken = _from_hub(path, spec)
     else:
-        raise UserError(f"task.path={path!r} is no folder here and no hub id of the form owner/name.")
+        raise UserError(f"task.path={path!r} is not a folder here and no hub id of the form owner/name.")
     if taken is None:
         return None
     _check(taken, suite, spec, wanted)
@@ -81,7 +81,7 @@ def _rows(file: Path) -> Iterable[tuple[int, CopyRow]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            where = "its last line is cut off" if number == len(lines) else f"line {number} is no JSON"
+            where = "its last line is cut off" if number == len(lines) else f"line {number} is not JSON"
             raise UserError(f"{file} is damaged: {where}. {FETCH}.") from None
         yield number, row
 

@@ -60,8 +60,8 @@ class BERTScore:
         if name not in model2layers:
             known = ", ".join(sorted(model2layers)[:6])
             raise UserError(
-                f"task.bertscore={model!r} is no model whose best layer is known. Use roberta-large, or a folder named "
-                f"like one of {known}, ...{nearest(name, model2layers)}"
+                f"task.bertscore={model!r} is not a model whose best layer is known. Use roberta-large, or a folder "
+                f"named like one of {known}, ...{nearest(name, model2layers)}"
             )
         self.model, self.name, self.layer = model, name, int(model2layers[name])
         self._refuse_absent()

@@ -21,7 +21,7 @@ def read_docs(path: str, fields: Sequence[str], argument: str = "task.path") -> 
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"{argument}={path!r} cannot be read ({why}). Name a file of JSON lines.") from None
     rows = [_row(line, f"{argument}={path!r}, line {at}", fields) for at, line in enumerate(lines, 1) if line.strip()]
     if not rows:
@@ -33,9 +33,9 @@ def _row(line: str, place: str, fields: Sequence[str]) -> Doc:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is no JSON ({error}); the file may be cut off. Copy it again.") from None
+        raise UserError(f"{place} is not JSON ({error}); the file may be cut off. Copy it again.") from None
     if not isinstance(row, dict):
-        raise UserError(f"{place} is no object. Write one object with {', '.join(fields)} per line.")
+        raise UserError(f"{place} is not an object. Write one object with {', '.join(fields)} per line.")
     for field in fields:
         if field not in row:
             raise UserError(f"{place} has no {field!r}; it has {', '.join(row) or 'nothing'}.{nearest(field, row)}")

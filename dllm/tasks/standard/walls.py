@@ -163,7 +163,7 @@ def fork_into(run: list[str], view: _View, root: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     view.build(root)
-    os.chroot(root)  # which also lets nobody in there make namespaces
+    os.chroot(root)  # which also keeps anything in there from making namespaces
     os.chdir(HOME)
     program = os.fork()
     if program == 0:

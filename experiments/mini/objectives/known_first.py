@@ -29,5 +29,5 @@ class KnownFirst(FromStreams):
 
 
 def canvas_of(rng: Random, answer: int) -> int:
-    """With ends of text, up to a window of them: the window runs on behind the end."""
+    """With ends of text, up to a window of them: the window runs on after the end."""
     return answer + 1 + rng.randint(0, BLOCK)

@@ -1,4 +1,4 @@
-"""NBDiff's objective (arXiv 2512.06776): a block is filled both ways behind causal text, and grows as training goes."""
+"""NBDiff's objective (arXiv 2512.06776): a block is filled both ways after causal text, and grows as training goes."""
 
 from __future__ import annotations
 

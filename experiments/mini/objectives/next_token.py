@@ -11,7 +11,7 @@ from dllm.models.visibility import ContextCausal
 from experiments.mini.objectives.streams import FromStreams, Streams, drawn, grouped
 from experiments.mini.recipe import Recipe
 
-ENDS = 3  # ends of text behind the first, at most: decoded further, a text stays at its end
+ENDS = 3  # ends of text after the first, at most: decoded further, a text stays at its end
 
 
 class NextToken(FromStreams):

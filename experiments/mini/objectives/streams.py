@@ -136,7 +136,7 @@ def noise(number: Tensor, free: Tensor, block: int, generator: torch.Generator) 
 
 def grouped(rows: Rows, kind: AttentionKind, shift: int, next_weight: float, copies: Copies | None) -> list[Streams]:
     """The groups of a step. shift: the model's. next_weight: of the clean text's loss, where that of the copies is 1.
-    Beside copies, clean text behind the first end of text is nothing to learn from."""
+    Beside copies, clean text after the first end of text is nothing to learn from."""
     learnt = torch.ones_like(rows.weight) if copies is None else (rows.weight == 1).float()
     following = next_weight * rows.shares(learnt)
     widths = rows.starts + (1 if copies is None else 2) * rows.canvas
@@ -171,7 +171,7 @@ def packed(
 def with_copies(
     clean: Streams, kind: AttentionKind, shift: int, start: Tensor, canvas: Tensor, copies: Copies, weight: Tensor
 ) -> Streams:
-    """The clean text with a noisy copy of each answer behind it."""
+    """The clean text with a noisy copy of each answer after it."""
     width, n = clean.tokens.shape[1], torch.arange(int(canvas.max()))
     real = n < canvas[:, None]
     column = torch.minimum(start[:, None] + n, (start + canvas)[:, None] - 1)  # of the padding: the last again
@@ -199,7 +199,7 @@ def with_copies(
 
 def sees(kind: AttentionKind, masked: Tensor, start: Tensor, number: Tensor) -> Tensor:
     """Which columns [B, L] each column of a copy [B, L] may see when its own block is active: nothing is masked before
-    the block, ``masked`` [B, L] inside it, everything behind. number [B, L]: of blocks, -1 outside of the answer."""
+    the block, ``masked`` [B, L] inside it, everything after. number [B, L]: of blocks, -1 outside of the answer."""
     rows, width = number.shape
     block = torch.arange(int(number.max()) + 1)[:, None]
     states = (masked[:, None] & (number[:, None] == block)) | (number[:, None] > block)  # [B, blocks, L]

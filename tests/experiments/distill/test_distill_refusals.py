@@ -19,7 +19,7 @@ from tests.support.adapters import DATA
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["modell=x"], "'modell=x' is no option; .* Did you mean 'model'"),
+        (["modell=x"], "'modell=x' is not an option; .* Did you mean 'model'"),
         (["count=many"], "count='many' must be a whole number"),
         (["threshold=-0.1"], "threshold=-0.1 must be at least 0"),
         (["teacher_threshold=-1"], r"teacher_threshold=-1.0 must lie in \[0, 1\]"),
@@ -27,7 +27,7 @@ from tests.support.adapters import DATA
         (["certain=wrong"], "certain='wrong' must be one of right, all"),
         (["batch=5"], "batch=5 must be a multiple of micro=2"),
         (["tune=full", "dtype=bfloat16"], "tune=full with dtype=bfloat16 would round away steps"),
-        (["data="], "'data=' is no option"),
+        (["data="], "'data=' is not an option"),
         (["data=gone.jsonl"], "data='gone.jsonl' cannot be read"),
         (["batch=100", "micro=1"], "batch=100 exceeds the 9 examples"),
         (["held_out=11"], "held_out=11 leaves nothing to learn from"),
@@ -65,7 +65,7 @@ def test_adapters_without_peft_are_refused(
         ('{"prompt": ""}', 'line 12 must be {"prompt": TEXT}'),
         ('{"prompt": "w1", "response": 3}', 'line 12 must be {"prompt": TEXT}'),
         ('["w1"]', 'line 12 must be {"prompt": TEXT}'),
-        ('{"prompt": "w1"', "line 12 is no JSON"),
+        ('{"prompt": "w1"', "line 12 is not JSON"),
         ('{"tokens": [700]}', "line 12: token id 700 is not in the model's vocabulary"),
     ],
 )

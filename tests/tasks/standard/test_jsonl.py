@@ -53,8 +53,8 @@ def test_the_stamp_follows_the_content_and_not_the_place(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (['{"prompt": "a", "answer": "b"}', '{"prompt": "a", "ans'], "line 2 is no JSON .* cut off"),
-        (["[1]"], "line 1 is no object"),
+        (['{"prompt": "a", "answer": "b"}', '{"prompt": "a", "ans'], "line 2 is not JSON .* cut off"),
+        (["[1]"], "line 1 is not an object"),
         (['{"prompt": "a", "anwser": "b"}'], "no 'answer'.*Did you mean 'anwser'"),
         ([""], "holds no line"),
         (['{"prompt": 3, "answer": "b"}'], "question 1: prompt and answer must be text"),
@@ -69,7 +69,7 @@ def test_unusable_files_are_refused_with_their_line(tmp_path: Path, rows: list[s
 def test_unreadable_files_and_wrong_options_are_refused(tmp_path: Path) -> None:
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
-    for path, words in ((str(tmp_path), "cannot be read"), (str(binary), "no UTF-8"), (None, "task.path=FILE")):
+    for path, words in ((str(tmp_path), "cannot be read"), (str(binary), "not UTF-8"), (None, "task.path=FILE")):
         with pytest.raises(UserError, match=words):
             JsonLines(path)
     path = written(tmp_path, {"prompt": "a", "answer": "b"})

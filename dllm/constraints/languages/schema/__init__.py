@@ -1,4 +1,4 @@
-"""JSON Schema, Draft 2020-12 and those from 4 on, as a language of which every word validates."""
+"""JSON Schema, Draft 2020-12 and those from 4 on, as a language whose every word validates."""
 
 from dllm.constraints.languages.schema.counts import largest_count
 from dllm.constraints.languages.schema.empty import why_empty

@@ -1,6 +1,6 @@
 """A schema as cases: what ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not`` and ``dependent...`` combine, apart.
 
-A case is a tuple of nodes that hold together, of which only the other keywords count. A value is valid if it is valid
+A case is a tuple of nodes that hold together; only their other keywords count. A value is valid if it is valid
 in one of the cases.
 """
 
@@ -43,7 +43,7 @@ class Excluding(Protocol):
         """The case, so that it writes no other types later, whatever it is joined with."""
 
     def told_apart(self, branches: list[list[Case]]) -> bool:
-        """Whether a value tells by itself, or by one property, of which branch alone it may be."""
+        """Whether a value tells by itself, or by one property, which branch alone it may be of."""
 
 
 class Cases:

@@ -30,7 +30,7 @@ def schema_language(
     """Texts that validate under a JSON Schema (Draft 2020-12), each of them: members in the order of ``properties``.
 
     schema: a mapping, true, false, or a pydantic class. depth: how often definitions that contain themselves are
-    entered in each other. additional: where no additionalProperties stands, any member may be added. strict: False
+    entered in each other. additional: without additionalProperties, any member may be added. strict: False
     passes over unknown keywords and formats. Raises UserError, which names the place, for what cannot be kept.
     """
     try:
