@@ -36,6 +36,7 @@ from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
+from dllm.serve.openapi import docs_page, openapi_document
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
@@ -94,6 +95,10 @@ class Service:
         return playground_page(Shown.of(self.defaults, self.config["model"]))
 
     @cached_property
+    def openapi(self) -> dict[str, Any]:
+        return openapi_document(self.defaults.name)
+
+    @cached_property
     def metrics(self) -> Metrics:
         return Metrics(self.scheduler.figures, lambda: self.scheduler.state, self.defaults.name)
 
@@ -110,6 +115,7 @@ class Service:
             Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
             Route("/v1/parts", self.parts), Route("/health", self.health),
             Route("/metrics", self.show_metrics), Route("/", self.playground),
+            Route("/openapi.json", self.show_openapi), Route("/docs", self.show_docs),
         ]  # fmt: skip
         guard = Middleware(Guard, settings=self.settings, metrics=self.metrics)
         app = Starlette(
@@ -189,6 +195,13 @@ class Service:
 
     async def playground(self, request: HttpRequest) -> Response:
         page, headers = self.page
+        return HTMLResponse(page, headers=headers)
+
+    async def show_openapi(self, request: HttpRequest) -> Response:
+        return JSONResponse(self.openapi)
+
+    async def show_docs(self, request: HttpRequest) -> Response:
+        page, headers = docs_page(self.openapi)
         return HTMLResponse(page, headers=headers)
 
     def _reader(self, body: bytes) -> Apart:

@@ -22,6 +22,7 @@ from dllm.serve.replies import error_reply
 from dllm.serve.settings import ServeSettings
 
 GONE = 499  # nginx's number for a client that left before its reply
+PAGES = ("/", "/docs")  # that people open
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a browser asks for it, and remembers it
 
 
@@ -54,7 +55,7 @@ class Guard:
                 await self.app(scope, receive, sending)
             else:
                 line.refuse(refusal)
-                headers = CHALLENGE if refusal.status == 401 and scope["path"] == "/" else None
+                headers = CHALLENGE if refusal.status == 401 and scope["path"] in PAGES else None
                 await error_reply(refusal, headers)(scope, receive, sending)
         except ClientDisconnect:
             status = GONE

@@ -114,10 +114,14 @@ def playground_page(shown: Shown) -> tuple[str, dict[str, str]]:
         "CHAT": "checked" if shown.chat else "", "PROMPT": escape(shown.prompt),
     }  # fmt: skip
     page = re.sub(r"{{([A-Z]+)}}", lambda match: parts[match[1]], page)  # one pass: a prompt may spell {{MODEL}}
-    policy = POLICY.format(script=source_hash(between(page, "script")), style=source_hash(between(page, "style")))
-    return page, {
-        "Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
+    return page, page_headers(source_hash(between(page, "script")), source_hash(between(page, "style")))
+
+
+def page_headers(script: str, style: str) -> dict[str, str]:
+    """Of a page that runs and shows only what these source expressions allow."""
+    return {
+        "Content-Security-Policy": POLICY.format(script=script, style=style), "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
     }  # fmt: skip
 
 
