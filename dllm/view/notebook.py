@@ -14,7 +14,7 @@ from dllm.record.turns import TurnRecord
 FRAME = "white-space:pre-wrap;font-family:monospace;line-height:1.6"
 FADED = "opacity:.65"
 BAR = "#3b7dd8"  # of a probability; seen on white and on black
-MOST = 20  # results that are shown
+MOST_RESULTS = 20  # results that are shown
 SWATCHES = 5  # of the legend of colours
 
 
@@ -27,9 +27,9 @@ def result_html(result: Result) -> str:
 
 
 def results_html(results: Sequence[Result]) -> str:
-    """Results one below another, the first ``MOST`` of them."""
-    shown = "<hr>".join(map(result_html, results[:MOST]))
-    left = len(results) - MOST
+    """Results one below another, the first ``MOST_RESULTS`` of them."""
+    shown = "<hr>".join(map(result_html, results[:MOST_RESULTS]))
+    left = len(results) - MOST_RESULTS
     return shown + (f'<div style="{FADED}">and {left} more</div>' if left > 0 else "")
 
 
