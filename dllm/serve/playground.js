@@ -8,6 +8,7 @@ const GROUPS = ["sampler", "blocks", "cache", "eos"], OWN = "", KEPT = 20;
 const NARROW = 640; // pixels of a phone's window
 const UNFOLDED = 3; // options of a part that are seen at once: a dozen of them would push the canvas off the screen
 const slider = byId("step"), runs = [];
+let scale = 1; // the last forward of the runs that are shown, where the colours end
 // What stands in the field of a form, and the example that it begins with.
 const FORMS = {
   json_schema: ["JSON schema", '{"type": "array", "items": {"type": "string"}}'],
@@ -349,6 +350,8 @@ function draw(made) {
   const step = Number(slider.value);
   const now = made.tracks.map((track) => track.frames[Math.min(step, track.frames.length) - 1]?.turn ?? 0);
   const whole = made.tracks.map((track) => track.frames.at(-1)?.turn ?? 0);
+  scale = Math.max(1, ...whole); // of both sides: a colour is the same forward in each
+  byId("last").textContent = last ? scale : "last";
   byId("where").textContent = last ? `forward ${Math.max(...now)} of ${Math.max(...whole)}` : "";
   panes.forEach((pane, at) => drawPane(pane, made.tracks[at], step));
 }
@@ -375,7 +378,7 @@ function drawPane(pane, track, step) {
 
 function drawToken(span, word, at, frame, track) { // a frame may be late: it says itself when each token was committed
   const decided = word !== null, turn = decided ? frame.turns[at] : 0, guess = decided ? null : frame?.guesses[at];
-  const [ground, letters] = turn ? colours(turn, track.frames.at(-1).turn) : ["", ""];
+  const [ground, letters] = turn ? colours(turn, scale) : ["", ""];
   const shown = frame ? shownAt(frame, at) : "·", undone = !decided && shown === "↶", noise = frame?.shown;
   span.className = ["t", "kept", decided ? "" : undone ? "mask undone" : noise ? "noise" : guess ? "guess" : "mask", turn && turn === frame.turn ? "fresh" : ""].join(" ");
   span.style.backgroundColor = ground;
