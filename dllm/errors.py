@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Iterable
-from functools import cache
+from functools import lru_cache
 from itertools import islice
 from math import inf
 from typing import Any
@@ -35,10 +35,10 @@ class SettingWarning(Warning):
     """A setting that works but probably not as intended. The message says why, and names the way out."""
 
 
-@cache  # a run checks its parts and its checkpoint more than once
+@lru_cache(1000)  # a run checks its parts and its checkpoint more than once; requests bring ever new numbers
 def warn_once(sentence: str) -> None:
     """Warn, once in a process, of a setting that works but probably not as intended."""
-    warnings.warn(sentence, SettingWarning, stacklevel=3)
+    warnings.warn_explicit(sentence, SettingWarning, "dllm", 1)  # ``warn`` would keep each sentence for ever
 
 
 class UnknownChoice(UserError):

@@ -14,7 +14,7 @@ from dllm.constraints.automata import automaton_of
 from dllm.constraints.kinds import Constraint
 from dllm.constraints.languages.limits import CompileLimits, budget, within_limits
 from dllm.constraints.sets import TokenLanguage
-from dllm.constraints.store import IN_MEMORY, Store
+from dllm.constraints.store import Store, drop_oldest
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
 
@@ -61,8 +61,7 @@ class Compiler:
         with self._lock:
             language = self._languages[key] = self._used.setdefault(key, language)
             self._languages.move_to_end(key)
-            if len(self._languages) > IN_MEMORY:
-                self._languages.popitem(last=False)
+            drop_oldest(self._languages, lambda language: language.nbytes)
         return language
 
 

@@ -20,6 +20,7 @@ from dllm.constraints.transitions import Bits, Transitions
 
 MASK = -1  # a cell to be decided
 REMEMBERED = 200_000  # steps and sets kept; then all is forgotten and computed again as it is met
+STEP_BYTES = 256  # of each
 
 
 LARGE = 1 << 12  # from that many places on a set keeps bits
@@ -91,6 +92,11 @@ class TokenLanguage:
             self._forget()
             self.epoch += 1
         return self.epoch
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tables and its memo, at least."""
+        return self.tokens.nbytes + STEP_BYTES * self.entries
 
     @cached_property
     def min_tokens(self) -> int | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from dllm.constraints.vocabulary import Vocabulary
 
 FORMAT = 3  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
+MOST_BYTES = 1 << 28  # of automata, or of languages, that are kept in memory without being used
+Kept = TypeVar("Kept")
 ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target", "counters", "counts", "spans", "runs")
 
 
@@ -53,9 +55,14 @@ class Store:
         with self._lock:
             found = self._kept.setdefault(key, found)
             self._kept.move_to_end(key)
-            if len(self._kept) > IN_MEMORY:
-                self._kept.popitem(last=False)
+            drop_oldest(self._kept, lambda tokens: tokens.nbytes)
         return found
+
+
+def drop_oldest(kept: OrderedDict[Any, Kept], nbytes: Callable[[Kept], int]) -> None:
+    """Drop what is above ``IN_MEMORY`` entries or ``MOST_BYTES``, but for the newest."""
+    while len(kept) > 1 and (len(kept) > IN_MEMORY or sum(map(nbytes, kept.values())) > MOST_BYTES):
+        kept.popitem(last=False)
 
 
 def cache_folder() -> Path:

@@ -40,6 +40,12 @@ class TokenAutomaton:
         return found
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays, at least."""
+        steps = self.source.nbytes + self.symbol.nbytes + self.target.nbytes
+        return int(self.automaton.moves.nbytes + self.classes.nbytes + steps)
+
+    @property
     def states(self) -> int:
         return len(self.automaton.accepting)
 

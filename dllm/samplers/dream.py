@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ from dllm.samplers.static import Static
 ALGORITHMS = {"maskgit_plus": "low_confidence", "topk_margin": "margin", "entropy": "entropy", "origin": "random"}
 
 
-@cache
+@lru_cache(16)
 def grids(eps: float, most: int, device: torch.device) -> Tensor:
     """The shares of every grid of 1 to ``most`` forwards, one after the other. They are computed on the CPU by
     PyTorch's own ``linspace``, whose rounding, which no formula gives on every machine, moves some of the integers of
     the schedule (308 of 32 million up to 400 masks). A device looks them up and asks the host nothing. Recordings read
-    them where they lie, so they stay."""
+    them where they are, so the rule keeps its own."""
     with torch.inference_mode(False):
         shares = [torch.linspace(1, eps, total + 1) for total in range(1, most + 1)]
         return torch.cat([1 - grid[1:] / grid[:-1] for grid in shares]).to(device)
@@ -50,6 +50,7 @@ class Dream(Static):
         in_range("sampler.alg_temp", alg_temp, 0.0)
         super().__init__(steps, ALGORITHMS[alg])
         self.alg, self.eps, self.alg_temp = alg, eps, alg_temp
+        self._made: dict[tuple[int, torch.device], Tensor] = {}  # its grids, by the size of the largest and the device
         if alg_temp > 0:
             self.traits = self.traits.but(
                 stateless=False, deterministic=False, by_confidence=False, ranks_by="", thresholds=True
@@ -76,7 +77,10 @@ class Dream(Static):
 
     def _grids(self, columns: int, device: torch.device) -> Tensor:
         """Every grid that rows of that many columns may need: a block has no more masks than its row has columns."""
-        return grids(self.eps, 1 << max(columns, self.steps or 0).bit_length(), device)
+        key = 1 << max(columns, self.steps or 0).bit_length(), device
+        if key not in self._made:
+            self._made[key] = grids(self.eps, *key)
+        return self._made[key]
 
     def _drawn(self, view: View) -> Tensor:
         """The ranking score [B, L], higher first; with noise for ``alg_temp``."""

@@ -10,6 +10,7 @@ from dllm.serve.jobs import Stats
 
 LONGEST_WAIT = 60  # seconds; OpenAI's clients take no longer ones
 FIRST_GUESS = 0.1  # seconds that an answer takes, as long as none has ended
+MOST_PROMISED = 4096  # clients that are told apart
 SLACK = 1.25  # the queue must be empty by then, not about to be
 
 
@@ -18,12 +19,12 @@ class RetryTimes:
     before. A crowd then returns one by one, not all at once to be refused again."""
 
     def __init__(self) -> None:
-        self.promised: deque[float] = deque()  # when clients come back, by ``time.monotonic``
+        self.promised: deque[float] = deque(maxlen=MOST_PROMISED)  # when clients come back, by ``time.monotonic``
 
     def next(self, figures: Stats) -> int:
         """Whole seconds, from 1 to ``LONGEST_WAIT``."""
         now = time.monotonic()
-        self.promised = deque(until for until in self.promised if until > now)
+        self.promised = deque((until for until in self.promised if until > now), MOST_PROMISED)
         each = (figures.turn_seconds + FIRST_GUESS) / (figures.ended["done"] + 1)
         ahead = figures.waiting + figures.rows + len(self.promised)
         seconds = min(LONGEST_WAIT, max(1, ceil(ahead * each * SLACK)))

@@ -48,7 +48,7 @@ def test_the_key_of_a_constraint_tells_all_that_decides_its_language() -> None:
 
 
 def test_the_languages_asked_for_last_are_kept(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.constraints.compiler.IN_MEMORY", 2)
+    monkeypatch.setattr("dllm.constraints.store.IN_MEMORY", 2)
     first, second = (compiler.language(Regex(pattern)) for pattern in ("a", "b"))
     assert compiler.language(Regex("a")) is first
     compiler.language(Regex("ab"))
@@ -59,6 +59,15 @@ def test_the_languages_asked_for_last_are_kept(compiler: Compiler, monkeypatch: 
     for pattern in ("a", "ab"):
         compiler.language(Regex(pattern))
     assert left() is None and not compiler.knows(Regex("b")) and compiler.knows(Regex("ab"))
+
+
+def test_kept_languages_and_automata_are_bounded_by_bytes(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [compiler.language(Regex(f"[a-z]{{{length}}}")).nbytes for length in (40, 41, 42)]
+    assert kept[0] > 40 * 256
+    monkeypatch.setattr("dllm.constraints.store.MOST_BYTES", sum(kept))
+    compiler.language(Regex("[a-z]{43}"))
+    for held in (compiler._languages.values(), compiler.store._kept.values()):
+        assert 1 <= len(held) <= 3 and sum(one.nbytes for one in held) <= sum(kept)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from dllm.errors import UserError, first_line
 ParsedItem = tuple[Any, Any]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
 NOT_REGULAR = "which is no regular language here. Write the alternatives out."
+KEPT_ENTRIES = 100  # of a class that is kept for the next pattern
 REFUSED_PARTS = {
     "ASSERT": f"looks ahead or behind, {NOT_REGULAR}", "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
     "GROUPREF": f"refers back to a group, {NOT_REGULAR}", "GROUPREF_EXISTS": f"refers back to a group, {NOT_REGULAR}",
@@ -104,7 +105,6 @@ def _is_anchor(item: ParsedItem, name: str) -> bool:
     return str(item[0]) == "AT" and str(item[1]) in (name, f"{name}_STRING")
 
 
-@lru_cache(maxsize=1024)
 def matched(kind: Any, value: Any, flags: int) -> Ranges:
     """The code points that one parsed item matches.
 
@@ -113,6 +113,12 @@ def matched(kind: Any, value: Any, flags: int) -> Ranges:
     """
     if not flags & re.IGNORECASE and (known := _plain(kind, value)) is not None:
         return known
+    short = not isinstance(value, tuple) or len(value) <= KEPT_ENTRIES
+    return _asked(kind, value, flags) if short else _asked.__wrapped__(kind, value, flags)
+
+
+@lru_cache(maxsize=256)  # at 20 kB at most
+def _asked(kind: Any, value: Any, flags: int) -> Ranges:
     if kind is _constants.LITERAL and value < 0x80:
         found = set(filter(_engine(kind, value, flags).match, [*_cased(), chr(value)]))
         return tuple((ord(sign), ord(sign)) for sign in found)

@@ -13,6 +13,7 @@ from dllm.constraints.languages.trees import Automaton, ByteAutomaton, Bytes, Ca
 Ranges = tuple[tuple[int, int], ...]
 LAST = 0x10FFFF
 ALL_CHARACTERS: Ranges = ((0, 0xD7FF), (0xE000, LAST))
+KEPT_RANGES = 1000  # of a class that is kept for the next pattern: it takes up to 1 MB; ``\\w`` has 770
 
 
 def literal_text(text: str) -> Cat:
@@ -20,9 +21,13 @@ def literal_text(text: str) -> Cat:
     return Cat(tuple(Bytes(((byte, byte),)) for byte in text.encode("utf-8")))
 
 
-@lru_cache(maxsize=1024)
 def characters(ranges: Ranges) -> Tree:
     """One character with a code point in one of ``ranges``, each (first, last)."""
+    return _characters(ranges) if len(ranges) <= KEPT_RANGES else _characters.__wrapped__(ranges)
+
+
+@lru_cache(maxsize=64)
+def _characters(ranges: Ranges) -> Tree:
     found = joined(ranges)
     if not found or found[-1][1] < 0x80:
         return Bytes(found)

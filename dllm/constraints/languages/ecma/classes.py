@@ -26,7 +26,7 @@ CLASS_ESCAPES: dict[str, Ranges] = {
 _EVERYWHERE: dict[str, Ranges] = {"Any": ALL_CHARACTERS, "ASCII": ((0, 0x7F),)}
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256)  # of some 700 that there are; its caller bounds the names
 def property_ranges(text: str) -> Ranges | None:
     r"""The code points of ``\p{text}``, by the tables of ``regex``. None: Unicode has no such name, or ``regex`` does
     not know it. Raises UserError where ``regex`` is not installed."""

@@ -20,7 +20,7 @@ _COUNTS, _NO_LOW = re.compile(r"\{([0-9]+)(,([0-9]*))?\}"), re.compile(r"\{,[0-9
 _PROPERTY = re.compile(r"\\([pP])\{([A-Za-z0-9_=]*)\}")
 _HYPHEN: Ranges = ((0x2D, 0x2D),)
 _SIGNS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
-_LONGEST = 100  # what is after \u, zeros in front of a code point included
+_LONGEST = 100  # of a name of \p, and of what is after \u, zeros in front of a code point included
 # What others' regular expressions read, and ECMA-262 does not: how it is written there.
 _ESCAPED = {"A": "Write ^.", "Z": "Write $.", "z": "Write $.", "a": r"Write \x07.", "G": "Leave it out.",
             "N": r"Write \u{...}.", "U": r"Write \u{...}.", "h": r"Write [\t ].", "R": r"Write \r?\n.",
@@ -258,7 +258,7 @@ class Parser:
         found = _PROPERTY.match(self.text, self.at)
         if not found:
             self._wrong(r"\p without {...}")
-        ranges = property_ranges(found[2])
+        ranges = property_ranges(found[2]) if len(found[2]) <= _LONGEST else None
         if ranges is None:
             self._wrong(f"{found[0]:.60} is no property that is known here", r"Write such as \p{L}, \p{Script=Greek}.")
         self.at = found.end()
