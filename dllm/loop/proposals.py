@@ -116,8 +116,8 @@ class Proposer:
     def fused(
         self, hidden: Tensor, model: Transformer, canvas: Canvas, columns: Tensor, entries: Tensor | None
     ) -> dict[str, Tensor]:
-        """The same for hidden rows [B, n, D], without storing more than a chunk of their logits. For plain sampling
-        only. entries [k]: which of the B n rows are no padding (None: all may be); the head runs on no others."""
+        """The same for hidden states [B, n, D], without storing more than a chunk of their logits. For plain sampling
+        only. entries [k]: which of the B n rows are not padding (None: all may be); the head runs on no others."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
         hidden, current = select_or_all((hidden.flatten(0, 1), current), entries)
         found = head_statistics(
@@ -132,7 +132,7 @@ class Proposer:
         return {name: value.view(columns.shape) for name, value in out.items()}
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
-        """A lookup of logits of a few tokens, from hidden rows [B, n, D] and the head's ``weight`` [V, D]."""
+        """A lookup of logits of a few tokens, from hidden states [B, n, D] and the head's ``weight`` [V, D]."""
         triton = self.triton and can_fuse(hidden, weight)
 
         def find(source: Tensor, ids: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class ModelConfig:
     def from_published(published: Mapping[str, Any]) -> ModelConfig:
         """BuildFields from the parsed ``config.json``.
 
-        Raises UserError when the architecture is unknown, a key has a wrong type, lies outside its range, contradicts
+        Raises UserError when the architecture is unknown, a key has a wrong type, is outside its range, contradicts
         another or asks for something no published checkpoint uses.
         """
         name = architecture_of(published)

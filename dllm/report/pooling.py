@@ -108,7 +108,7 @@ class SettingResults:
     cells: tuple[CellResults, ...]  # by seed
     rows: list[SampleRow] = field(repr=False)  # all samples, each once
     model: str = ""  # what its checkpoint is called
-    method: str = ""  # what the curve that it lies on is called
+    method: str = ""  # what the curve that it is on is called
     name: str = ""  # what it is called on that curve
     rank: int = 0  # its method's place among methods, where an order was asked for
     highlighted: bool = False  # drawn before others, and bold

@@ -19,8 +19,8 @@ class Adas(Wrapper):
     """``inner`` ranks and stops as before, but a position's error 1 - c (for rules of entropy: its entropy) counts a
     debt more: ``weight`` times its attention to each position chosen before it, times that one's own error.
 
-    Positions are chosen one by one, each time the one of least error and debt; who is sure charges nobody. layers:
-    attention is the mean over so many of the last layers (None: a quarter of them).
+    Positions are chosen one by one, each time the one of least error and debt; who is sure charges no one. layers:
+    attention is the mean over that many of the last layers (None: a quarter of them).
     """
 
     def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:

@@ -16,7 +16,7 @@ from dllm.samplers.base import Sampler
 
 
 class D3LLM(Sampler):
-    """Commit each open position of at most ``threshold`` nats of entropy. If none of them lies in the current block,
+    """Commit each open position of at most ``threshold`` nats of entropy. If none of them is in the current block,
     also its position of least entropy. form ``llada``: always the position of least entropy in all open blocks, too;
     ``dream``: the threshold is strict.
 

@@ -27,7 +27,7 @@ class Dawn(Sampler):
     If that is nothing, commit the most confident. Columns that get more than ``sink`` of everybody's attention count
     for nothing. Anchors are those that the forward computes: with block caches, few of the prompt's.
 
-    layers: attention is the mean over so many of the last layers (None: a quarter of them; published: 4). unshifted:
+    layers: attention is the mean over that many of the last layers (None: a quarter of them; published: 4). unshifted:
     read it in the row of the position, not in the row that predicts it (the published code for Dream).
     """
 

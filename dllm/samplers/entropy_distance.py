@@ -12,7 +12,7 @@ from dllm.samplers.base import Sampler
 
 
 class EntropyDistance(Sampler):
-    """The cost of an open position is its entropy in nats plus ``penalty`` for every column behind the leftmost open
+    """The cost of an open position is its entropy in nats plus ``penalty`` for every column after the leftmost open
     one. Commit what costs less than ``threshold``, and always the cheapest. A position of no entropy waits until it is
     within threshold / penalty columns. threshold 0: one position per forward."""
 

@@ -30,7 +30,7 @@ class KLASS(Scheduled):
 
     since: a position's history begins with the first forward of the ``answer`` (published), or of its ``block``. The
     state holds the last logits of these columns [B, W, V] in the model's precision: 8 MB a row for 32 columns, 126,000
-    tokens and bfloat16. A position that a cache left out for a forward begins anew.
+    tokens and bfloat16. A position that a cache left out for a forward begins again.
     """
 
     traits = Scheduled.traits.but(stateless=False, by_confidence=True)

@@ -70,7 +70,7 @@ class Prophet(Wrapper):
                 f"sampler.anchor_text={self.anchor_text!r} is text, and this model has no tokenizer. Use "
                 "sampler.region=offset."
             )
-        lead = " " * (self.anchor_position > 0)  # as in the released code, where text stands before it
+        lead = " " * (self.anchor_position > 0)  # as in the released code, where text is before it
         ids = setting.ids_of(f"{lead}{self.anchor_text}")
         return replaced(wrapped, anchor=tuple(ids), begin=self.anchor_position + len(ids) + self.skip)
 

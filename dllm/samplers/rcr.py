@@ -1,4 +1,4 @@
-"""Choose the committed positions anew in every forward (RCR of MDPO, arXiv 2508.13148).
+"""Choose the committed positions again in every forward (RCR of MDPO, arXiv 2508.13148).
 
 The rule is that of autonomousvision/mdpo@e6ae439: src/mdlm_generation_utils.py (diffusion_generate, rcr) and
 src/llada/generate.py (gamma_func), and of ParallelBench's copy of it.
@@ -34,7 +34,7 @@ FLOOR = 1e-6  # of that share; the published code's
 
 class RCR(Scheduled):
     """Running confidence remasking. A curve says how many masks of a block are left after each of its forwards. Which
-    ones is decided anew every time: committed positions are ranked by their score when they were committed, masks by
+    ones is decided again every time: committed positions are ranked by their score when they were committed, masks by
     their score now, and the best stay or become committed.
 
     That is among all columns of the block. Over several blocks the published loop ranks earlier ones, too:

@@ -1,4 +1,4 @@
-"""Draw a whole block anew in every forward, keep the draws that an entropy bound admits, and commit it at once
+"""Draw a whole block again in every forward, keep the draws that an entropy bound admits, and commit it at once
 (DiffusionGemma; transformers 5.24: ``generation_diffusion_gemma.py``)."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Renoise(Sampler):
     Each draws a token for every position. Sorted by entropy, H(1) <= H(2) <= ..., the longest prefix whose sum without
     its largest entry is at most ``entropy_bound`` nats shows its draws in the next forward, and all others fresh noise:
     nothing is decided. A block is committed whole, to the likeliest tokens of its last forward: when these are those of
-    ``stability`` forwards before, too, and the mean entropy lies under ``stop_entropy`` nats; or by the last forward.
+    ``stability`` forwards before, too, and the mean entropy is under ``stop_entropy`` nats; or by the last forward.
     """
 
     traits = SamplerTraits(stateless=False, renoises=True, tempered=True, deterministic=False, by_confidence=False)

@@ -45,7 +45,7 @@ class Saber(Sampler):
         return (Need(committed=True, reads=Statistic.of("current") if self.form == "dream" else ()),)
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """own [B, L]: the confidence of a position's last or first commit (0: none, as behind the columns of a row that
+        """own [B, L]: the confidence of a position's last or first commit (0: none, as after the columns of a row that
         joins wider ones). last [B, L]: the largest probability at a position in the last forward, 0 before the first
         (-inf: it was not in the block)."""
         zero = torch.zeros_like(canvas.tokens, dtype=torch.float64)

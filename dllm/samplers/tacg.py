@@ -24,7 +24,7 @@ class HistoryPlaces:
 
     column: Tensor  # [B, W] the column at each place
     known: Tensor  # [B, W] whether the canvas has it
-    place: Tensor  # [B, L] the place of each column, which may lie outside
+    place: Tensor  # [B, L] the place of each column, which may be outside
 
     @staticmethod
     def of(columns: Tensor, origin: Tensor, width: int) -> HistoryPlaces:
@@ -120,7 +120,7 @@ class TACG(Sampler):
         else:
             accepted, fallback = self._extended(view, state, score, streak)
         commit = accepted | (fallback & ~accepted.any(1, keepdim=True))
-        # What a schedule takes back begins anew.
+        # What a schedule takes back begins again.
         changed["streak"] = changed["streak"].masked_fill(places.at(commit), 0)
         return view.step(commit, accepted=accepted, state=changed)
 

@@ -59,7 +59,7 @@ def _is_canvas(value: Any) -> bool:
 
 
 def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
-    """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: nobody knows."""
+    """The end of a sentence about an unknown field: what says it here, or the nearest field; empty: no one knows."""
     meant = meaning(name, value, lambda _: False)
     if name in ASKED or (meant is not None and meant.settings and meant.settings[0][0] == "prompt"):
         return f": write {next(text for field, text in ASKED.items() if field in known)}." if known else ""

@@ -154,7 +154,7 @@ FlatToolChoice = Annotated[
 
 @dataclass
 class InputMessages:
-    """Messages of chat, and where each stood in the request."""
+    """Messages of chat, and where each was in the request."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)  # as chat takes them
     places: dict[str, str] = field(default_factory=dict)  # of chat's names, the longer first: this request's
@@ -186,7 +186,7 @@ class InputMessages:
                 self._add_call({"id": item.call_id, "type": "function", "function": function}, place)
 
     def _add(self, message: dict[str, Any], place: str) -> None:
-        """A message that stood at ``place``."""
+        """A message that was at ``place``."""
         name = f"messages[{len(self.messages)}]"
         self.places |= {f"{name}.tool_call_id": f"{place}.call_id", name: place}
         if self.thoughts and message["role"] == "assistant":
@@ -195,7 +195,7 @@ class InputMessages:
         self.messages.append(message)
 
     def _add_text(self, role: str, text: str, place: str) -> None:
-        """A message whose text alone stood at ``place``."""
+        """A message whose text alone was at ``place``."""
         self.places[f"messages[{len(self.messages)}].content"] = place
         self._add({"role": role, "content": text}, place)
 

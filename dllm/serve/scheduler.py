@@ -1,11 +1,11 @@
 """Decodes the jobs of many clients on one model: one thread takes turns, and jobs join and leave between them.
 
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
-rows, cells, opening columns and lanes allow it, and nobody overtakes it, so nobody starves. The lane whose rows will
+rows, cells, opening columns and lanes allow it, and no one overtakes it, so no one starves. The lane whose rows will
 have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short answer
 waits for few turns of a long one; reads of decisions (``dllm.serve.reads``) count as a lane. What a row
 sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
-otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin anew
+otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin again
 comes to where it was.
 """
 
@@ -39,7 +39,7 @@ LaneKey = tuple[object, int]  # settings, and width
 
 class Scheduler:
     """``start`` begins its thread. All other methods may be called from any thread. Events are delivered from the
-    scheduler's thread, which waits for nobody: ``deliver`` must not block."""
+    scheduler's thread, which waits for no one: ``deliver`` must not block."""
 
     def __init__(self, model: Model, runtime: Runtime | str = "auto", limits: Limits = Limits()) -> None:  # noqa: B008
         self.model, self.limits = model, limits
@@ -152,7 +152,7 @@ class Scheduler:
     def _guarded(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # whatever it was, nobody may wait for ever
+        except BaseException as error:  # whatever it was, no one may wait forever
             LOG.exception("the decode thread died")
             with self.condition:
                 self.status = "failed"
@@ -290,7 +290,7 @@ class Scheduler:
             self._fail(entry, kind, message)
 
     def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
-        """Take a turn of a lane, and tell its clients. If it fails, its jobs begin anew."""
+        """Take a turn of a lane, and tell its clients. If it fails, its jobs begin again."""
         began, rows = time.perf_counter(), len(lane)
         try:
             turn = lane.turn()
@@ -336,7 +336,7 @@ class Scheduler:
         return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result))
 
     def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
-        """Its turn failed: one of its rows may be to blame, so each begins anew in a lane of its own."""
+        """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""
         entries = lane.everyone()
         with self.condition:
             del self.lanes[key]
@@ -350,7 +350,7 @@ class Scheduler:
             self._fail(entry, "error", message, error)
 
     def _smaller(self, key: LaneKey, lane: SettingBatch) -> None:
-        """Memory ran out: its rows begin anew, and fewer are decoded together from now on."""
+        """Memory ran out: its rows begin again, and fewer are decoded together from now on."""
         entries = lane.everyone()
         with self.condition:
             del self.lanes[key]

@@ -3,7 +3,7 @@
 A call that must be made is a constraint (``dllm.constraints.kinds.FunctionCall``), under which the answer is decoded:
 of one function its arguments, of several an object with name and arguments. Arguments are the text of one JSON object,
 as it was decoded. Where the model decides (``auto``), it writes a call between the marks that its chat template shows,
-and what stands there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``).
+and what is there is read (Qwen's and Hermes' form, ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Tool:
     name: str  # of the function
     parameters: Mapping[str, Any]  # the JSON schema of its arguments
     strict: bool  # an unknown keyword of the schema is refused
-    place: str  # where it stands in the request
+    place: str  # where it is in the request
 
 
 class FunctionSpec(BodyObject):
@@ -154,7 +154,7 @@ class ToolUse:
         return {**places, "response_format of type call": "tools", "response_format": field}
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """The text beside calls, and the calls, of a whole answer. Between the marks, what is no call of these tools
+        """The text beside calls, and the calls, of a whole answer. Between the marks, what is not a call of these tools
         stays text."""
         if self.single is not None:
             return "", [ToolCall(self.single.name, text.strip())]
@@ -205,7 +205,7 @@ def _named(name: str, tools: Sequence[Tool]) -> Tool:
 
 
 def _call_in(text: str, tools: Sequence[Tool]) -> ToolCall | None:
-    """The call that a JSON text is, its arguments as they stand there; None: it is none of these tools'."""
+    """The call that a JSON text is, its arguments as they are there; None: it is none of these tools'."""
     try:
         found = members(text)
     except ValueError:

@@ -1,6 +1,6 @@
 """Bodies as typed models (pydantic), and what is wrong with one as a sentence.
 
-A field that is null is not set. A field that nobody knows is passed over, unless it looks like a known one, which makes
+A field that is null is not set. A field that no one knows is passed over, unless it looks like a known one, which makes
 it a slip. Whatever a model refuses, ``refused_body`` says in one sentence with the field, its value and the rule.
 """
 
@@ -219,7 +219,7 @@ def _range(held: FieldInfo | None) -> str:
 
 def located(root: type[BodyObject], loc: Sequence[int | str]) -> tuple[str, FieldInfo | None, list[type[BodyObject]]]:
     """The place that pydantic's ``loc`` names, the field there, and the models that it may hold. Tags of unions, which
-    ``loc`` names too, are no fields."""
+    ``loc`` names too, are not fields."""
     place, held, models = "", None, [root]
     for key in loc:
         if isinstance(key, int):

@@ -31,7 +31,7 @@ FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
 STOP_UNUSED = "stop had no effect: a text that must be JSON ends where its form says."
 FORM_UNUSED = "binds the text of an answer, and a call is forced: the call follows its function alone."
-DRAWN = 2**31  # seeds that are drawn lie below
+DRAWN = 2**31  # seeds that are drawn are below
 NO_THOUGHT = "thinking_token_budget had no effect: no thought comes before this answer."
 
 
@@ -50,14 +50,14 @@ class ParsedRequest:
     snapshots: bool  # the canvas after each turn is asked for
     trace: bool  # a trace file is asked for
     stop: tuple[str, ...]  # strings that end an answer
-    min_tokens: int  # so many first tokens in which none of these counts
+    min_tokens: int  # that many first tokens in which none of these counts
     prompt_tokens: int  # what was given, each prompt once
     names: Mapping[str, str]  # as the request calls fields that have several names
     tools: ToolUse | None = None  # that an answer must or may call
     thinking: Thinking | None = None  # how an answer may begin with a thought; None: all of it is the answer
     notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
     repeated: Mapping[str, Any] = field(default_factory=dict)  # fields that the reply repeats, as they were sent
-    unknown: tuple[str, ...] = ()  # fields that nobody here knows, and that were passed over
+    unknown: tuple[str, ...] = ()  # fields that no one here knows, and that were passed over
 
     @property
     def diffusion_notes(self) -> dict[str, list[str]]:
@@ -142,7 +142,7 @@ def _jobs(
 
 
 def _tells_calls(body: Answered) -> bool:
-    """Whether calls of tools or their results stand in the conversation."""
+    """Whether calls of tools or their results are in the conversation."""
     return isinstance(body, ChatBody) and any(one.role == "tool" or one.tool_calls for one in body.messages)
 
 
@@ -173,7 +173,7 @@ def check_model(name: str, defaults: Defaults) -> None:
 
 
 def within_bounds(name: str, value: int, low: int, high: int, why: str = "") -> int:
-    """The value, which lies within bounds of the server's own. Raises ApiError."""
+    """The value, which is within bounds of the server's own. Raises ApiError."""
     if not low <= value <= high:
         raise ApiError(400, f"{name}={value} must lie in [{low}, {high}]{why}.", name)
     return value

@@ -35,7 +35,7 @@ def results_html(results: Sequence[Result]) -> str:
 
 def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
     """A line for each alternative of each question: its probability in per cent, as a bar; the choice is bold. Beside
-    the question the probability that any alternative stands there."""
+    the question the probability that any alternative is there."""
     lines = []
     for name, one in decisions.items():
         mass = "" if one.mass is None else f' <span style="{FADED}">{one.mass:.0%} on the alternatives</span>'

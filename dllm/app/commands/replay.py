@@ -92,7 +92,7 @@ def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[s
 
 
 def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:
-    """The decode once more, beside the same rows as then where their traces lie in the same folder."""
+    """The decode once more, beside the same rows as then where their traces are in the same folder."""
     place, requests = mates_of(file, data)
     decoder = plan.decoder(plan.load())
     trace = dict(decoder.run(requests, trace=True))[place].trace

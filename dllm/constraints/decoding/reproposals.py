@@ -20,14 +20,14 @@ CELLS_AT_ONCE = 256  # cells whose logits are looked at together: 130 MB of floa
 
 @dataclass(frozen=True)
 class ConstrainedCell:
-    """A scored mask of a candidate, and what may stand there."""
+    """A scored mask of a candidate, and what may be there."""
 
     compiled: CompiledConstraint  # the constraint of its row
     candidate: int  # whose cell it is
     column: int  # of the canvas
-    allowed: ClassSet  # the classes of tokens that may stand there
+    allowed: ClassSet  # the classes of tokens that may be there
     repropose: bool  # the proposal is made again
-    token: int | None = None  # it is this one (None: the best of what may stand there)
+    token: int | None = None  # it is this one (None: the best of what may be there)
 
 
 def proposed_anew(scores: Scores, cells: Sequence[ConstrainedCell]) -> tuple[Scores, Tensor]:
