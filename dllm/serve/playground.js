@@ -18,7 +18,7 @@ const FORMS = {
 };
 // Where the repository explains a part.
 const PAGES = {
-  sampler: (name) => `docs/samplers/${name}.md`, blocks: () => "docs/blocks.md", cache: () => "docs/caches.md", eos: () => "docs/eos.md",
+  sampler: (name) => `docs/samplers/${name}.md`, blocks: () => "docs/blocks.md", cache: () => "docs/caches.md", eos: () => "docs/blocks.md",
 };
 const FIELDS = ["prompt", "form", "formtext", "length", "temperature", "seed"]; // of the page, in its address
 let offered = {}, panes = [], shown = null, control = null, following = true, timer = 0, measured = null;

@@ -21,7 +21,7 @@ DATA = ROOT / "tests" / "data"
 CONSTRAINED = "tests/data/goldens/constrained.json"
 GOLDENS = [name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors.xz"))]
-CLAIMS = "docs/measured/methods.md"
+METHODS = "docs/measured/methods.md"
 CARD = "dllm/models/checkpoints/{}/README.md"
 
 LAPTOP = ("float32", "bfloat16", "int8", "int4")
@@ -57,35 +57,27 @@ ENTRIES = [
         all_equal,
     ),
     Entry(
-        "caches", "docs/measured/parts.md", (("-m", "experiments.compare.caches", "mini-llada"),), 1.5, same_tables,
+        "caches", METHODS, (("-m", "experiments.compare.caches", "mini-llada"),), 1.5, same_tables,
         Tolerance(3),
     ),
     Entry(
-        "blocks", "docs/measured/parts.md", (("-m", "experiments.compare.blocks", "mini-llada"),), 3, same_tables,
-        Tolerance(3, 0.05), shown=".*long answers.*(AdaBlock|several blocks at once).*",
-    ),
-    Entry(
-        "defaults", "docs/measured/parts.md", (("-m", "experiments.compare.defaults"),), 10, same_tables,
-        Tolerance(4), shown="mini-llada",
+        "blocks", METHODS, (("-m", "experiments.compare.blocks", "mini-llada"),), 3, same_tables,
+        Tolerance(3, 0.05), shown=".*long answers.*AdaBlock",
     ),
     Entry(
         "kinds", "docs/measured/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
-        "speed", "docs/measured/parts.md", (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
+        "speed", METHODS, (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
         same_tables, Tolerance(share=0.03),
         columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
     Entry(
-        "samplers", "docs/measured/samplers.md",
-        (
-            ("-m", "experiments.compare.samplers", "mini-llada"),
-            ("-m", "experiments.compare.parallelism", "mini-llada"),
-        ),
-        5, same_tables, Tolerance(2, 0.05),
+        "samplers", METHODS, (("-m", "experiments.compare.samplers", "mini-llada"),), 3, same_tables,
+        Tolerance(2, 0.05),
     ),
     Entry(
-        "filters", CLAIMS, (("-m", "experiments.distill.judge_filter", "mini-llada"),), 1, same_tables,
+        "filters", METHODS, (("-m", "experiments.distill.judge_filter", "mini-llada"),), 1, same_tables,
         Tolerance(1, 0.03), shown=".*one block.*",
     ),
     Entry(
@@ -102,20 +94,23 @@ ENTRIES = [
         Tolerance(1.5, 0.15),
     ),
     Entry(
-        "scout", CLAIMS, (("-m", "experiments.compare.own_sampler", "mini-llada"),), 6, same_tables, Tolerance(2, 0.05),
+        "scout", METHODS, (("-m", "experiments.compare.own_sampler", "mini-llada"),), 6, same_tables,
+        Tolerance(2, 0.05),
         columns={9: ANY}, shown=".* first half, .*",
     ),
-    Entry("claim-prophet", CLAIMS, claim("prophet"), 2.5, same_tables, Tolerance(4)),
     Entry(
-        "claim-eotp", CLAIMS, claim("eotp"), 2, same_tables, Tolerance(4),
-        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)}, shown=".* 128",
+        "claim-prophet", METHODS, claim("prophet"), 2.5, same_tables, Tolerance(4), shown="Answers that stand early.*",
     ),
     Entry(
-        "claim-ete", CLAIMS, claim("ete"), 1, same_tables, Tolerance(0.05, 0.1),
+        "claim-eotp", METHODS, claim("eotp"), 2, same_tables, Tolerance(4),
+        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)}, shown=".*4 a forward.* 128",
+    ),
+    Entry(
+        "claim-ete", METHODS, claim("ete"), 1, same_tables, Tolerance(0.05, 0.1),
         columns={2: Tolerance(4), 10: Tolerance(4)},
     ),
     Entry(
-        "claim-credit", CLAIMS, claim("credit"), 0.5, same_tables, Tolerance(4),
+        "claim-credit", METHODS, claim("credit"), 0.5, same_tables, Tolerance(4),
         columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)}, shown=".* 32 tokens .*",
     ),
     Entry(

@@ -1,8 +1,7 @@
 """The contract's glossary, made from the comments at its fields: ``python -m experiments.pages.glossary``.
 
 A field is explained by the comment after it, or by those right above it. ``; papers:`` parts what it means from what
-papers call it; a class's docstring says the latter after ``In papers:``. The page has the classes, and the fields that
-papers have a word for.
+papers call it; a class's docstring says the latter after ``In papers:``. The page has the classes.
 """
 
 from __future__ import annotations
@@ -91,12 +90,12 @@ def meaning_and_papers(text: str, mark: str) -> tuple[str, str]:
 
 
 def rows(files: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
-    """The lines of a section: the classes of its files, each with the fields that papers have a word for."""
+    """The lines of a section: the classes of its files."""
     for file, kinds in files.items():
         source = (PACKAGE / file).read_text(encoding="utf-8")
         for kind in kinds:
             found = explained(source, kind)
-            yield from ((f"`{name}`", text, papers) for name, text, papers in found if name == kind or papers != "-")
+            yield from ((f"`{name}`", text, papers) for name, text, papers in found if name == kind)
 
 
 def section() -> str:

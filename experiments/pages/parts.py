@@ -6,6 +6,7 @@ each option what that means. ``--help``, ``GET /v1/parts`` and these pages show 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -21,10 +22,11 @@ from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "eos.md"}
+PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "blocks.md"}
 LINKS = {"sampler": "[`{0}`](samplers/{0}.md)", "cache": "[`{0}`](#{0})"}
+MARKS = {"eos": "eos "}  # before the names of marks on a page of two groups
 HEADS = ("name", "idea", "paper", "checked against")
-MEASURED = DOCS / "measured" / "samplers.md"
+MEASURED = DOCS / "measured" / "methods.md"
 SCORE, FORWARDS = 0, 1  # columns of its table after the name
 
 
@@ -143,10 +145,10 @@ def sampler_section(name: str, measured: Table) -> str:
 def figures(name: str, measured: Table) -> Iterator[str]:
     """What the measured table says of a sampler, in a sentence."""
     for (heading, first), cells in measured.items():
-        if first == name and heading.startswith("mini-llada"):
+        if first == name and re.fullmatch(r"mini-llada, \d+ items", heading):
             yield (
                 f"**On mini-llada.** {cells[SCORE]} % right, {cells[FORWARDS]} forwards "
-                "([all samplers](../measured/samplers.md))."
+                "([all samplers](../measured/methods.md))."
             )
 
 
@@ -156,9 +158,13 @@ def figures(name: str, measured: Table) -> Iterator[str]:
 def sections() -> Iterator[tuple[Path, str, str]]:
     """Every section that is written: its page, the name of its marks, its text."""
     for group, page in PAGES.items():
-        yield DOCS / page, "list", listed(group)
+        yield DOCS / page, MARKS.get(group, "") + "list", listed(group)
     for group in ("blocks", "eos"):
-        yield DOCS / PAGES[group], "options", with_names(group, by_meaning(group, choices(group)))
+        yield (
+            DOCS / PAGES[group],
+            MARKS.get(group, "") + "options",
+            with_names(group, by_meaning(group, choices(group))),
+        )
     for name in choices("cache"):
         if options("cache", name):
             yield DOCS / PAGES["cache"], name, cache_section(name)

@@ -28,7 +28,7 @@ def test_the_page_has_the_headers_of_all_golden_files() -> None:
     assert table() in (ROOT / "docs" / "reproducing.md").read_text()
 
 
-@pytest.mark.parametrize("page", [*(f"docs/{name}.md" for name in ("samplers", "caches", "blocks", "eos"))])
+@pytest.mark.parametrize("page", [*(f"docs/{name}.md" for name in ("samplers", "caches", "blocks"))])
 def test_code_that_parts_were_checked_against_is_that_of_a_golden_file(page: str) -> None:
     assert set(CODE.findall((ROOT / page).read_text())) - {"OWNER/NAME@COMMIT"} <= RECORDED
 
