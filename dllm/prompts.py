@@ -114,7 +114,7 @@ class Prompts:
         tokenizer = self._tokenizer()
         if tokenizer.has_chat_template if self.chat is None else self.chat:
             return self._chat([{"role": "user", "content": asked}], begin)
-        return tokenizer.encode(asked + begin, most=self.config.max_length)
+        return [*tokenizer.opening, *tokenizer.encode(asked + begin, most=self.config.max_length)]
 
     def _ids(self, tokens: list[int]) -> list[int]:
         if self.ids.mask in tokens:

@@ -7,6 +7,7 @@ as the published tokenizers have them; or, where a converter added it, the whole
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
                if isinstance(number, int) and (text := backend.id_to_token(number)) is not None}  # fmt: skip
     ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     known = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
-    return Tokenizer.assembled(backend, special, _templates(file.metadata), known, path)
+    made = Tokenizer.assembled(backend, special, _templates(file.metadata), known, path)
+    begins = file.metadata.get("tokenizer.ggml.add_bos_token") is True and "bos_token" in special
+    return replace(made, opening=(int(file.metadata["tokenizer.ggml.bos_token_id"]),)) if begins else made
 
 
 def _templates(metadata: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,6 +47,7 @@ class Tokenizer:
     # as special (SDAR's ``<|MASK|>``)
     special_ids: frozenset[int]
     size: int  # one more than the largest id
+    opening: tuple[int, ...] = ()  # ids before a text outside of a chat template (a GGUF file's ``add_bos_token``)
     tool_template: str | None = None  # of a conversation with tools; None: it has none of its own
 
     @staticmethod

@@ -20,7 +20,7 @@ from dllm import Decoder, UserError, load
 from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning
 from dllm.kernels.narrow_linear import packs_by_64
-from dllm.models.bundle import locate
+from dllm.models.bundle import describe, locate
 from dllm.models.gguf_file import read_gguf
 from dllm.models.gguf_tokenizer import SPLITS, tokenizer_at
 from dllm.models.load_progress import unwatched
@@ -31,6 +31,7 @@ from dllm.models.stored_tensors import contents_of
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.tokenizer import QWEN2_SPLIT, Tokenizer
 from dllm.models.weights import load_model, read_model_config
+from dllm.prompts import Prompts
 from dllm.record.fingerprint import fingerprint
 from tests.support.gguf_files import Converted, mini_gguf
 
@@ -159,6 +160,23 @@ def test_a_file_decodes_as_its_folder(kind: str, tmp_path: Path) -> None:
     prompts = ["Copy the list:\n[1, 2]", "Reverse the list:\n[3, 4, 5]"]
     answers = [Decoder(model, gen_length=16)(prompts) for model in models]
     assert [one.text for one in answers[0]] == [one.text for one in answers[1]] and answers[0][0].text
+
+
+@pytest.mark.parametrize("adds", [True, False, None])
+def test_a_file_says_whether_plain_texts_begin_with_the_first_token(adds: bool | None, tmp_path: Path) -> None:
+    """llama.cpp's ``add_bos_token``; a conversation begins as its chat template says."""
+    split_tokenizer(tmp_path / "source", "qwen2")
+    config = published("llada_mha_untied", vocab_size=280, embedding_size=280, eos_token_id=261, mask_token_id=263,
+                       bos_token_id=260, pad_token_id=None)  # fmt: skip
+    random_folder(tmp_path / "source", config)
+    said = {} if adds is None else {"tokenizer__ggml__add_bos_token": adds}
+    Converted(tmp_path / "source", tmp_path / "model.gguf", Kind.F16, tokenizer__ggml__pre="qwen2", **said)
+    model, told = describe(tmp_path / "model.gguf"), {"role": "user", "content": "the 12"}
+    assert model.tokenizer is not None
+    first = model.tokenizer.backend.token_to_id("<|startoftext|>")
+    plain, chat = (Prompts(model.config, model.tokenizer, model.ids, "model", 8, chat=on) for on in (False, True))
+    assert plain.encode("the 12") == [*[first] * bool(adds), *model.tokenizer.encode("the 12")]
+    assert chat.encode([told]) == model.tokenizer.encode_chat([told])
 
 
 def split_tokenizer(folder: Path, cut: str) -> Tokenizer:

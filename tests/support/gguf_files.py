@@ -120,8 +120,8 @@ class Converted:
     def __init__(
         self, folder: Path, file: Path, kind: Kind, kinds: Mapping[str, Kind] | None = None, split: int = 0, **more: Any
     ) -> None:
-        """kinds: of tensors by the end of their published stem. split: tensors of a part; 0: one file. more: texts of
-        the metadata."""
+        """kinds: of tensors by the end of their published stem. split: tensors of a part; 0: one file. more: texts and
+        booleans of the metadata."""
         self.config = json.loads((folder / "config.json").read_text())
         self.kind, self.kinds, self.more = kind, kinds or {}, more
         self.name, architecture = ARCHITECTURES[self.config["architectures"][0]]
@@ -170,7 +170,8 @@ class Converted:
             if self._get(name) is not None:
                 add(self._get(name))
         for name, value in self.more.items():
-            writer.add_string(name.replace("__", "."), value)
+            add = writer.add_bool if isinstance(value, bool) else writer.add_string
+            add(name.replace("__", "."), value)
 
     def _vocabulary(self, folder: Path) -> None:
         """The converter's ``_set_vocab_gpt2``: every id a token, those without one unused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -96,7 +97,7 @@ def main() -> None:
     died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
     obey_signals()
-    given = sys.argv[1:]
+    sys.argv[1:] = given = [read_as_utf8(word) for word in sys.argv[1:]]
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
@@ -116,6 +117,16 @@ def main() -> None:
             sys.stdout.flush()
     finally:
         sys.argv[1:] = given
+
+
+def read_as_utf8(word: str) -> str:
+    """An argument that the locale (``LANG=C``) cannot read, read as UTF-8; one that is no UTF-8 either stays."""
+    if word.isascii() or not re.search("[\ud800-\udfff]", word):
+        return word
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeDecodeError:
+        return word
 
 
 def dispatch(arguments: list[str], command: str | None = None) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from dllm import Decoder, UserError, load
 from dllm.app.command_line.help import help_text
+from dllm.app.command_line.main import read_as_utf8
 from dllm.app.command_line.too_little import memory_advice
 from dllm.app.runs.evaluation import loaded_model
 from dllm.common import hub
@@ -38,6 +39,14 @@ UNIMPORTED = {
     "sound.Rising": "sampler cannot be built with low=0.4: ",
     "nowhere.A": "there is no module nowhere. Write MODULE.CLASS, with the module's folder in PYTHONPATH.",
 }  # fmt: skip
+
+
+def test_an_argument_that_the_locale_cannot_read_is_read_as_utf8() -> None:
+    """Python shows bytes that ``LANG=C`` does not know as half surrogates."""
+    shown = "prompt=Käse".encode().decode("ascii", "surrogateescape")
+    assert read_as_utf8(shown) == "prompt=Käse" and read_as_utf8("a=ä") == "a=ä"
+    latin = "prompt=Käse".encode("latin-1").decode("ascii", "surrogateescape")
+    assert read_as_utf8(latin) == latin  # which is refused in a sentence
 
 
 @pytest.mark.usefixtures("no_weights")
