@@ -38,7 +38,7 @@ class SettingWarning(Warning):
 @lru_cache(1000)  # a run checks its parts and its checkpoint more than once; requests bring ever new numbers
 def warn_once(sentence: str) -> None:
     """Warn, once in a process, of a setting that works but probably not as intended."""
-    warnings.warn_explicit(sentence, SettingWarning, "dllm", 1)  # ``warn`` would keep each sentence for ever
+    warnings.warn_explicit(sentence, SettingWarning, "dllm", 1)  # ``warnings.warn`` would keep each sentence
 
 
 class UnknownChoice(UserError):
