@@ -7,6 +7,7 @@ chooses a set of queries, a set of columns to keep and a set of keys.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,10 +24,13 @@ from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
 
+Plan = TypeVar("Plan", bound=ForwardPlan)  # what a session plans
+Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
 
-class Session:
+
+class Session(Generic[Plan, Pass]):
     """The keys and values of one batch under a policy: B rows, N candidates, L columns. It holds buffers alone, in
-    attributes that its constructor sets. What the policy remembers of a row is a value [B, ...] that lies with the row
+    attributes that its constructor sets. What the policy remembers of a row is a value [B, ...] that belongs to the row
     (``Rows.remembered``). A forward makes these calls, in this order:
 
         plan = session.plan(canvas, blocks, next_positions, remembered)   # which columns, per row
@@ -37,7 +41,8 @@ class Session:
         remembered = session.keep(run, chosen, plan.state)   # which candidates go on
         remembered = session.after_scores(remembered, scores)   # what it said, for policies that have needs
 
-    Everything lies on the canvas's device, except what a layer keeps: that lies on the layer's device.
+    ``memory`` and the network change the buffers, ``keep`` those of candidates; ``select`` and ``join`` change the
+    session itself. Everything is on the canvas's device, except what a layer keeps: that is on the layer's device.
     """
 
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
@@ -46,33 +51,28 @@ class Session:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> Plan:
         """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
         next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``remembered`` with its changed entries; rows that
         wait (not ``blocks.active``) keep theirs."""
         raise NotImplementedError
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
-        which has more than ``width`` open columns (static caches only)."""
-        raise NotImplementedError
-
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+    def begin(self, plan: Plan, candidates: Canvas, owner: Owner) -> Pass:
         """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+    def memory(self, forward: Pass, call: Call) -> Memory:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
         queries = forward.queries.sum(1, keepdim=True)
         refreshed = torch.where((forward.queries == forward.valid).all(1, keepdim=True), queries, 0)
         queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
         return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+    def keep(self, forward: Pass, chosen: Tensor, remembered: State) -> State:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others. Returns what the
         policy remembers of the rows after the forward."""
         return remembered
@@ -81,13 +81,40 @@ class Session:
         """What the policy remembers after a forward that said ``scores`` [B, L], before anything is committed."""
         return remembered
 
+    def select(self, rows: Tensor) -> Self:
+        """Let all rows but the given ones [b], ascending, leave. Changes the session in place, and returns the one to
+        go on with."""
+        return self
+
+    def join(self, fresh: Self) -> Self:
+        """Let the rows of ``fresh``, which has had no forward yet, follow this session's. Changes the session in place,
+        takes over what ``fresh`` holds, and returns the one to go on with."""
+        return self
+
+    @property
+    def static(self) -> StaticSession[Plan, Pass]:
+        """The session for fixed shapes. Only runtimes that the policy's traits admit ask for it."""
+        raise TypeError(f"{type(self).__name__} is no StaticSession, so no runtime fixes its shapes.")
+
+
+class StaticSession(Session[Plan, Pass]):
+    """A session whose shapes the host can fix, so that turns are recorded and compiled."""
+
+    @property
+    def static(self) -> Self:
+        return self
+
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
+        which has more than ``width`` open columns."""
+        raise NotImplementedError
+
     def host_counts(self, remembered: State) -> Tensor | None:
         """A number of each row [B] that the policy wants to know on the host (``HostView.count``)."""
         return None
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        """What the host knows that decides which operations a forward takes, and the addresses of its buffers (static
-        caches only)."""
+        """What the host knows that decides which operations a forward takes, and the addresses of its buffers."""
         raise NotImplementedError
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
@@ -95,16 +122,11 @@ class Session:
         return None
 
     def attach_buffers(self, buffers: Buffers) -> None:
-        """Use buffers from outside, which may have served another decode."""
+        """Use buffers from outside, which may have served another decode. A session that lacks none never gets any."""
         raise NotImplementedError
 
-    def select(self, rows: Tensor) -> Session:
-        """The session of the given rows [b], ascending, after the others have left."""
-        return self
 
-    def join(self, fresh: Session) -> Session:
-        """The session of this one's rows, then those of ``fresh``, which has had no forward yet."""
-        return self
+AnySession = Session[Any, Any]  # as the loop holds it: it hands each session's plans and passes back to it alone
 
 
 class Cache:
@@ -118,17 +140,17 @@ class Cache:
     def __init_subclass__(cls) -> None:
         declared(cls, "CacheTraits")
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
 
     def needs(self) -> tuple[Need, ...]:
-        """What must be scored for the policy itself, as far as its forwards compute it. Not with ``branches``."""
+        """What must be scored for the policy itself, where its forwards compute it. A policy with ``branches`` has no
+        needs."""
         return ()
 
     def warning(self, setting: Setting) -> str | None:
-        """Why the policy works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
-        it."""
+        """Why the policy works in a setting but may do harm: a sentence for the user. None: no objection."""
         return None
 
     def bounded(self, config: ModelConfig) -> bool:
@@ -143,11 +165,10 @@ class Cache:
             if need.region not in (*self.traits.regions, "before") and not (
                 need.first_forward_only and self.traits.scores_all_at_open
             ):
-                when = "when a block opens" if need.first_forward_only else "on every one"
+                when = "in the forward that opens a block" if need.first_forward_only else "in every forward"
                 raise IncompatibleParts(
-                    f"{name} computes only what is open now in most forwards, but a chosen part reads the region "
-                    f"{need.region!r} {when} (eos=eotp: not with eos.scope=block; sampler=klass: "
-                    "not with sampler.since=block)."
+                    f"{name} computes only the open blocks in most forwards, but a chosen part reads the region "
+                    f"{need.region!r} {when}."
                 )
             if need.committed and not self.traits.committed:
                 raise IncompatibleParts(
@@ -161,8 +182,7 @@ class Cache:
                     "are made of, or does not attend with every row."
                 )
         if self.traits.verifies and not sampler.traits.verifies:
-            drafts = name.replace("cache", "sampler")
-            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none ({drafts} does).")
+            raise IncompatibleParts(f"{name} verifies drafts, and sampler={name_of(sampler)} makes none.")
         if sampler.traits.verifies != self.traits.verifies:
             raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
         if sampler.traits.branches and not self.traits.branches:

@@ -2,24 +2,31 @@
 
 Slot p of a layer's buffer belongs to canvas column p. Keys are stored after rotation, because a column's position never
 changes. A policy only says which columns a forward computes: they are written first, then attention runs over the
-buffer. Behind the L columns lie scratch slots. One takes what padded queries write. The others hold rows that no column
-owns: shadow rows, and the queries of several candidates, which share every column that is not computed.
+buffer. Scratch slots follow the L columns. One takes what padded queries write. The others hold rows that no column
+owns: shadow rows (``shadows.py``), and the queries of several candidates (``candidates.py``).
+
+A policy that only plans has a ``ColumnSession``. One that also decides while the network runs, layer by layer, has a
+``BufferSession`` and a ``BufferMemory`` of its own: ``docs/add_a_cache.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
+from dllm.cache.base import AnySession, Cache, Pass, StaticSession
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
+from dllm.cache.candidates import calls_of_candidates, keep_candidates
 from dllm.cache.columns import order_of
-from dllm.cache.passes import Call, CandidateBuffers, CandidatePacking, ForwardPass
+from dllm.cache.passes import Call, ForwardPass
+from dllm.cache.shadows import with_shadows
 from dllm.common import debug
-from dllm.common.rowwise import Owner, each_tensor, join, select, select_or_all
+from dllm.common.rowwise import Owner, each_tensor, join, select_or_all
 from dllm.contract import BlockState, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import checked_plan, checked_start
@@ -28,7 +35,7 @@ from dllm.contract.traits import CacheTraits
 from dllm.errors import name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
+from dllm.models.memory import Buffers, DeviceCopies, KeyValues, Memory
 
 
 @dataclass(frozen=True)
@@ -63,8 +70,8 @@ class Buffered(Cache):
     # as long as a subclass plans, and leaves session and memory as they are
     traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False)
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
-        return BufferSession(self, canvas, config, self.traits.attends_all and not shrinks and bool(canvas.valid.all()))
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
+        return ColumnSession(self, canvas, config, self.traits.attends_all and not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
@@ -87,8 +94,9 @@ class Buffered(Cache):
         return {}
 
 
-class BufferSession(Session):
-    """A policy's keys and values, by layer.
+class BufferSession(StaticSession[ForwardPlan, Pass]):
+    """A policy's keys and values, by layer. A subclass makes its own pass of a forward, in ``own_pass``, and hands it
+    to a memory of its own, in ``memory``.
 
     Of the rows it remembers ``written`` [B, L] (columns that hold something), ``masks`` and ``attended`` (see
     ``CacheView``), and what the policy does.
@@ -140,18 +148,29 @@ class BufferSession(Session):
     def attach_buffers(self, buffers: Buffers) -> None:
         self.stores, self.buffers = list(buffers.stores), buffers
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
+        return self.own_pass(self._begin(plan, candidates, owner), plan, candidates)
+
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> Pass:
+        """The forward, with what the memory of this session reads and finds out besides."""
+        raise NotImplementedError
+
+    def _begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid = candidates.valid
         queries, keys = plan.columns & valid, plan.keys if owner.is_single else valid
         whole = plan.shadows.shape[1] == 0 and plan.shapes.all(queries)
         widths = (self.length,) * len(valid) if whole else plan.shapes.widths(queries, owner)
         forward = ForwardPass((), owner, queries, keys, valid, plan.shadows, whole, plan.state)
         if not owner.is_single:
-            return replace(forward, calls=self._branches(forward, candidates, widths, plan.shapes))
+            calls = calls_of_candidates(
+                forward, candidates, widths, self.rows, len(self.stores),
+                lambda run, width: self.call(forward, run, width, plan.shapes, candidates),
+            )  # fmt: skip
+            return replace(forward, calls=calls)
         written = plan.state["written"] | queries
         assert not debug.ON or bool((~keys | written).all()), "a column is attended to before it is written"
         calls = [
-            replace(self._call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
+            replace(self.call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
             for part in self.parts(widths, valid.device)
         ]
         return replace(forward, calls=calls)
@@ -160,40 +179,30 @@ class BufferSession(Session):
         """The rows of each call."""
         return rows_by_call(widths, device, self.row_numbers)
 
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+    def memory(self, forward: Pass, call: Call) -> Memory:
         return BufferMemory(self, forward, call)
 
-    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
+    def keep(self, forward: Pass, chosen: Tensor, remembered: State) -> State:
         keys, queries = forward.keys, forward.queries
         if not forward.owner.is_single:
             keys, queries = keys[chosen], queries[chosen]
-            self._keep_chosen(forward, chosen)
+            keep_candidates(self.stores, forward, chosen)
         seen = {"attended": keys, "written": remembered["written"] | queries}
         return {**remembered, **forward.noted, **seen}
 
-    def _keep_chosen(self, forward: ForwardPass, chosen: Tensor) -> None:
-        copies, everyone = DeviceCopies(), torch.arange(len(forward.keys), device=chosen.device)
-        for call in forward.calls:
-            ran = select_or_all(everyone, call.candidates)
-            place = torch.full_like(everyone, -1).scatter(0, ran, everyone[: len(ran)])  # among the call's candidates
-            rows = (place[chosen] >= 0).nonzero()[:, 0]
-            for layer in range(len(self.stores)):
-                self._keep(call, layer, rows, place[chosen[rows]], copies)
-
-    def select(self, rows: Tensor) -> Session:
+    def select(self, rows: Tensor) -> Self:
         copies, self.rows = DeviceCopies(), len(rows)
         self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
         return self
 
-    def join(self, fresh: Session) -> Session:
-        assert isinstance(fresh, BufferSession)
+    def join(self, fresh: Self) -> Self:
         rows, self.rows = self.rows, self.rows + fresh.rows
         self.length, self.even, self.buffers = max(self.length, fresh.length), False, None
         shape = torch.Size((self.rows, self.length))
         self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
         return self
 
-    def _call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
+    def call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
         """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
         queries, keys = select_or_all(forward.queries, rows), select_or_all(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
@@ -207,136 +216,14 @@ class BufferSession(Session):
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call
-        return self._shadow(call, columns, select_or_all(forward.shadows, rows), keys)
-
-    def _shadow(self, call: Call, columns: Tensor, shadows: Tensor, attended: Tensor) -> Call:
-        """The call with shadow rows. They see every column but their own, and one another; no other row sees them."""
-        extra, device = shadows.shape[1], shadows.device
-        spare = self.length + 1 + torch.arange(extra, device=device).expand(len(shadows), -1)
-        slots, rows = torch.cat([columns, spare], 1), torch.cat([columns, shadows], 1)
-        visible = attended.new_zeros(*rows.shape, self.length + 1 + extra)
-        visible[:, :, : self.length] = attended[:, None]
-        places = torch.arange(self.length, device=device)
-        visible[:, columns.shape[1] :, : self.length] &= shadows[:, :, None] != places
-        visible[:, columns.shape[1] :, self.length + 1 :] = (shadows < self.length)[:, None]
-        reach = self.length + 1 + extra
-        return replace(call, columns=rows, slots=slots, visible=Visible(visible), reach=reach)
-
-    def _branches(self, forward: ForwardPass, candidates: Canvas, widths: Sequence[int], shapes: Shapes) -> list[Call]:
-        """Calls for several candidates a row. In rows whose candidates compute everything, each candidate gets buffers
-        of its own, of which one is kept. In the others, candidates share what they do not compute."""
-        owner, calls = forward.owner, list[Call]()
-        fresh = owner.any((forward.queries == forward.valid).all(1))
-        for refreshing in (True, False):
-            run = (fresh[owner.row] == refreshing).nonzero()[:, 0]
-            if len(run) == 0:
-                continue
-            width = max(widths[number] for number in run.tolist())
-            some_run = None if len(run) == len(owner.row) else run
-            if refreshing:
-                call = self._call(forward, some_run, width, shapes, candidates)
-                drafts = CandidateBuffers(select_or_all(owner.row, some_run), [None] * len(self.stores))
-                calls.append(replace(call, drafts=drafts, buffers=None))
-            else:
-                calls.append(self._share(forward, some_run, packed(
-                    select_or_all(forward.queries, some_run), candidates.columns, width)))  # fmt: skip
-        return calls
-
-    def _share(self, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
-        """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries
-        see each other, and the columns that are not computed."""
-        rows, place = select_or_all(forward.owner.row, candidates).unique(return_inverse=True)
-        beside, n = CandidatePacking.of(Owner(place, len(rows))), columns.shape[1]
-        count = beside.width * n
-        slots = self.length + 1 + torch.arange(count, device=columns.device).expand(len(rows), -1)
-        own = torch.arange(beside.width, device=columns.device).repeat_interleave(n)
-        frozen = select_or_all(forward.keys & ~forward.queries, candidates)[beside.candidates]
-        visible = frozen.new_zeros(len(rows), count, self.length + 1 + count)
-        visible[:, :, : self.length] = frozen.repeat_interleave(n, 1)
-        visible[:, :, self.length + 1 :] = (own[:, None] == own) & beside.pack(columns < self.length)[:, None, :]
-        buffers = None if len(rows) == self.rows else rows
-        return Call(candidates, columns, slots, Visible(visible), self.length + 1 + count, buffers, beside)
-
-    def _keep(self, call: Call, layer: int, rows: Tensor, at: Tensor, copies: DeviceCopies) -> None:
-        """Keep the call's candidates ``at`` [b] in ``rows`` [b] of a layer's buffers."""
-        store = self.stores[layer]
-        if call.drafts is not None:
-            drafts = call.drafts.stores[layer]
-            assert drafts is not None
-            rows, at = copies(rows, drafts[0].device), copies(at, drafts[0].device)
-            if store is None:
-                self.stores[layer] = select(drafts, at)
-                return
-            for buffer, draft in zip(store, drafts, strict=True):
-                size = min(buffer.shape[2], draft.shape[2])
-                buffer[rows, :, :size] = draft[at, :, :size]
-            return
-        assert call.columns is not None and call.side_by_side is not None and store is not None
-        n, device = call.columns.shape[1], store[0].device
-        rows, at, columns, place = (copies(one, device) for one in (rows, at, call.columns, call.side_by_side.place))
-        slots = self.length + 1 + place[at, None] * n + torch.arange(n, device=device)
-        for buffer in store:
-            fresh = buffer.transpose(1, 2)[rows[:, None], slots]
-            buffer.transpose(1, 2).index_put_((rows[:, None], columns[at]), fresh)
+        return with_shadows(call, columns, select_or_all(forward.shadows, rows), keys)
 
 
-class BufferMemory(Memory):
-    """The buffers of a session during one call of the network."""
+class ColumnSession(BufferSession[ForwardPass]):
+    """The session of a policy that only plans."""
 
-    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
-        self.session, self.forward, self.call, self.copies = session, forward, call, DeviceCopies()
-
-    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
-        self.buffer(layer, fresh)
-        return self._access(fresh.query.device).exchange(layer, fresh, columns)
-
-    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        if self.reader is not None and self.reader.reads(layer):
-            return super().attend(layer, fresh, columns)
-        self.buffer(layer, fresh)
-        return self._access(fresh.query.device).attend(layer, fresh, columns)
-
-    def access(self) -> StaticMemory:
-        return self._access(self.forward.valid.device)
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        return self.session.missing_buffers()
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        self.session.attach_buffers(buffers)
-
-    def note(self, name: str, found: Tensor) -> None:
-        """Remember what the call found out about its rows under ``name``."""
-        noted, candidates = self.forward.noted, self.call.candidates
-        before = noted.get(name, self.forward.remembered[name])
-        found = found.to(before.device)
-        noted[name] = found if candidates is None else before.index_copy(0, candidates, found)
-
-    def buffer(self, layer: int, fresh: Projected) -> KeyValues:
-        """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
-        session, key, drafts = self.session, fresh.key, self.call.drafts
-        held, size = session.stores[layer], max(self.call.reach, session.length + 1)
-        if drafts is not None:
-            own = blank(key, len(drafts.row), size)
-            if held is not None and not self.forward.whole:
-                row = self.copies(drafts.row, key.device)
-                for new, old in zip(own, held, strict=True):
-                    new[:, :, : session.length] = old[row, :, : session.length]
-            drafts.stores[layer] = own
-            return own
-        if held is None or held[0].shape[2] < size:
-            wider = blank(key, session.rows, size)
-            for new, old in zip(wider, held or (), strict=False):
-                new[:, :, : old.shape[2]] = old
-            session.stores[layer] = held = wider
-        return held
-
-    def _access(self, device: torch.device) -> StaticMemory:
-        """What a layer on ``device`` reads and writes."""
-        call = self.call
-        stores = self.session.stores if call.drafts is None else call.drafts.stores
-        slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
-        return StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
+        return forward
 
 
 def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
@@ -344,13 +231,6 @@ def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
     reach = shapes.last_column(keys)
     part = keys[:, :reach]
     return (None if shapes.all(part) else part), reach
-
-
-def blank(key: Tensor, rows: int, size: int) -> KeyValues:
-    """Buffers [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. They hold zeros: even a masked NaN would
-    spread."""
-    keys, values = key.new_zeros(2, rows, key.shape[2], size, key.shape[3])
-    return keys, values
 
 
 def moved_up(store: Tensor, rows: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.columns import predictors
 from dllm.cache.drift import attended
 from dllm.cache.passes import Call, ForwardPass
@@ -39,7 +40,7 @@ class D2Cache(Buffered):
         in_range("cache.inflate", inflate, 0, advice="It counts columns; 0 is off.")
         self.masks, self.rollout, self.sigma, self.inflate = masks, rollout, sigma, inflate
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return D2CacheSession(self, canvas, config)
 
     def needs(self) -> tuple[Need, ...]:
@@ -109,7 +110,7 @@ def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
     return chosen | (behind - before <= most)
 
 
-class D2CacheSession(BufferSession):
+class D2CacheSession(ColumnSession):
     policy: D2Cache
 
     def __init__(self, policy: D2Cache, canvas: Canvas, config: ModelConfig) -> None:
@@ -120,10 +121,10 @@ class D2CacheSession(BufferSession):
         return D2CacheMemory(self, forward, call)
 
 
-class D2CacheMemory(BufferMemory):
+class D2CacheMemory(BufferMemory[ForwardPass]):
     """Attends with all weights at hand, and adds up after the last layer what each column gave."""
 
-    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
+    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         self.weights: list[Tensor] = []
 

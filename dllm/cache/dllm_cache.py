@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group
 from dllm.cache.columns import KeptRows, gather_padded, gather_rows
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
-from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.setting import Setting
@@ -22,7 +23,6 @@ from dllm.errors import in_range
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AnyLayer, Memory
 from dllm.models.rope import Angles
-from dllm.models.transformer import Layer
 
 SAME = 1e-24  # squared distances of unit vectors below this are rounding, which differs with the batch
 
@@ -65,7 +65,7 @@ class DLLMCache(Buffered):
             "or compare your own answers with cache=none."
         )
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return FeatureSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
@@ -86,7 +86,7 @@ class DLLMCache(Buffered):
 
 @dataclass
 class LayerRows:
-    """What a forward finds out from layer to layer."""
+    """What a forward finds out from layer to layer: filled while the network runs, where the pass itself is fixed."""
 
     ran: list[int] = field(default_factory=list)  # rows that each computed, padding included
     # [B, n] the rows that it chose by their values (None: it chose none)
@@ -103,10 +103,10 @@ class FeaturePass(ForwardPass):
     slots: Tensor  # [B, g] their columns (L: padding)
     count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
-    found: LayerRows  # what each layer computed, for the next forwards
+    found: LayerRows  # what each layer computed, which ``cost`` reads after the last one
 
 
-class FeatureSession(BufferSession):
+class FeatureSession(BufferSession[FeaturePass]):
     """attended, fed: what attention and MLP of each layer but the first gave [B, L + 1, D]."""
 
     policy: DLLMCache
@@ -119,8 +119,8 @@ class FeatureSession(BufferSession):
         """One call: all rows enter a layer, and which of them it computes shows only there."""
         return [Group(None, max(widths))]
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
-        forward, response = super().begin(plan, candidates, owner), self.policy.response(candidates, self.config)
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> FeaturePass:
+        response = self.policy.response(candidates, self.config)
         (call,), columns = forward.calls, candidates.columns
         due = torch.where(response, plan.state["response_due"][:, None], plan.state["prompt_due"][:, None])
         due, verified = due & forward.valid, response & ~due & (self.policy.share > 0)
@@ -135,12 +135,10 @@ class FeatureSession(BufferSession):
             found=LayerRows(),
         )  # fmt: skip
 
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        assert isinstance(forward, FeaturePass)
+    def memory(self, forward: FeaturePass, call: Call) -> Memory:
         return FeatureMemory(self, forward, call)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
-        assert isinstance(forward, FeaturePass)
+    def cost(self, forward: FeaturePass, scored: Tensor) -> ForwardCost:
         first = torch.arange(self.config.layers, device=forward.valid.device) == 0
         valid, computed = forward.valid.sum(1, keepdim=True), forward.found.ran
         queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
@@ -149,30 +147,28 @@ class FeatureSession(BufferSession):
         keys = valid.expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
 
-    def select(self, rows: Tensor) -> Session:
+    def select(self, rows: Tensor) -> Self:
         self.attended.select(rows)
         self.fed.select(rows)
         return super().select(rows)
 
-    def join(self, fresh: Session) -> Session:
+    def join(self, fresh: Self) -> Self:
         super().join(fresh)
         self.attended.grow(self.rows, self.length)
         self.fed.grow(self.rows, self.length)
         return self
 
 
-class FeatureMemory(BufferMemory):
+class FeatureMemory(BufferMemory[FeaturePass]):
     """Computes some rows of each layer, and takes what is kept of the others."""
 
     session: FeatureSession
-    forward: FeaturePass
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
         columns: Tensor | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        assert isinstance(layer, Layer)
-        hidden, normal = layer.attn_norm(x, residual)
+        hidden, normal = layer.entered(x, residual)
         at, own, given, fed = self._computed(index, layer, normal), columns, None, None
         if at is not None:
             own = at if columns is None else gather_padded(columns, at, self.session.length)
@@ -180,10 +176,10 @@ class FeatureMemory(BufferMemory):
         self.forward.found.ran.append(normal.shape[1])
         if normal.shape[1]:
             self.call = replace(self.call, columns=own, slots=own)
-            given = layer.attn.o(self.attend(index, layer.attn.project(normal, angles), own))
+            given = layer.mixed(self.attend(index, layer.projected(normal, angles), own))
         hidden = hidden + self._all(self.session.attended, index, given, own, columns)
         if normal.shape[1]:
-            fed = layer.mlp(layer.mlp_norm(hidden if at is None else gather_rows(hidden, at))[1])
+            fed = layer.fed(hidden if at is None else gather_rows(hidden, at))
         return hidden, self._all(self.session.fed, index, fed, own, columns)
 
     def _all(
@@ -197,7 +193,7 @@ class FeatureMemory(BufferMemory):
         held = kept.layers[index - 1] if fresh is None else kept.put(index - 1, fresh, own)
         return held[:, : self.session.length] if columns is None else gather_rows(held, columns)
 
-    def _computed(self, index: int, layer: Layer, normal: Tensor) -> Tensor | None:
+    def _computed(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
         """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
         forward, selected = self.forward, None
         if index == 0 or forward.everything:
@@ -210,7 +206,7 @@ class FeatureMemory(BufferMemory):
         forward.found.selected.append(selected)
         return packed(chosen, torch.arange(normal.shape[1], device=normal.device))
 
-    def _turned(self, index: int, layer: Layer, normal: Tensor) -> Tensor:
+    def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
         """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are
         verified. The distance of the unit vectors ranks as their cosine does, which rounds small angles to 1."""
         forward, device, store = self.forward, normal.device, self.session.stores[index]
@@ -219,7 +215,7 @@ class FeatureMemory(BufferMemory):
             self.copies(one, device) for one in (forward.verified, forward.places, forward.slots, forward.count)
         )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
-        fresh = layer.attn.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
+        fresh = layer.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
         moved = (unit(fresh.flatten(2)) - unit(values[row, slots].flatten(2))).square().sum(-1)
         values.index_put_((row, slots), fresh)
         score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group
 from dllm.cache.columns import KeptRows, gather_rows, index_of, predictors
 from dllm.cache.drift import PreviousAttention, attended, attention_received, attention_similarity, strongest
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import Owner
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.errors import in_choices, in_range
@@ -51,7 +52,7 @@ class Elastic(Buffered):
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return ElasticSession(self, canvas, config)
 
     def state(self, canvas: Canvas) -> State:
@@ -71,7 +72,7 @@ class Elastic(Buffered):
 
 @dataclass
 class Track:
-    """What a forward finds out from layer to layer."""
+    """What a forward finds out from layer to layer: written while the network runs, where the pass itself is fixed."""
 
     bound: Tensor  # [B] first layer that computes the whole canvas
     later: Tensor  # [B] the same of the next forward
@@ -103,7 +104,7 @@ class DriftPass(ForwardPass):
     progress: Track  # what was read, layer after layer
 
 
-class ElasticSession(BufferSession):
+class ElasticSession(BufferSession[DriftPass]):
     """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of the
     rows watched in the last forward."""
 
@@ -118,10 +119,9 @@ class ElasticSession(BufferSession):
         """One call, because the rows that compute everything show only from layer to layer."""
         return [Group(None, max(widths))]
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
         valid, columns, bound = candidates.valid, candidates.columns, plan.state["later"]
         same_keys = torch.equal(plan.state["attended"], valid)
-        forward = super().begin(plan, candidates, owner)
         (call,) = forward.calls
         in_window, is_watched = plan.state["window"] & valid, plan.state["tracked"] & valid
         window, watched = packed(in_window, columns), self.past.match(is_watched, columns, call.reach, same_keys)
@@ -137,12 +137,10 @@ class ElasticSession(BufferSession):
             progress=Track(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
         )  # fmt: skip
 
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        assert isinstance(forward, DriftPass)
+    def memory(self, forward: DriftPass, call: Call) -> Memory:
         return ElasticMemory(self, forward, call)
 
-    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
-        assert isinstance(forward, DriftPass)
+    def cost(self, forward: DriftPass, scored: Tensor) -> ForwardCost:
         layers = torch.arange(self.config.layers, device=forward.valid.device)
         # A test changes later layers only, so the final bounds hold for every layer.
         valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
@@ -155,24 +153,23 @@ class ElasticSession(BufferSession):
         keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
-    def join(self, fresh: Session) -> Session:
+    def join(self, fresh: Self) -> Self:
         super().join(fresh)
         for kept in (self.inputs, self.queried):
             kept.grow(self.rows, self.length)
         self.past = PreviousAttention()  # its weights are over other keys; the old queries give new ones
         return self
 
-    def select(self, rows: Tensor) -> Session:
+    def select(self, rows: Tensor) -> Self:
         for part in (self.inputs, self.queried, self.past):
             part.select(rows)
         return super().select(rows)
 
 
-class ElasticMemory(BufferMemory):
+class ElasticMemory(BufferMemory[DriftPass]):
     """Widens a forward from the layer on in which the attention of a watched row has drifted."""
 
     session: ElasticSession
-    forward: DriftPass
     widens = True
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:

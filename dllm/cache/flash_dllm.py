@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.columns import gather_padded, predictors
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
@@ -44,7 +45,7 @@ class FlashDLLM(Buffered):
             )
         self.window_length, self.mask_windows, self.track_windows = window_length, mask_windows, track_windows
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return FlashSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
@@ -68,17 +69,17 @@ class FlashDLLM(Buffered):
         return view.plan(columns, committable=window & canvas.undecided, state=state)
 
 
-class FlashSession(BufferSession):
+class FlashSession(ColumnSession):
     policy: FlashDLLM
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return FlashMemory(self, forward, call)
 
 
-class FlashMemory(BufferMemory):
+class FlashMemory(BufferMemory[ForwardPass]):
     """Adds up, over the layers, the products of the window's queries with every key."""
 
-    def __init__(self, session: BufferSession, forward: ForwardPass, call: Call) -> None:
+    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         window = select_or_all(forward.remembered["window"], call.candidates)
         self.window = window if call.columns is None else gather_padded(window, call.columns, False)

@@ -10,12 +10,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import BufferMemory, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import CacheView
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.flash_dllm import FlashDLLM, FlashSession
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import rank
-from dllm.common.rowwise import Owner, select_or_all
+from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardPlan, State
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
@@ -35,7 +36,7 @@ class VerifiedFlashDLLM(FlashDLLM):
 
     traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False)
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
@@ -84,8 +85,7 @@ def sorted_anew(state: State, known: Tensor, new: Tensor) -> Tensor:
 class Verifying(FlashSession):
     """Some rows compute columns, which are kept. The others verify, in a call of their own."""
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
-        forward = super().begin(plan, candidates, owner)
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
         if not isinstance(plan.beside, Beside):
             return forward
         calls = [call for call in forward.calls if call.columns is None or call.columns.shape[1]]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import StaticSession
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
@@ -30,18 +30,18 @@ class GuidedPlan(ForwardPlan):
     doubled: ForwardPlan  # the inner session's plan of 2 B rows
 
 
-class Guided(Session):
+class Guided(StaticSession[GuidedPlan, ForwardPass]):
     """``inner`` was started on the doubled canvas of B ``rows``. Arguments and results have B rows or N candidates,
     except a ``ForwardPass`` and the candidates of ``begin``, which have 2 N."""
 
-    def __init__(self, inner: Session, rows: int) -> None:
+    def __init__(self, inner: StaticSession[Any, Any], rows: int) -> None:
         self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
 
     def remembers(self, canvas: Canvas) -> State:
         both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
         return by_row(self.inner.remembers(canvas.select(both)))
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> GuidedPlan:
         both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
         doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], own)
         half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
@@ -50,8 +50,7 @@ class Guided(Session):
             half.shapes, by_row(doubled.state), doubled,
         )  # fmt: skip
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
-        assert isinstance(plan, GuidedPlan)
+    def begin(self, plan: GuidedPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
         shapes = plan.shapes.select(2 * list(range(owner.rows)))
@@ -90,11 +89,10 @@ class Guided(Session):
     def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
         return by_row(self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2), by_half(remembered)))
 
-    def select(self, rows: Tensor) -> Session:
+    def select(self, rows: Tensor) -> Guided:
         return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
 
-    def join(self, fresh: Session) -> Session:
-        assert isinstance(fresh, Guided)
+    def join(self, fresh: Guided) -> Guided:
         mine, theirs = self.rows, fresh.rows
         blocks = torch.arange(2 * (mine + theirs)).split([mine, mine, theirs, theirs])
         order = torch.cat([blocks[0], blocks[2], blocks[1], blocks[3]])  # all rows as they are, then all masked

@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
-from dllm.cache.buffer import Buffered, BufferMemory, BufferSession, CacheView
+from dllm.cache.base import AnySession
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
+from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import Owner
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.beside import InPlace
 from dllm.contract.canvas import Canvas
@@ -66,12 +66,14 @@ class DraftWindow(Buffered):
             )
         super().check(setting, sampler, needs)
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return DraftSession(self, canvas, replace(config, attention=CausalThenWindow()), False)
 
     def state(self, canvas: Canvas) -> State:
-        """exact [B, L]: columns computed causally. tokens [B, L]: what they held, drafts included."""
-        return {"exact": canvas.no_positions, "tokens": canvas.tokens}
+        """exact [B, L]: columns computed causally. tokens [B, L]: what they held, drafts included. judges [B]: whether
+        the forward judged drafts; the others made some."""
+        judges = torch.zeros_like(canvas.shortened)
+        return {"exact": canvas.no_positions, "tokens": canvas.tokens, "judges": judges}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, columns = view.canvas, view.canvas.columns
@@ -90,7 +92,8 @@ class DraftWindow(Buffered):
         committable = torch.where(judges, laid | (run & (columns == behind)), window & ~laid)
         plan = view.plan(
             live, committable=committable, forced=fresh & run & (columns == first), keys=canvas.valid & (exact | live),
-            state={"exact": torch.where(judges, exact | (live & ~blank), exact & ~last), "tokens": canvas.tokens},
+            state={"exact": torch.where(judges, exact | (live & ~blank), exact & ~last), "tokens": canvas.tokens,
+                   "judges": judges[:, 0]},
         )  # fmt: skip
         shift = torch.where(judges, 1, view.config.prediction_shift)
         sources = (columns_of(masked) - shift).clamp(min=0)
@@ -102,27 +105,26 @@ class DraftCall(Call):
     """A call of rows that draft."""
 
 
-class DraftSession(BufferSession):
+class DraftSession(ColumnSession):
     """Rows that draft and rows that judge are calls of their own. It remembers what the columns of a forward held,
     drafts included."""
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
-        forward = super().begin(plan, candidates, owner)
-        assert isinstance(plan.beside, InPlace), "the plan of this cache says where drafts lie"
-        widths, calls, judged = plan.shapes.widths(forward.queries, owner), list[Call](), plan.beside.judged
+    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
+        widths, judged = plan.shapes.widths(forward.queries, forward.owner), plan.state["judges"]
+        calls = list[Call]()
         for judges, kind in ((True, Call), (False, DraftCall)):
             rows = (judged == judges).nonzero()[:, 0]
             if len(rows):
                 width = max(widths[row] for row in rows.tolist())
                 some = None if len(rows) == len(judged) else rows
-                calls.append(kind(**vars(self._call(forward, some, width, plan.shapes, candidates))))
+                calls.append(kind(**vars(self.call(forward, some, width, plan.shapes, candidates))))
         return replace(forward, calls=calls, noted={**forward.noted, "tokens": candidates.tokens})
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return (DraftMemory if isinstance(call, DraftCall) else BufferMemory)(self, forward, call)
 
 
-class DraftMemory(BufferMemory):
+class DraftMemory(BufferMemory[ForwardPass]):
     """Of rows that draft, which a LoRA may adapt."""
 
     def run(

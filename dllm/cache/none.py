@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import AnySession, StaticSession
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.columns import committable_next, order_of
 from dllm.cache.passes import Call, ForwardPass
+from dllm.cache.shadows import shadow_visibility
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
@@ -42,12 +44,12 @@ class NoCache(Pruning):
     def name(self) -> str:
         return "dpad" if self.prunes else "none"
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         ragged = shrinks or self.prunes or not bool(canvas.valid.all())
         return NoCacheSession(self, canvas, config, ragged)
 
 
-class NoCacheSession(Session):
+class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (``dropped`` [B, L]).
     Where rows are ``ragged``, padding and cut columns are not computed."""
 
@@ -87,8 +89,7 @@ class NoCacheSession(Session):
         rows = forward.queries.sum(1, keepdim=True) + forward.extra_rows()
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
-    def join(self, fresh: Session) -> Session:
-        assert isinstance(fresh, NoCacheSession)
+    def join(self, fresh: Self) -> Self:
         self.length, self.ragged = max(self.length, fresh.length), True
         return self
 
@@ -108,12 +109,3 @@ class NoCacheSession(Session):
             order = order if queries is None else order.at(queries)
             return Call(rows, queries, visible=order.visible_to(order, visible, self.config.window))
         return Call(rows, queries, visible=Visible(visible, count))
-
-
-def shadow_visibility(ordinary: Tensor, shadows: Tensor, length: int) -> Tensor:
-    """Who sees whom [B, n + x, n + x]. All rows see the ordinary rows, but a shadow row sees the shadow rows instead of
-    the row of its own column."""
-    rows = torch.cat([ordinary, shadows], 1)
-    is_shadow = torch.arange(rows.shape[1], device=rows.device) >= ordinary.shape[1]
-    own = (rows[:, :, None] == rows[:, None, :]) & ~is_shadow
-    return (rows < length)[:, None, :] & torch.where(is_shadow[:, None], is_shadow | ~own, ~is_shadow)

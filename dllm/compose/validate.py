@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
-from dllm.compose.parts import part
+from dllm.compose.choice_files import choice_file
+from dllm.compose.parts import choices, class_of, part
 from dllm.contract import Need
 from dllm.contract.checks import needs_of
 from dllm.contract.setting import Setting
@@ -86,7 +89,18 @@ def way_out(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[N
             f"No cache serves sampler={name_of(sampler)} with these blocks and this eos policy: use blocks=whole, "
             "another eos, or sampler=confidence"
         )
-    return f"The nearest that works is cache={name}{models_for(setting, policy)}"
+    verifies, drafters = policy.traits.verifies, ""
+    if verifies and not sampler.traits.verifies:
+        drafters = "; drafts for it: " + ", ".join(f"sampler={name}" for name in drafting(verifies))
+    return f"The nearest that works is cache={name}{models_for(setting, policy)}{drafters}"
+
+
+@cache
+def drafting(verifies: str) -> tuple[str, ...]:
+    """The samplers whose drafts a policy verifies so (``CacheTraits.verifies``)."""
+    targets = {name: re.search(r"^_target_: (\S+)", choice_file("sampler", name), re.M) for name in choices("sampler")}
+    kinds: dict[str, Any] = {name: class_of("sampler", found[1]) for name, found in targets.items() if found}
+    return tuple(name for name, kind in kinds.items() if kind.traits.verifies == verifies)
 
 
 def models_for(setting: Setting, policy: Cache) -> str:

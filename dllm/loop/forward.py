@@ -11,7 +11,7 @@ from functools import reduce
 
 from torch import Tensor
 
-from dllm.cache.base import Cache, Session
+from dllm.cache.base import AnySession, Cache
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.compose.fitted import Parts
@@ -58,7 +58,7 @@ class Forward:
         shared = Shared.of(parts.sampler.shared(), model.device, f"sampler={name_of(parts.sampler)}")
         return Forward(model, cache, proposer, needs, extras, eos.traits.shrinks, network or model, shared)
 
-    def start(self, canvas: Canvas) -> Session:
+    def start(self, canvas: Canvas) -> AnySession:
         """The cache's session for the rows of ``canvas`` [B]."""
         shown = reduce(lambda seen, extra: extra.opened(seen), self.extras, canvas)
         session = self.cache.start(shown, self.model.config, self.shrinks)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import AnySession
 from dllm.cache.calls import RowNumbers
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
@@ -103,7 +103,7 @@ class RecordedTurns:
         if forward.offers or not rows.constraints.free:  # the host takes part in their turns
             return take_turn(rows, forward, parts)
         rows = rows.bounded()
-        for pool in self.pools.attach_buffers(rows.session):
+        for pool in self.pools.attach_buffers(rows.session.static):
             self._forget(pool)
         slot = self._slot(rows.session.row_numbers)
         key = slot, *recording_key(rows, forward)
@@ -141,7 +141,7 @@ class RecordedTurns:
         small = {one: found for one, found in scores.readings.items() if one.width(config) == 1}
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
         held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations], forward.shared
-        after = replace(after, session=Session())
+        after = replace(after, session=AnySession())
         return RecordedTurn(recording, buffers, after, turn, numbers, held)
 
     def _slot(self, decode: RowNumbers) -> int:
@@ -171,7 +171,7 @@ class RecordedTurns:
 def recording_key(rows: Rows, forward: Forward) -> Key:
     """What two turns must have in common to share a recording."""
     shapes = rows.blocks.shapes
-    return (shapes_of(rows), shapes, forward.proposer.wanted, *rows.session.graph_key())
+    return (shapes_of(rows), shapes, forward.proposer.wanted, *rows.session.static.graph_key())
 
 
 def empty(like: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import AnySession
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
@@ -78,7 +78,7 @@ class Rows:
 
     # What the host holds.
 
-    session: Session  # the cache's buffers
+    session: AnySession  # the cache's buffers
     constraints: ConstrainedBatch  # the constraints that the rows are under
     known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
@@ -86,7 +86,7 @@ class Rows:
 
     @staticmethod
     def start(
-        canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
+        canvas: Canvas, session: AnySession, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
         carried: Tensor | None = None,
     ) -> Rows:  # fmt: skip
         """Rows before their first turn, one candidate each. carried: blank [B, C, D] (None: nothing is carried)."""
@@ -158,15 +158,16 @@ class Rows:
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded."""
-        shapes = self.blocks.shapes.with_bounds(lambda width: self.session.max_queries(self.known, width))
+        shapes = self.blocks.shapes.with_bounds(lambda width: self.session.static.max_queries(self.known, width))
         return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
-        blocks, counted = self.blocks, self.session.host_counts(self.remembered)
+        blocks = self.blocks
         told = [blocks.done, self.owner.per_row(self.candidates.undecided).sum(1)]
-        if blocks.shapes.bounded:  # a policy that counts nothing reads no count
+        if blocks.shapes.bounded:
+            counted = self.session.static.host_counts(self.remembered)  # a policy that counts nothing reads no count
             told += [blocks.begin, blocks.opened, blocks.turn, blocks.turn if counted is None else counted]
         return torch.stack(told)
 

@@ -27,12 +27,28 @@ Attend = Callable[["Projected", "Tensor | None"], Tensor]
 
 
 class AnyLayer(Protocol):
-    """What a memory knows of a layer of the network: how it is called (see ``Layer``)."""
+    """What a memory knows of a layer of the network (``Layer``): how it is called, and its steps, for a memory that
+    computes only some of its rows."""
 
     def __call__(
         self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
         drafts: bool = False,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+
+    def entered(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The sum x + residual [B, n, D] (None: x), and what attention reads of it."""
+
+    def projected(self, normal: Tensor, angles: Angles) -> Projected:
+        """Queries, keys and values of what attention reads."""
+
+    def values(self, normal: Tensor) -> Tensor:
+        """The values [B, n, H_kv * h] alone."""
+
+    def mixed(self, found: Tensor) -> Tensor:
+        """What attention adds [B, n, D], from what its rows attended to."""
+
+    def fed(self, hidden: Tensor) -> Tensor:
+        """What the MLP adds [B, n, D] to the sum of x, residual and ``mixed``."""
 
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.

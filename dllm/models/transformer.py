@@ -151,6 +151,23 @@ class Layer(nn.Module):
         x, normal = self.mlp_norm(x, out)
         return x, self.mlp(normal)
 
+    # The same in steps, as ``AnyLayer`` describes them.
+
+    def entered(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.attn_norm(x, residual)
+
+    def projected(self, normal: Tensor, angles: Angles) -> Projected:
+        return self.attn.project(normal, angles)
+
+    def values(self, normal: Tensor) -> Tensor:
+        return self.attn.values(normal)
+
+    def mixed(self, found: Tensor) -> Tensor:
+        return self.attn.o(found)
+
+    def fed(self, hidden: Tensor) -> Tensor:
+        return self.mlp(self.mlp_norm(hidden, None)[1])
+
 
 # Runs a layer; the number is the layer's place in the memory.
 RunLayer = Callable[[Layer, Tensor, "Tensor | None", Angles, "Tensor | None", Memory, int], tuple[Tensor, Tensor]]

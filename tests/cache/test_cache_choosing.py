@@ -146,8 +146,8 @@ def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
     [
         ("freedave", "fixed", "none", "tiny-llada", "several candidates"),
         ("saber", "fixed", "none", "tiny-llada", "not the committed ones"),
-        ("confidence", "adablock", "none", "tiny-llada", "'ahead' when a block opens"),
-        ("confidence", "fixed", "eotp", "tiny-llada", "eos.scope=block"),
+        ("confidence", "adablock", "none", "tiny-llada", "'ahead' in the forward that opens a block"),
+        ("confidence", "fixed", "eotp", "tiny-llada", "reads the region 'suffix' in every forward"),
         ("confidence", "fixed", "none", "tiny-wedlm", "full attention"),
     ],
 )  # fmt: skip

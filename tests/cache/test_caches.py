@@ -31,9 +31,10 @@ from torch.utils._pytree import tree_leaves
 from dllm.blocks.base import Blocks
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
+from dllm.cache import candidates
 from dllm.cache.base import Cache, Session
 from dllm.cache.blockwise import Blockwise
-from dllm.cache.buffer import BufferSession, CacheView
+from dllm.cache.buffer import CacheView
 from dllm.cache.dkv import DKV
 from dllm.cache.dkv_greedy import DKVGreedy, neighbours
 from dllm.cache.dual import Dual
@@ -231,22 +232,22 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 ) -> None:
     combination = Combination(sampler, "fixed", cache, model=name)
     shared: list[int] = []
-    share = BufferSession._share
+    share = candidates.side_by_side
 
-    def counted(self: BufferSession, *given: Any) -> Call:
+    def counted(*given: Any) -> Call:
         shared.append(len(given[2]))
-        return share(self, *given)
+        return share(*given)
 
-    monkeypatch.setattr(BufferSession, "_share", counted)
+    monkeypatch.setattr(candidates, "side_by_side", counted)
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
-    def own(self: BufferSession, forward: ForwardPass, candidates: Tensor | None, columns: Tensor) -> Call:
-        drafts = CandidateBuffers(select_or_all(forward.owner.row, candidates), [None] * len(self.stores))
-        visible = Visible(select_or_all(forward.keys, candidates))
-        return Call(candidates, columns, columns, visible, self.length, drafts=drafts)
+    def own(forward: ForwardPass, some: Tensor | None, columns: Tensor, rows: int) -> Call:
+        drafts = CandidateBuffers(select_or_all(forward.owner.row, some), [None] * model(name).config.layers)
+        visible = Visible(select_or_all(forward.keys, some))
+        return Call(some, columns, columns, visible, forward.keys.shape[1], drafts=drafts)
 
-    monkeypatch.setattr(BufferSession, "_share", own)
+    monkeypatch.setattr(candidates, "side_by_side", own)
     apart = decode(combination, requests())
     assert [one.canvases for one in together] == [one.canvases for one in apart]
 

@@ -9,7 +9,7 @@ from plain_causal import Triangle
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.cache.buffer import BufferSession
+from dllm.cache.buffer import ColumnSession
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
@@ -24,7 +24,7 @@ from dllm.samplers.confidence import Confidence
 CAUSAL = ("tiny-wedlm", "tiny-nbdiff")
 
 
-def largest_error(network: Transformer, session: BufferSession, row: int, tokens: Tensor) -> float:
+def largest_error(network: Transformer, session: ColumnSession, row: int, tokens: Tensor) -> float:
     """Between the keys and values kept of a row's first columns, and those of one causal run over its ``tokens``."""
     causal = Triangle()
     network(tokens[None], torch.arange(len(tokens))[None], causal)
@@ -49,7 +49,7 @@ def test_kept_keys_are_those_of_one_causal_run(name: str, blocks: str, sampler: 
         while len(rows):
             session = rows.session
             rows, turn = take_turn(rows, forward, parts)
-            assert isinstance(session, BufferSession)
+            assert isinstance(session, ColumnSession)
             for row, flags in enumerate((rows.remembered["exact"] & turn.canvas.valid).tolist()):
                 exact = sum(flags)
                 assert all(flags[:exact]) and not bool(turn.canvas.masked[row, :exact].any())

@@ -9,7 +9,7 @@ from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.ahead import Ahead
-from dllm.cache.buffer import BufferSession, CacheView
+from dllm.cache.buffer import CacheView, ColumnSession
 from dllm.cache.delayed import Delayed
 from dllm.cache.none import NoCache
 from dllm.cache.passes import ForwardPass
@@ -78,7 +78,7 @@ class Twice(Delayed):
     are attended to twice, as they were in the refresh and as they are now. twice: the columns (first, behind the last)
     of which a forward sees the older keys, too; renewed: the last forward was such a refresh."""
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> BufferSession:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> ColumnSession:
         self.twice, self.renewed, self.seen = (0, 0), False, 0
         return TwiceSession(self, canvas, config)
 
@@ -94,7 +94,7 @@ class Twice(Delayed):
         return plan
 
 
-class TwiceSession(BufferSession):
+class TwiceSession(ColumnSession):
     """Older keys and values lie in scratch slots."""
 
     policy: Twice

@@ -1,0 +1,92 @@
+"""What the layers of one call write to a session's buffers, and read from them."""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol
+
+import torch
+from torch import Tensor
+
+from dllm.cache.base import Pass
+from dllm.cache.passes import Call
+from dllm.models.config import ModelConfig
+from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
+
+
+class KeepsBuffers(Protocol):
+    """What a memory knows of a session (``dllm.cache.buffer.BufferSession``)."""
+
+    config: ModelConfig  # of the model
+    length: int  # L: the columns of the canvas
+    rows: int  # B: how many rows
+    stores: list[KeyValues | None]  # keys and values of each layer; None before its first forward
+
+    def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
+
+    def attach_buffers(self, buffers: Buffers) -> None: ...
+
+
+class BufferMemory(Memory, Generic[Pass]):
+    """The buffers of a session during one call of the network, between which and its layers a subclass may stand."""
+
+    def __init__(self, session: KeepsBuffers, forward: Pass, call: Call) -> None:
+        self.session, self.forward, self.call, self.copies = session, forward, call, DeviceCopies()
+
+    def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        self.buffer(layer, fresh)
+        return self._access(fresh.query.device).exchange(layer, fresh, columns)
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        if self.reader is not None and self.reader.reads(layer):
+            return super().attend(layer, fresh, columns)
+        self.buffer(layer, fresh)
+        return self._access(fresh.query.device).attend(layer, fresh, columns)
+
+    def access(self) -> StaticMemory:
+        return self._access(self.forward.valid.device)
+
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
+        return self.session.missing_buffers()
+
+    def attach_buffers(self, buffers: Buffers) -> None:
+        self.session.attach_buffers(buffers)
+
+    def note(self, name: str, found: Tensor) -> None:
+        """Remember what the call found out about its rows under ``name``."""
+        noted, candidates = self.forward.noted, self.call.candidates
+        before = noted.get(name, self.forward.remembered[name])
+        found = found.to(before.device)
+        noted[name] = found if candidates is None else before.index_copy(0, candidates, found)
+
+    def buffer(self, layer: int, fresh: Projected) -> KeyValues:
+        """The buffers that the call writes to. The first forward makes them; more scratch slots widen them."""
+        session, key, drafts = self.session, fresh.key, self.call.drafts
+        held, size = session.stores[layer], max(self.call.reach, session.length + 1)
+        if drafts is not None:
+            own = blank(key, len(drafts.row), size)
+            if held is not None and not self.forward.whole:
+                row = self.copies(drafts.row, key.device)
+                for new, old in zip(own, held, strict=True):
+                    new[:, :, : session.length] = old[row, :, : session.length]
+            drafts.stores[layer] = own
+            return own
+        if held is None or held[0].shape[2] < size:
+            wider = blank(key, session.rows, size)
+            for new, old in zip(wider, held or (), strict=False):
+                new[:, :, : old.shape[2]] = old
+            session.stores[layer] = held = wider
+        return held
+
+    def _access(self, device: torch.device) -> StaticMemory:
+        """What a layer on ``device`` reads and writes."""
+        call = self.call
+        stores = self.session.stores if call.drafts is None else call.drafts.stores
+        slots, rows = self.copies(call.slots, device), self.copies(call.buffers, device)
+        return StaticMemory(self.copies.of(call.visible, device), slots, call.reach, stores, rows, call.ranges)
+
+
+def blank(key: Tensor, rows: int, size: int) -> KeyValues:
+    """Buffers [rows, H_kv, size, h] for keys like ``key`` [b, n, H_kv, h]. They hold zeros: even a masked NaN would
+    spread."""
+    keys, values = key.new_zeros(2, rows, key.shape[2], size, key.shape[3])
+    return keys, values
