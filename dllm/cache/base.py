@@ -182,7 +182,7 @@ class Cache:
                     "are made of, or does not attend with every row."
                 )
         if self.traits.verifies and not sampler.traits.verifies:
-            raise IncompatibleParts(f"{name} verifies drafts, and sampler={name_of(sampler)} makes none.")
+            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none.")
         if sampler.traits.verifies != self.traits.verifies:
             raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
         if sampler.traits.branches and not self.traits.branches:

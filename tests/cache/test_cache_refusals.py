@@ -30,7 +30,7 @@ from dllm.eos.none import FullLength
         (Combination("wino", "fixed", "elastic"), "cache=dual"),
         (Combination("confidence", "fixed", "dkv_greedy"), "sampler=order"),
         (Combination("order", "fixed", "dkv_greedy", model="tiny-dream"), "cache=dual"),
-        (Combination("confidence", "fixed", "dual", "eotp"), "eos.scope=block"),
+        (Combination("confidence", "fixed", "dual", "eotp"), "cache=prefix"),
         (Combination("confidence", "fixed", "dual", model="sdar_b4"), "cache=finished"),
         (Combination("freedave", "fixed", "finished", model="sdar_b4"), "cache=none"),
         (Combination("confidence", "fixed", "dual", model="tiny-wedlm"), "known tokens before masks.*cache=finished"),

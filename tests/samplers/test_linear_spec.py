@@ -123,7 +123,7 @@ def test_a_model_without_causal_rows_that_predict_is_refused_by_name(name: str, 
 def test_other_caches_other_drafts_and_chance_are_refused() -> None:
     for cache_, sampler, words in (
         ("finished", "linear_spec", "has no forward that verifies what sampler=linear_spec drafts"),
-        ("linear_spec", "confidence", "sampler=confidence makes none. .*; drafts for it: sampler=linear_spec"),
+        ("linear_spec", "confidence", "this sampler makes none. .*; drafts for it: sampler=linear_spec"),
         ("linear_spec", "flash_verify", "has no forward that verifies what sampler=flash_verify drafts"),
     ):
         with pytest.raises(UserError, match=words):

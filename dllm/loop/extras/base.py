@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dllm.cache.base import Session
+from dllm.cache.base import AnySession
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
@@ -61,7 +61,7 @@ class Extra:
 
     stores_logits: bool = False  # all logits of the scored positions must be stored
 
-    def session(self, session: Session, rows: int) -> Session:
+    def session(self, session: AnySession, rows: int) -> AnySession:
         """The cache's session of so many rows, opened on what ``opened`` makes of their canvas."""
         return session
 
