@@ -24,11 +24,11 @@ from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory
 
-Plan = TypeVar("Plan", bound=ForwardPlan)  # what a session plans
+PlanKind = TypeVar("PlanKind", bound=ForwardPlan)  # what a session plans
 Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
 
 
-class Session(Generic[Plan, Pass]):
+class Session(Generic[PlanKind, Pass]):
     """The keys and values of one batch under a policy: B rows, N candidates, L columns. It holds buffers alone, in
     attributes that its constructor sets. What the policy remembers of a row is a value [B, ...] that belongs to the row
     (``Rows.remembered``). A forward makes these calls, in this order:
@@ -51,13 +51,13 @@ class Session(Generic[Plan, Pass]):
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> Plan:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> PlanKind:
         """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
         next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``remembered`` with its changed entries; rows that
         wait (not ``blocks.active``) keep theirs."""
         raise NotImplementedError
 
-    def begin(self, plan: Plan, candidates: Canvas, owner: Owner) -> Pass:
+    def begin(self, plan: PlanKind, candidates: Canvas, owner: Owner) -> Pass:
         """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
@@ -92,12 +92,12 @@ class Session(Generic[Plan, Pass]):
         return self
 
     @property
-    def static(self) -> StaticSession[Plan, Pass]:
+    def static(self) -> StaticSession[PlanKind, Pass]:
         """The session for fixed shapes. Only runtimes that the policy's traits admit ask for it."""
         raise TypeError(f"{type(self).__name__} is no StaticSession, so no runtime fixes its shapes.")
 
 
-class StaticSession(Session[Plan, Pass]):
+class StaticSession(Session[PlanKind, Pass]):
     """A session whose shapes the host can fix, so that turns are recorded and compiled."""
 
     @property

@@ -78,11 +78,11 @@ class Buffered(Cache):
         return {}
 
     def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        """As ``Session.max_queries``, on a canvas of ``length`` columns (static caches only)."""
+        """As ``StaticSession.max_queries``, on a canvas of ``length`` columns (static caches only)."""
         raise NotImplementedError
 
     def host_counts(self, state: State) -> Tensor | None:
-        """As ``Session.host_counts``, from the state after a forward."""
+        """As ``StaticSession.host_counts``, from the state after a forward."""
         return None
 
     def plan(self, view: CacheView) -> ForwardPlan:

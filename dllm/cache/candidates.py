@@ -38,11 +38,11 @@ def calls_of_candidates(
             calls.append(replace(call_of(some_run, width), drafts=drafts, buffers=None))
         else:
             columns = packed(select_or_all(forward.queries, some_run), candidates.columns, width)
-            calls.append(side_by_side(forward, some_run, columns, rows))
+            calls.append(call_side_by_side(forward, some_run, columns, rows))
     return calls
 
 
-def side_by_side(forward: ForwardPass, candidates: Tensor | None, columns: Tensor, rows: int) -> Call:
+def call_side_by_side(forward: ForwardPass, candidates: Tensor | None, columns: Tensor, rows: int) -> Call:
     """A call in which the candidates of a row become one row of K n queries in scratch slots. A candidate's queries see
     each other, and the columns that are not computed."""
     own, place = select_or_all(forward.owner.row, candidates).unique(return_inverse=True)

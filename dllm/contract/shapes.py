@@ -141,7 +141,7 @@ class HostView:
     begin: int  # no block begins before this column
     opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
     forwards: int = 0  # forwards that the row had had
-    count: int = 0  # what the cache's policy counted in the last of them (``Session.host_counts``)
+    count: int = 0  # what the cache's policy counted in the last of them (``StaticSession.host_counts``)
     staleness: int = 0  # turns since the report
 
     @staticmethod

@@ -232,13 +232,13 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
 ) -> None:
     combination = Combination(sampler, "fixed", cache, model=name)
     shared: list[int] = []
-    share = candidates.side_by_side
+    share = candidates.call_side_by_side
 
     def counted(*given: Any) -> Call:
         shared.append(len(given[2]))
         return share(*given)
 
-    monkeypatch.setattr(candidates, "side_by_side", counted)
+    monkeypatch.setattr(candidates, "call_side_by_side", counted)
     together = decode(combination, requests())
     assert max(shared) > 3  # more candidates than rows
 
@@ -247,7 +247,7 @@ def test_candidates_that_share_a_buffer_decode_like_candidates_with_their_own(
         visible = Visible(select_or_all(forward.keys, some))
         return Call(some, columns, columns, visible, forward.keys.shape[1], drafts=drafts)
 
-    monkeypatch.setattr(candidates, "side_by_side", own)
+    monkeypatch.setattr(candidates, "call_side_by_side", own)
     apart = decode(combination, requests())
     assert [one.canvases for one in together] == [one.canvases for one in apart]
 
