@@ -22,7 +22,7 @@ from dllm.constraints.vocabulary import Vocabulary
 
 FORMAT = 3  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
-MOST_BYTES = 1 << 28  # of automata, or of languages, that are kept in memory without being used
+BYTES_IN_MEMORY = 1 << 28  # of automata, or of languages, that are kept in memory without being used
 Kept = TypeVar("Kept")
 ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target", "counters", "counts", "spans", "runs")
 
@@ -60,8 +60,8 @@ class Store:
 
 
 def drop_oldest(kept: OrderedDict[Any, Kept], nbytes: Callable[[Kept], int]) -> None:
-    """Drop what is above ``IN_MEMORY`` entries or ``MOST_BYTES``, but for the newest."""
-    while len(kept) > 1 and (len(kept) > IN_MEMORY or sum(map(nbytes, kept.values())) > MOST_BYTES):
+    """Drop what is above ``IN_MEMORY`` entries or ``BYTES_IN_MEMORY``, but for the newest."""
+    while len(kept) > 1 and (len(kept) > IN_MEMORY or sum(map(nbytes, kept.values())) > BYTES_IN_MEMORY):
         kept.popitem(last=False)
 
 

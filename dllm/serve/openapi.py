@@ -23,7 +23,7 @@ BODIES: dict[str, tuple[type[BodyObject], str]] = {
     "/v1/responses": (ResponseBody, "Answer in the form of OpenAI's Responses."),
     "/v1/decisions": (DecisionBody, "Answer questions by probabilities."),
 }  # fmt: skip
-READ_ONLY = {
+WITHOUT_BODY = {
     "/v1/models": "The model that is served, by each of its names.", "/v1/parts": "What a request may choose.",
     "/health": "Whether requests are taken; needs no key.", "/metrics": "Figures for Prometheus.",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def openapi_document(server: str) -> dict[str, Any]:
             own |= dict(_of_other_servers(kind))
     posts = {path: {"post": _post(kind.__name__, about)} for path, (kind, about) in BODIES.items()}
     gets = {path: {"get": {"summary": about, "responses": {"200": {"description": "as it says"}}}}
-            for path, about in READ_ONLY.items()}  # fmt: skip
+            for path, about in WITHOUT_BODY.items()}  # fmt: skip
     info = {"title": f"dllm serve: {server}", "version": version_of("dllm") or "0", "description": ABOUT}
     key = {"key": {"type": "http", "scheme": "bearer"}}
     return {

@@ -64,7 +64,7 @@ def test_the_languages_asked_for_last_are_kept(compiler: Compiler, monkeypatch: 
 def test_kept_languages_and_automata_are_bounded_by_bytes(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [compiler.language(Regex(f"[a-z]{{{length}}}")).nbytes for length in (40, 41, 42)]
     assert kept[0] > 40 * 256
-    monkeypatch.setattr("dllm.constraints.store.MOST_BYTES", sum(kept))
+    monkeypatch.setattr("dllm.constraints.store.BYTES_IN_MEMORY", sum(kept))
     compiler.language(Regex("[a-z]{43}"))
     for held in (compiler._languages.values(), compiler.store._kept.values()):
         assert 1 <= len(held) <= 3 and sum(one.nbytes for one in held) <= sum(kept)
