@@ -36,7 +36,6 @@ from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
-from dllm.serve.openapi import docs_page, openapi_document
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
@@ -48,7 +47,7 @@ from dllm.serve.responses import parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
-from dllm.serve.typed import note_of
+from dllm.serve.typed import build_models, note_of
 
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
@@ -96,6 +95,8 @@ class Service:
 
     @cached_property
     def openapi(self) -> dict[str, Any]:
+        from dllm.serve.openapi import openapi_document  # what makes JSON schemas takes 30 ms to import
+
         return openapi_document(self.defaults.name)
 
     @cached_property
@@ -128,6 +129,7 @@ class Service:
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.scheduler.start()
+        self.readers.submit(build_models)
         yield
         if self.scheduler.state == "ready":  # else the process has told it, with a grace
             self.scheduler.close(0.0)
@@ -201,6 +203,8 @@ class Service:
         return JSONResponse(self.openapi)
 
     async def show_docs(self, request: HttpRequest) -> Response:
+        from dllm.serve.openapi import docs_page
+
         page, headers = docs_page(self.openapi)
         return HTMLResponse(page, headers=headers)
 

@@ -201,7 +201,7 @@ class DecisionBody(BodyObject):
     ] = Field(description="what is asked of it")  # fmt: skip
     model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     joint: bool = Field(False, description="all questions on one canvas, by the template")
-    diffusion: DecisionSettings = Field(DecisionSettings(), description="how decisions are read")
+    diffusion: DecisionSettings = Field(default_factory=DecisionSettings, description="how decisions are read")
     cache_salt: Any = Field(None, description="without effect")
     safety_identifier: Any = Field(None, description="without effect")
     prompt_cache_key: Any = Field(None, description="without effect")

@@ -116,7 +116,9 @@ class Diffusion(BodyObject):
             False,
         ),
     ] = Field(None, description="the answer as texts and numbers of masks; then max_tokens and stop are refused")
-    constraint: ConstraintOptions = Field(ConstraintOptions(), description="how the form of the answer is meant")
+    constraint: ConstraintOptions = Field(
+        default_factory=ConstraintOptions, description="how the form of the answer is meant"
+    )
     snapshots: bool = Field(False, description="the canvas after every turn, in a stream")
     trace: bool = Field(False, description="the reply holds a trace file, for the viewer and task=replay")
 
@@ -171,19 +173,21 @@ class Sampled(BodyObject):
         [], description=f"up to {MAX_STOPS} texts of {MAX_STOP} characters; the answer ends before the first"
     )
     stream: bool = Field(False, description="the reply comes as server-sent events")
-    stream_options: StreamOptions = Field(StreamOptions(), description="what a stream tells beside its text")
+    stream_options: StreamOptions = Field(
+        default_factory=StreamOptions, description="what a stream tells beside its text"
+    )
     thinking_token_budget: int | None = Field(
         None, ge=-1, le=MAX_BUDGET, description="tokens after which the thought before an answer ends; -1: no limit"
     )
     reasoning_effort: Effort | None = Field(None, description="the same as a share of the answer's tokens")
-    reasoning: Reasoning = Field(Reasoning(), description="the same as other servers say it")
+    reasoning: Reasoning = Field(default_factory=Reasoning, description="the same as other servers say it")
     structured_outputs: StructuredOutputs | None = Field(None, description="what the answer must be, in vLLM's words")
     guided_json: SentSchema | None = Field(None, description="a JSON schema (vLLM)")
     json_schema: SentSchema | None = Field(None, description="a JSON schema (llama.cpp)")
     guided_regex: str | None = Field(None, description="a pattern of Python's re (vLLM)")
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
     guided_choice: TextOptions | None = Field(None, description="one of these texts (vLLM)")
-    diffusion: Diffusion = Field(Diffusion(), description="what servers of autoregressive models lack")
+    diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
     user: AnyText | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
         Field({}, description="without effect")

@@ -102,7 +102,7 @@ class ResponseBody(Sampled):
     max_output_tokens: int | None = Field(
         None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
     )
-    text: TextSpec = Field(TextSpec(), description="what the answer must be")
+    text: TextSpec = Field(default_factory=TextSpec, description="what the answer must be")
     tools: FlatTools = Field([], description="functions that the answer may call")
     tool_choice: FlatToolChoice | None = Field(None, description="none, auto, required, or a function by its name")
     include: Annotated[list[Any], BeforeValidator(_included)] = Field([], description="nothing more is told")

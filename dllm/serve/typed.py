@@ -11,6 +11,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from threading import Lock
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import annotated_types
@@ -61,7 +62,8 @@ class Unknown:
 class BodyObject(BaseModel):
     """An object of a request. Its docstring and the descriptions of its fields are those of ``/openapi.json``."""
 
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+    # ``build_models`` builds them, which takes 0.1 s that no start should wait for
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), defer_build=True)
     refuses_unknown: ClassVar[bool] = False  # what is passed over here would change the answer
     not_served: ClassVar[Mapping[str, str]] = {}  # fields that other servers know, and why this one does not
 
@@ -101,11 +103,24 @@ class BodyObject(BaseModel):
 
 
 Body = TypeVar("Body", bound=BodyObject)
+_BUILDING = Lock()  # a model that two threads build may be seen half built
+
+
+@cache
+def build_models() -> None:
+    """Make every model ready to judge bodies, if that was not done."""
+    with _BUILDING:
+        todo = [BodyObject]
+        while todo:
+            kind = todo.pop()
+            kind.model_rebuild()
+            todo += kind.__subclasses__()
 
 
 def read_body(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body, tuple[str, ...]]:
     """A body as its model, and the places of the fields that were passed over. refuse: there may be none. Raises
     ApiError."""
+    build_models()
     unknown = Unknown(refuse)
     try:
         found = kind.model_validate(body, context=unknown)
