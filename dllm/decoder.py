@@ -367,7 +367,7 @@ def refuse_stop(stop: Sequence[str]) -> None:
 
 
 def requests_per_batch(batch_size: int) -> int:
-    """How many requests make a batch, of which ``batch_size`` are decoded at once. A run that was stopped decodes its
+    """How many requests make a batch; ``batch_size`` of them are decoded at once. A run that was stopped decodes its
     last batch again, and engines hand out whole batches, so it is no more: with four times the rows, about four fifths
     of the turns have all rows at work."""
     return batch_size if batch_size == 1 else 4 * batch_size

@@ -17,7 +17,7 @@ from dllm.errors import UserError, in_range, name_of
 
 
 class Sliding(Blocks):
-    """The ``block_length`` leftmost masks are open; with ``max_block_length``, those of them that lie fewer columns
+    """The ``block_length`` leftmost masks are open; with ``max_block_length``, those of them that are fewer columns
     than that after the leftmost one. The window is set again after every turn, so none waits for a border.
 
     A row has a single block, which never closes: its number stays 0, its masks are those of the whole answer, and its

@@ -29,7 +29,7 @@ class Pruning(Cache):
     """suffix_window: of the masks after the open blocks, those in that many columns may stay (None: all stay).
     suffix_drop: which of these do, drawn when a block opens. ``none``: all. ``gaussian``: column x of the window, from
     0, with probability min(1, scale exp(-z²/2) / sqrt(2 pi)), z = x sigma / (window - 1), by ``suffix_sigma`` and
-    ``suffix_scale``. ``uniform``: ``suffix_count`` of them. suffix_tail: so many columns at the row's end stay anyway:
+    ``suffix_scale``. ``uniform``: ``suffix_count`` of them. suffix_tail: columns at the row's end that stay anyway:
     they tell the model where the answer ends.
     """
 
@@ -92,7 +92,7 @@ class Pruning(Cache):
         return torch.where((blocks.forwards == 0)[:, None], drawn, before)
 
     def kept(self, canvas: Canvas, blocks: BlockState) -> Tensor:
-        """The columns [B, L] of which none is left out. A draw is a function of the row's seed, the column and the
+        """The columns [B, L] that are all kept. A draw is a function of the row's seed, the column and the
         block."""
         assert self.suffix_window is not None
         x = canvas.columns - blocks.open_end[:, None]

@@ -104,7 +104,7 @@ class Window(Buffered):
 
     def _range(self, view: CacheView, anchor: Tensor) -> Tensor:
         """Columns [B, L] from the phase's first mask to before the mask that follows the active ones, or to the end of
-        the row if there is none."""
+        else the row."""
         canvas = view.canvas
         beyond = canvas.undecided & (canvas.undecided.cumsum(1) == self.active_tokens + 1)
         end = torch.where(beyond.any(1), (beyond * canvas.columns).sum(1), canvas.end)

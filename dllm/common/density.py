@@ -13,7 +13,7 @@ def certainty_density(known: Tensor, start: Tensor, end: Tensor, sigma: float) -
 
     known [B, L]. start, end [B]: the answer's first column, and the one after its last: G columns. All of the G
     columns before it count as known, the G after it as its last one. Z is the sum of k over d = -3G ... 3G - 1, so
-    what lies beyond these counts as unknown.
+    what is beyond these counts as unknown.
     """
     columns, start, end = torch.arange(known.shape[1], device=known.device), start[:, None], end[:, None]
     distance = torch.arange(3 * known.shape[1] + 2, device=known.device, dtype=torch.float64)

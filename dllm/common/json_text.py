@@ -83,7 +83,7 @@ def as_object(text: str) -> str | None:
 
 
 def escaped(text: str) -> str:
-    """JSON without half a surrogate pair, which no UTF-8 can write: each is as its escape."""
+    """JSON without half a surrogate pair, which no UTF-8 can write: each as its escape."""
     return _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 

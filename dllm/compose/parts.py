@@ -221,7 +221,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
 
 
 def noted(made: _T, config: Mapping[str, Any]) -> _T:
-    """The part itself, of which ``configuration_of`` now knows what it was made from."""
+    """The part itself; ``configuration_of`` now knows what it was made from."""
     with suppress(TypeError):  # a part whose class compares by value has no identity, and says what it holds
         MADE_FROM[made] = plain_config(config)
     return made

@@ -25,7 +25,7 @@ class Constraint:
     seconds: float = 10.0  # to compile it. Raises UserError for other values
 
     def to_json(self) -> dict[str, Any]:
-        """Its name and options, of which ``dllm.compose.parts.part_of`` makes an equal one."""
+        """Its name and options, from which ``dllm.compose.parts.part_of`` makes an equal one."""
         return {"name": self.kind, **{entry.name: getattr(self, entry.name) for entry in fields(self) if entry.init}}
 
     def __post_init__(self) -> None:

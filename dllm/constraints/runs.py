@@ -1,4 +1,4 @@
-"""Moves that lead from every count of a state: into the same part with so much more, or out of it to one place.
+"""Moves that lead from every count of a state: into the same part with a larger count, or out of it to one place.
 
 States are in a row, those that count once for each count. The counts of one state are the bits of one Python number,
 so that all of them move by one shift.

@@ -127,7 +127,7 @@ class TokenLanguage:
     def reach_end_within(self, cells: int) -> PlaceSet:
         """The states from which the text can end in that many masked cells at most; exactly 0 cells: in which it ends.
 
-        After these cells nothing may stand, and where there are end ids the cells are TAIL_CELL.
+        Nothing may follow these cells, and where there are end ids the cells are TAIL_CELL.
         """
         cells = min(cells, self.tokens.longest)
         found = self._within.get(cells)

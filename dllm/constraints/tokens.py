@@ -22,7 +22,7 @@ class TokenAutomaton:
     """An automaton over the tokens of a vocabulary, with the states of ``automaton``.
 
     A state that counts has a place for each count, any other has one: Q places in all. Tokens that do the same
-    everywhere are one class, of which there are C. Its T steps are in order of the classes, then of the sources.
+    everywhere are one class; there are C. Its T steps are in order of the classes, then of the sources.
     """
 
     automaton: ByteAutomaton  # over bytes, whose states it has

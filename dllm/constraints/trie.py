@@ -13,7 +13,7 @@ from dllm.constraints.languages.trees import IntArray
 
 @dataclass(frozen=True, eq=False)
 class Trie:
-    """The beginnings of all texts: N nodes, of which node 0 is the empty text."""
+    """The beginnings of all texts: N nodes; node 0 is the empty text."""
 
     # where each level begins, and the end: beginnings of d bytes are bounds[d] to bounds[d + 1]
     bounds: tuple[int, ...]

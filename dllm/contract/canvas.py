@@ -141,7 +141,7 @@ class Canvas(Rowwise):
 
     @cached_property
     def no_positions(self) -> Tensor:
-        """No position at all [B, L]. Whoever is handed this very mask knows that it is empty without asking for it."""
+        """No position at all [B, L]. This very mask is known to be empty without asking the device."""
         return torch.zeros_like(self.masked)
 
     def commit(self, where: Tensor, tokens: Tensor) -> Canvas:

@@ -33,7 +33,7 @@ class Reproposer(Protocol):
         """The proposal [k] among the ``allowed`` [k, V], as this forward makes them."""
 
     def compared(self, row: Tensor, column: Tensor, logits: Tensor, allowed: Tensor) -> Tensor:
-        """The numbers [k, V] of which a proposal has the highest; -inf outside the ``allowed`` [k, V]."""
+        """The numbers [k, V] whose highest a proposal has; -inf outside the ``allowed`` [k, V]."""
 
     def statistics(
         self, logits: Tensor, row: Tensor, token: Tensor, allowed: Tensor, renormalised: bool

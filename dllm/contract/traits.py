@@ -49,10 +49,10 @@ class SamplerTraits(Traits):
     # temperature of its own, and says what they show next
     renoises: bool = False
     edits: bool = False  # it may replace tokens of the current block, and keep the block open when it is full
-    # it may offer several candidates, the first of which has every mask of the others, because caches plan by it
+    # it may offer several candidates; the first has every mask of the others, because caches plan by it
     branches: bool = False
     plans_ahead: bool = False  # its step says what it will commit in its next turn
-    # what it says so are drafts, to be verified by a forward in which they lie ``beside`` their masks, or ``in_place``:
+    # what it says so are drafts, to be verified by a forward in which they are ``beside`` their masks, or ``in_place``:
     # in their own columns, as if they were decided (empty: it makes none)
     verifies: str = ""
     tempered: bool = False  # confidences come from the tempered distribution (Dream's convention)

@@ -31,7 +31,7 @@ class Ledger(Rowwise):
     kv_tokens: Tensor  # [B, l] queries and keys of all copies
     scored: Tensor  # [B] hidden states that the head ran on
     idle: Tensor  # [B] forwards in which the row waited
-    values: Tensor  # [B, l] tokens of which the value alone was computed
+    values: Tensor  # [B, l] tokens whose value alone was computed
 
     @staticmethod
     def start(canvas: Canvas) -> Ledger:
@@ -66,7 +66,7 @@ class Ledger(Rowwise):
 @dataclass(frozen=True)
 class Turn:
     """One forward and the step that followed it, for the rows still unfinished. Its tensors last until the next turn: a
-    recorded turn writes to the same ones. Whoever keeps them copies them. In papers: step, iteration."""
+    recorded turn writes to the same ones. Copy them to keep them. In papers: step, iteration."""
 
     tried: Canvas  # [M] candidates that the forward ran on; papers: drafts
     tried_owner: Owner  # the row of each

@@ -26,7 +26,7 @@ ESTIMATORS = ("local", "marginal", "chain", "pseudo")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where the alternatives may stand."""
+    """Where the alternatives may be."""
 
     head: Cells  # what is before it
     alternatives: tuple[TokenIds, ...]  # the tokens of each

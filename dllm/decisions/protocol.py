@@ -1,4 +1,4 @@
-"""Decisions as a conversation with whoever reads: canvases out, readings in, until every question is answered."""
+"""Decisions as a conversation with the reader: canvases out, readings in, until every question is answered."""
 
 from __future__ import annotations
 

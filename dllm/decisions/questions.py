@@ -37,7 +37,7 @@ class Question:
     values: Sequence[Value]  # the alternatives
     instructions: str = ""  # are after the state in the prompt
     template: str | None = None  # the answer's text with one {slot} (None: "Answer: {slot}")
-    descriptions: Sequence[str] = ()  # of the alternatives, listed in the prompt; empty: there are none
+    descriptions: Sequence[str] = ()  # of the alternatives, listed in the prompt; empty: none
     labels: str = "values"  # what is in the slot: the values, or letters, whose values the prompt lists
 
     def __post_init__(self) -> None:

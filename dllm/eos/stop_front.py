@@ -1,4 +1,4 @@
-"""End a row when the text that stands without a gap holds a stop token (WeDLM's engine, arXiv 2512.22737)."""
+"""End a row when the text without a gap holds a stop token (WeDLM's engine, arXiv 2512.22737)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dllm.kernels.narrow_product import GROUP, PAIRED, narrow_tile
 from dllm.kernels.narrow_product import reference as narrow_reference
 
 # By rows of a group, on average. 64 outputs a program, twice those of ``narrow_product``: that many Hopper's matrix
-# instruction takes, and the groups together have thousands of programs already, of which each reads ``ends`` first.
+# instruction takes, and the groups together have thousands of programs already, and each reads ``ends`` first.
 _CONFIGS = {
     rows: LaunchConfig({"BLOCK_R": rows, "BLOCK_N": 64, "BLOCK_D": PAIRED}, warps=4, stages=stages)
     for rows, stages in ((16, 4), (32, 4), (64, 3))

@@ -24,7 +24,7 @@ def in_tiles(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 
 class Tiled(nn.Module):
-    """A module that maps each row [..., in] by itself to [..., out], of which it gets ``TILE`` at a time. weight: None,
+    """A module that maps each row [..., in] by itself to [..., out], ``TILE`` rows at a time. weight: None,
     so that no one multiplies with it in another way."""
 
     weight = None

@@ -177,7 +177,7 @@ def placed(narrow: Tensor, scale: Tensor, triton: bool) -> tuple[Tensor, Tensor]
 
 
 def in_blocks(steps: Tensor) -> Tensor:
-    """Bytes [N, D / 2] of steps [N, D]: of 64 outputs for each column 32 bytes, of which byte j holds output j (low)
+    """Bytes [N, D / 2] of steps [N, D]: of 64 outputs for each column 32 bytes; byte j holds output j (low)
     and 32 + j (high), each plus 8. Of outputs after the last 64, byte j holds outputs 2 j and 2 j + 1."""
     whole, rest = (steps + 8).to(torch.uint8).split([len(steps) // PACK * PACK, len(steps) % PACK])
     low, high = whole.view(-1, 2, PACK // 2, steps.shape[1]).transpose(2, 3).unbind(1)

@@ -7,7 +7,7 @@ GFLOP/s at 16 rows, 220 instead of 96 at 512). The operators are those of torch.
 In bfloat16 PyTorch asks oneDNN, with weights that are not packed. Packed ones take one row from 11.2 to 5.5 ms of CPU
 (a weight of 24,576 x 4,096 on one EPYC core: 37 GB/s, all that it reads), 32 rows from 24 to 18, 256 from 113 to 107.
 
-oneDNN makes code for every number of rows that it meets: 0.56 MB for each layer shape, of which its cache of primitives
+oneDNN makes code for every number of rows that it meets: 0.56 MB for each layer shape; its cache of primitives
 bounds one half and nothing the other (5 shapes, 320 numbers of rows: 450 MB). So numbers of rows are rounded up. That
 costs 2 to 15 % of a product between such numbers (one Xeon core), 7 % of a decode of mini-llada over 147 columns.
 """

@@ -1,7 +1,7 @@
 """Whether rows get on: a decode ends, because every turn decides a position of every row that has one open.
 
 The host counts what rows report anyway (``Rows.numbers``), so it waits for nothing. Under ``lag`` it knows of a row
-that stands still that many turns later.
+that does not change for that many turns.
 """
 
 from __future__ import annotations

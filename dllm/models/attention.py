@@ -22,7 +22,7 @@ from dllm.kernels.invariant import TILE
 
 HALF = (torch.bfloat16, torch.float16)
 FLASH_CAPABILITY = (8, 0)  # Ampere
-KEY_TILE = 64  # of which a multiple is attended to where numbers must not depend on the batch: whole vectors of any CPU
+KEY_TILE = 64  # a multiple of it is attended to where numbers must not depend on the batch: whole vectors of any CPU
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def load(
         path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``). For an
             object only ``tokenizer``, ``mask_id`` and ``attention_block`` apply.
         tokenizer: of a model object, as transformers has it (None: none).
-        device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or the CPU if there is none).
+        device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or else the CPU).
         dtype: of weights and arithmetic.
         mask_id: overrides the checkpoint's.
         kernels: ``triton``, ``torch``, ``auto`` (Triton on GPUs that support it) or ``invariant`` (on a CPU no number
@@ -356,7 +356,7 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device itself; for ``auto`` the first GPU, or the CPU where there is none."""
+    """The device itself; for ``auto`` the first GPU, or else the CPU."""
     if device != "auto":
         return torch.device(device)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")

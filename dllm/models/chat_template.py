@@ -88,7 +88,7 @@ def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class BoundedText(ImmutableSandboxedEnvironment):
-    """A sandbox that ends: rendering has so much time, and no text or list grows beyond
+    """A sandbox that ends: rendering has limited time, and no text or list grows beyond
     LONGEST_RENDERING. What loops, calls and joins is asked, so that macros that call themselves twice end, too."""
 
     intercepted_binops = frozenset(["+", "*", "**", "%"])

@@ -15,7 +15,7 @@ class Conditioning:
     (arXiv 2208.04202)."""
 
     denoised: Tensor  # [b, n] queries of the block that is denoised
-    # [b, n, D] the embedding that was expected there after the last forward; 0 where there was none
+    # [b, n, D] the embedding that was expected there after the last forward; 0 in the first
     soft: Tensor
 
     @staticmethod

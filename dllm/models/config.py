@@ -161,7 +161,7 @@ class ModelConfig:
             )
 
     def shifts(self, masked: Tensor, start: Tensor) -> Tensor | int:
-        """How many rows before each column [B, L] its prediction stands; a number where that is the same for all.
+        """How many rows before each column [B, L] its prediction is; a number where that is the same for all.
         masked [B, L], start [B]: as in ``dllm.models.visibility``."""
         own = None if self.seed_shift is None else self.attention.own_rows(masked, start)
         if own is None or self.seed_shift is None:

@@ -56,7 +56,7 @@ class GainedNorm(nn.Module):
 
 
 class PartialRotary(Rotary):
-    """Of a head's frequencies the first ``pairs`` turn; the others stand still, though they count in the exponents."""
+    """Of a head's frequencies the first ``pairs`` turn; the others stay, though they count in the exponents."""
 
     def __init__(self, kind: LayerKind) -> None:
         super().__init__(kind.head_dim, kind.theta)

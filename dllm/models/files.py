@@ -137,7 +137,7 @@ def headers(file: Path) -> list[Stored]:
             parts = [(name, shard.get_slice(name)) for name in shard.keys()]  # noqa: SIM118
             return [Stored(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in parts]
     except Exception as error:
-        if "allocate memory" in str(error):  # the file is sound, and larger than what there is
+        if "allocate memory" in str(error):  # the file is fine, and larger than the memory
             raise MemoryError(f"{file} cannot be mapped") from error
         raise broken(f"{file} is no readable safetensors file ({error})") from error
 

@@ -185,7 +185,7 @@ def gemma_sizes(published: Mapping[str, Any]) -> dict[str, int]:
 
 
 def gemma_warnings(published: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about what of the file is not read as it stands."""
+    """Sentences about what of the file is not read as it is."""
     kinds = published["text_config"].get("layer_types")
     if kinds and kinds[-1] != GLOBAL:
         yield f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done here."

@@ -70,7 +70,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_gguf(file: Path) -> GgufFile:
-    """The header of a file, and of its other parts. Raises UserError for what is no GGUF file, or only a part of one,
+    """The header of a file, and of its other parts. Raises UserError for what is not GGUF, or only a part of it,
     and where the package ``gguf`` is missing."""
     if find_spec("gguf") is None:
         raise not_installed(f"model.path={file}", "gguf", "gguf", "take the checkpoint's safetensors")

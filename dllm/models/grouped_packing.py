@@ -165,7 +165,7 @@ def _symmetric(
 ) -> tuple[dict[str, Grouped], tuple[str, ...]]:
     """The matrices with the zeros that symmetric weights have, and a sentence where their format is another than the
     one that is said: published folders have zeros of the second under the name of the first (vllm issue 38966). Raises
-    UserError where ``sym`` is true and they are no such zeros."""
+    UserError where ``sym`` is true and they are not such zeros."""
     middle = settings.middle
     zeros = {stem: one.stored_zero(part) for stem, one in packings.items()}
     if settings.symmetric is None and {*zeros.values()} not in ({middle}, {middle - 1}):

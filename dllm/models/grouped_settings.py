@@ -34,7 +34,7 @@ _Rule = tuple[str, Callable[[Any], bool]]  # continues "must be", and says wheth
 
 def _leaves_out(value: Any) -> bool:
     """Whether rules by module only leave modules out: GPTQModel's by names that begin with ``-:``, AutoRound's by bits
-    that are no fewer than the plain ones."""
+    that are not fewer than the plain ones."""
     return not value or (isinstance(value, Mapping) and all(
         str(name).startswith("-:") or (isinstance(one, Mapping) and is_whole(one.get("bits")) and one["bits"] >= 16)
         for name, one in value.items()

@@ -40,7 +40,7 @@ class Ids:
 class SourcedId:
     """A token id and its source, as an error message prints them."""
 
-    name: str  # where it stands
+    name: str  # where it is
     id: int  # of the token
 
     def __str__(self) -> str:

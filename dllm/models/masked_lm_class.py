@@ -79,7 +79,7 @@ def _offset(config: Any) -> int:
 
 
 def own_class_of(architecture: str) -> Any:
-    """transformers' own class of that name. Raises UserError where there is none."""
+    """transformers' own class of that name. Raises UserError if it has none."""
     try:
         import transformers
     except ImportError as error:

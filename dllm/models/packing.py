@@ -45,7 +45,7 @@ class Packing(ABC):
 
 
 def numbers_in_words(words: Tensor, bits: int, axis: int, order: Sequence[int] = ()) -> Tensor:
-    """The unsigned numbers of int32 ``words``, each of which holds 32 / ``bits`` of them along ``axis``, the first one
+    """The unsigned numbers of int32 ``words``; each word holds 32 / ``bits`` of them along ``axis``, the first one
     lowest. order: the numbers that a word holds from its lowest bits on, where that is another."""
     places = [order.index(number) for number in range(len(order))] or range(32 // bits)
     parts = [(words >> bits * place).bitwise_and_(2**bits - 1).to(torch.uint8) for place in places]

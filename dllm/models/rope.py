@@ -110,7 +110,7 @@ def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
 
 
 def flat(published: Mapping[str, Any], file: str, yarn: bool = False) -> dict[str, Any]:
-    """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they stand.
+    """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they are.
 
     yarn: a scaled embedding is ``yarn_of``'s to read. Otherwise raises UserError for one, and for a key of these
     objects that is not known; in any case where two places contradict each other.

@@ -1,4 +1,4 @@
-"""A model object of the user's, decoded with as it stands: ``load(model, tokenizer)``.
+"""A model object of the user's, decoded with as it is: ``load(model, tokenizer)``.
 
 Its weights are shared, not copied: a training loop evaluates what it holds, and every step of its optimiser shows at
 once. An object of a known family lends its tensors to our transformer; one of transformers' own masked language models

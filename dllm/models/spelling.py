@@ -31,7 +31,7 @@ def encode_text(backend: Tokenizer, text: str) -> list[int]:
 def plain_pieces(
     backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = ()
 ) -> list[tuple[str, list[int]]]:  # fmt: skip
-    """The pieces of a text and the ids of each, none of which is of ``special``, unless it stands for unknown text.
+    """The pieces of a text and the ids of each, without any of ``special``, unless it stands for unknown text.
     own: where special tokens stand all the same. Raises UserError as ``encode_text``, and where a special token is a
     single character, which nothing else writes."""
     done, todo = [], [(0, text)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ThoughtMarks:
-    """What stands around a thought."""
+    """What is around a thought."""
 
     begin: str  # the text that begins it
     end: str  # the text that ends it

@@ -64,7 +64,7 @@ def collect_modules(module: ModuleType, found: dict[str, ModuleType]) -> None:
 
 @cache
 def imported_names(module: ModuleType) -> tuple[str, ...]:
-    """Names of what a module imports, each of which may be a module."""
+    """Names of what a module imports; each may be a module."""
     names: list[str] = []
     for node in ast.walk(ast.parse(source_text(module))):
         if isinstance(node, ast.Import):

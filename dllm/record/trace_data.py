@@ -34,7 +34,7 @@ def jsonable(value: Any) -> Any:
 
 
 def json_of(file: Path) -> Any:
-    """The JSON in a file. Raises NoTrace, with the likely reason, where there is none."""
+    """The JSON in a file. Raises NoTrace, with the likely reason, if it has none."""
     try:
         raw = file.read_bytes()
     except IsADirectoryError:

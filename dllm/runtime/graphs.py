@@ -190,7 +190,7 @@ class Graphs:
 
 
 class AttachedBuffers(Protocol):
-    """Whoever needs buffers: a session, or the memory of a call."""
+    """What needs buffers: a session, or the memory of a call."""
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
 

@@ -85,7 +85,7 @@ class Dawn(Sampler):
 
 
 def independent(score: Tensor, among: Tensor, edge: Tensor) -> Tensor:
-    """Positions ``among`` [B, m] of which none has an edge [B, m, m] to another, in either direction: take the highest
+    """Positions ``among`` [B, m] none of them with an edge [B, m, m] to another, in either direction: take the highest
     ``score`` (of equals the first), drop its neighbours, repeat. All that are higher than their neighbours are taken in
     one round, which gives the same set in fewer."""
     _, place = rank(score, among)

@@ -1,4 +1,4 @@
-"""Commit what is certain and near the text that stands: entropy plus distance (WeDLM, arXiv 2512.22737)."""
+"""Commit what is certain and near the known text: entropy plus distance (WeDLM, arXiv 2512.22737)."""
 
 from __future__ import annotations
 

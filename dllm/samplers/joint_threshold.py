@@ -25,7 +25,7 @@ class JointThreshold(Sampler):
     confidence above ``edit_threshold`` (None: never; 0: whenever it differs).
 
     A full block is held until a forward replaces nothing in it, or has had ``post_edit_steps`` of them. penalty: is
-    taken from the logit of the token that stands one column to the left in the block, masks included.
+    taken from the logit of the token that is one column to the left in the block, masks included.
     """
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, edits=True)

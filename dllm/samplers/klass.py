@@ -86,7 +86,7 @@ class KLASS(Scheduled):
         return view.step(commit, accepted=accepted, state={"calm": calm, "before": now})
 
     def _places(self, view: View) -> Tensor:
-        """Where in the state each column [B, L] lies."""
+        """Where in the state each column [B, L] is."""
         columns = view.canvas.columns
         return view.canvas.positions if self.since == "answer" else columns - view.blocks.begin[:, None]
 

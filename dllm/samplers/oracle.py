@@ -20,7 +20,7 @@ Answers = Sequence[Sequence[int]]
 
 
 class Oracle(Sampler):
-    """Commit the open positions whose proposal equals the reference. If there is none, write the reference's token at
+    """Commit the open positions whose proposal equals the reference. Else write the reference's token at
     the most confident position (it counts as forced).
 
     reference: the answer's tokens for every request, in order, or the folder of a run over the same prompts, which are

@@ -81,13 +81,13 @@ class PC(Scheduled):
 class Frequencies:
     """How often tokens occur in a corpus."""
 
-    file: Path  # where the table stands
+    file: Path  # where the table is
     table: dict[int, float]  # relative frequency by token id
     absent: float  # of every other token
 
     @staticmethod
     def read(file: Path, absent: float | None = None) -> Frequencies:
-        """Read either format. Raises UserError for a file that is no such table."""
+        """Read either format. Raises UserError for a file that is not such a table."""
         try:
             data = json.loads(file.read_text())
             total = float(data["num_token"]) if "p_baseline_dict" in data else 1.0

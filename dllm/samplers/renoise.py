@@ -87,7 +87,7 @@ class Renoise(Sampler):
         )  # fmt: skip
 
     def drawn(self, view: View) -> Tensor:
-        """A draw for every position [B, L], of which the accepted ones are shown."""
+        """A draw for every position [B, L]; the accepted ones are shown."""
         return view.scores.token
 
     def noise(self, view: View) -> Tensor:

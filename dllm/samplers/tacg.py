@@ -20,7 +20,7 @@ from dllm.samplers.klass import divergence, in_block, in_float64
 
 @dataclass(frozen=True)
 class HistoryPlaces:
-    """Where a row's history lies."""
+    """Where a row's history is."""
 
     column: Tensor  # [B, W] the column at each place
     known: Tensor  # [B, W] whether the canvas has it

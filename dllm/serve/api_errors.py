@@ -22,7 +22,7 @@ IN_REQUESTS = {
     **{f"constraint.{name}": f"diffusion.constraint.{name}" for name in OPTIONS_OF_CONSTRAINTS},
 }  # fmt: skip
 ANY_GROUP = "sampler|blocks|cache|eos"
-# A setting in a sentence. After a quote stands a value.
+# A setting in a sentence. After a quote is a value.
 SETTING_NAME = re.compile(
     rf"""(?<![\w./'"])(?:
     (?P<setting>sampling\.\w+|gen_length|infill|constraint\.\w+)\b

@@ -35,7 +35,7 @@ class Compiling:
 
     async def compiled(self, job: Job) -> object:
         """The language of a job's constraint, at hand as long as the caller holds it. Raises UserError for one that
-        cannot be compiled, or of which no text fits the job's canvas, and Full."""
+        cannot be compiled, or that has no text that fits the job's canvas, and Full."""
         try:
             return await self.brief.run(partial(self.checked, job, min(MOMENT, self.seconds)))
         except TooSlow:

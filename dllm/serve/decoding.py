@@ -196,7 +196,7 @@ class Decoding:
         return message if failed.id in message else f"{message} The log has it as {failed.id}."
 
     def _last(self, job: Job, done: Done, before: Progress | None) -> Progress:
-        """The row after its last turn, of which only its end is told. before: what has come with it."""
+        """The row after its last turn, told by its end alone. before: what has come with it."""
         canvas, mask = done.result.canvas, self.prompts.ids.mask
         block = 0 if before is None else before.block
         masked = [token == mask for token in canvas]

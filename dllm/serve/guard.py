@@ -70,7 +70,7 @@ class Guard:
             self.metrics.replied(scope["path"], status, line.seconds)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
-        if scope["path"] == "/health":  # of which load balancers and probes ask by an address
+        if scope["path"] == "/health":  # load balancers and probes ask for it by an address
             return None
         headers, names = Headers(scope=scope), self.settings.hostnames
         host = without_port(headers.get("host", ""))
@@ -100,7 +100,7 @@ def without_name(app: ASGIApp) -> ASGIApp:
 
 
 def client_of(scope: Scope) -> str:
-    """The address that a request came from; behind a proxy, the proxy's."""
+    """The address that a request came from; after a proxy, the proxy's."""
     client: Any = scope.get("client")
     return str(client[0]) if client else "-"
 

@@ -14,7 +14,7 @@ from dllm.serve.api_errors import ApiError
 
 log = logging.getLogger("dllm.serve")
 SOUND_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # names a reply and a trace's file
-# A value in a sentence. A quote or a bracket behind a letter is an apostrophe, or a place such as messages[0].
+# A value in a sentence. A quote or a bracket after a letter is an apostrophe, or a place such as messages[0].
 VALUE = re.compile(
     r"""(?<!\w)'(?:[^'\\]|\\.)*(?:'|$) | "(?:[^"\\]|\\.)*(?:"|$)
     | (?<!\w)\[[^\[\]]*(?:\]|$) | \{[^{}]*(?:\}|$)""",
@@ -25,7 +25,7 @@ TEXT_FORM = "%(asctime)s %(levelname)s %(message)s"
 
 
 def request_id(sent: str | None) -> str:
-    """What a proxy or a client calls the request by ``x-request-id``, if that is sound, else a name of its own."""
+    """What a proxy or a client calls the request by ``x-request-id``, if that is valid, else a name of its own."""
     return sent if sent is not None and SOUND_ID.fullmatch(sent) else uuid.uuid4().hex[:16]
 
 

@@ -79,7 +79,7 @@ def parts_offered() -> dict[str, dict[str, Any]]:
 
 
 def validated_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
-    """The ``options`` of a part, each of which is offered and sound. An option that is null is not set, unless null is
+    """The ``options`` of a part, each offered and valid. An option that is null is not set, unless null is
     one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
     if not options:  # what is offered takes seconds to find out; plain requests after a start need not wait for it
         return {}
@@ -186,7 +186,7 @@ def _option(
 
 
 def _words(group: str, config: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """The words that an option may be, which the part itself tells whoever gives it another one."""
+    """The words that an option may be, which the part itself tells for any other value."""
     try:
         build_part(group, {**config, key: "\0"})  # no word, and no file's name either
     except UnknownChoice as refusal:

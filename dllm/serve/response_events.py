@@ -115,5 +115,5 @@ class AnsweringResponse(Answering):
         yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _place(self, at: int, item: dict[str, Any]) -> dict[str, Any]:
-        """Where the text of an item stands."""
+        """Where the text of an item is."""
         return {"item_id": item["id"], "output_index": at, **({} if "call_id" in item else {"content_index": 0})}

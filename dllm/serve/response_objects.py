@@ -52,12 +52,12 @@ class ResponseEnvelope(Envelope):
         }  # fmt: skip
 
     def thought(self, status: str, text: str | None) -> dict[str, Any]:
-        """The output item that is what the model thought. text: None: there is none yet."""
+        """The output item that is what the model thought. text: None: none yet."""
         content = [] if text is None else [text_part(text, "reasoning_text")]
         return {"id": f"rs_{self.ident}", "type": "reasoning", "status": status, "summary": [], "content": content}
 
     def message(self, status: str, text: str | None) -> dict[str, Any]:
-        """The output item that is text. text: None: there is none yet."""
+        """The output item that is text. text: None: none yet."""
         content = [] if text is None else [text_part(text)]
         return {"id": f"msg_{self.ident}", "type": "message", "status": status, "role": "assistant", "content": content}
 

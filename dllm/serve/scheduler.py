@@ -257,7 +257,7 @@ class Scheduler:
 
     def _lane_for(self, entry: Entry) -> LaneKey | None:
         """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its
-        settings alone. None: there is none."""
+        settings alone. None: none."""
         own, most = (entry.key, entry.width), self.rows if self.limits.exact else self.limits.max_lanes
         if own in self.lanes or len(self.lanes) < most:
             return own

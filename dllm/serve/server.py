@@ -28,7 +28,7 @@ SPARE = 5  # seconds after the grace in which the last events are sent
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket on that address, before anything slow is done. Raises UserError where there is none to be had."""
+    """A socket on that address, before anything slow is done. Raises UserError where none is free."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)

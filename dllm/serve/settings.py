@@ -27,7 +27,7 @@ class ServeSettings:
     names: tuple[str, ...] = ()  # of the model, as clients call it; the first is the one that replies and pages show
     # what every request must bring; None: nothing, unless there is a file
     api_key: str | None = field(default=None, repr=False)
-    api_key_file: str | None = None  # file of keys, one of which every request must bring; None: none
+    api_key_file: str | None = None  # file of keys; every request must bring one; None: none
     hosts: tuple[str, ...] = ()  # further names by which clients call the server
     cors: tuple[str, ...] = ()  # origins of pages that may call it
     timeout: float = 120.0  # seconds that an answer may take
@@ -103,7 +103,7 @@ class ServeSettings:
 
 
 def key_of_server(given: str | None, file: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key: as given, or from the environment; None where a file holds the keys, or there is none. Raises UserError
+    """The key: as given, or from the environment; None where a file holds the keys, or without any. Raises UserError
     for a file that cannot be read, and a key that is not a key."""
     if given is not None and file is not None:
         raise UserError(f"task.api_key and task.api_key_file={file!r} exclude each other. Drop one of them.")

@@ -74,7 +74,7 @@ class AnswerText:
         return Ending(self.sent, within(kept, len(self.sent), lambda tokens: self.text([*head, *tokens])), "length")
 
     def _cut(self, text: str, tokens: Sequence[int]) -> int | None:
-        """Where the first stop string begins that counts; None: there is none. tokens: of the text."""
+        """Where the first stop string begins that counts; None: none. tokens: of the text."""
         begin = len(self.text(tokens[: self.least])) if self.stop and self.least else 0
         cut = first_stop(text[begin:], self.stop)
         return None if cut is None else begin + cut

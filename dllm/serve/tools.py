@@ -130,7 +130,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolUse:
-    """The tools of a request, of which a call is made, or may be."""
+    """The tools of a request, one of them called or callable."""
 
     tools: tuple[Tool, ...]  # those that may be called
     forced: bool  # a call must be made; else the model decides

@@ -55,7 +55,7 @@ class ParsedRequest:
     names: Mapping[str, str]  # as the request calls fields that have several names
     tools: ToolUse | None = None  # that an answer must or may call
     thinking: Thinking | None = None  # how an answer may begin with a thought; None: all of it is the answer
-    notes: tuple[str, ...] = ()  # sentences for whoever reads the reply
+    notes: tuple[str, ...] = ()  # sentences for the reader of the reply
     repeated: Mapping[str, Any] = field(default_factory=dict)  # fields that the reply repeats, as they were sent
     unknown: tuple[str, ...] = ()  # fields that no one here knows, and that were passed over
 

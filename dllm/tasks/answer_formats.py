@@ -1,4 +1,4 @@
-"""What a sound answer of a task looks like, right or wrong, as a constraint; and whether a text is one.
+"""What a well-formed answer of a task looks like, right or wrong, as a constraint; and whether a text is one.
 
 A shape says what a client would write down before asking: how long a list is and which words it may hold, which members
 a record has. It does not say which answer is right.

@@ -29,7 +29,7 @@ class Item:
     # if there are any, the answer is the likeliest of them after the prompt (``dllm.tasks.choices.likeliest_choice``)
     # instead of a decoded text, and ``Task.score`` gets its text
     choices: tuple[str, ...] = ()
-    # what every sound answer is (None: anything). Whether an answer is that is scored as ``valid``, and
+    # what every well-formed answer is (None: anything). Whether an answer is that is scored as ``valid``, and
     # ``constraint=from_task`` decodes under it
     constraint: Constraint | None = None
 

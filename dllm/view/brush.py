@@ -101,7 +101,7 @@ class CanvasRenderer:
         return self.words[token]
 
     def ramp(self, last: int) -> Text:
-        """The colours of the forwards, from the first to the ``last``; nothing where there are none."""
+        """The colours of the forwards, from the first to the ``last``; nothing without any."""
         if not self.shades.are_coloured:
             return Text()
         ramp = Text("forward 1 ", DIM_STYLE)

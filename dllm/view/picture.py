@@ -24,7 +24,7 @@ class Picture:
     fixed: Tensor  # the turn that wrote each column's token; 0: it was given; -1: it is masked
     fresh: Tensor  # fixed by the last turn
     guess: Tensor  # the last proposal for each column
-    sure: Tensor  # its probability; -1: there is none
+    sure: Tensor  # its probability; -1: none
     edges: Tensor  # [R, L + 1], whether a block begins or ends here
     shown: Tensor  # columns of the answer
     span: Tensor  # [R, 2], the open block

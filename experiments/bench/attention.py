@@ -41,7 +41,7 @@ HEADS = ("cache", "weights of", "forward", "added", "share")
 
 
 class Asking(Static):
-    """One token per forward, and attention weights that nobody uses."""
+    """One token per forward, and attention weights that are not used."""
 
     def __init__(self, asked: AttentionMap | None) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ def cases(small: bool, device: torch.device, dtype: torch.dtype) -> Iterator[Cas
             flops,
         )
     yield from layer_cases(small, device, width, heads, size, noise)
-    experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE, 8 of which each row meets
+    experts, inner = (8, 64) if small else (64, 1024)  # of LLaDA-MoE; each row meets 8
     stack = noise(experts, 2 * inner, width // 2)
     for rows in (32,) if small else (256, 2048):
         x, ends = noise(rows, width // 2), torch.arange(1, experts + 1, device=device) * (rows // experts)

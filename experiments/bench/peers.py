@@ -3,7 +3,7 @@
 --fast-dllm, --d2cache and --dkv-cache name your own checkouts of NVlabs/Fast-dLLM, Kamichanw/d2Cache and
 horseee/dKV-Cache; any of them may be missing. Each runs in a process of its own (``peer_worker``), under
 the Python that ``--python`` names, which must have what the repository needs. The checkpoint is random, in the
-published LLaDA format, and lies in a temporary folder. One token is committed a forward, in float32. In each round all
+published LLaDA format, and is in a temporary folder. One token is committed a forward, in float32. In each round all
 decode once, one after the other, so that a busy machine slows all alike. Medians are printed: of the ratio by the clock
 with its least and largest, and of that by processor time, which other jobs change least.
 

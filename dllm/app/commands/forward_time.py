@@ -14,7 +14,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.quantize import BITS
 
 ESTIMATED_ROWS = (1, 32, 256)
-TIMED_RUNS = 3  # of which the fastest counts: others on the machine only add
+TIMED_RUNS = 3  # the fastest counts: others on the machine only add
 MOST_OUTPUTS = 8192  # of the product that is timed
 
 

@@ -167,7 +167,7 @@ class PromptRun:
         self, name: str, view: LiveView | None, watch: Stopwatch, kept: Unfinished
     ) -> Observer | None:  # fmt: skip
         """What sees the turns of a column: the view, what is kept for Ctrl-C and, before a race, a film. On a GPU an
-        observer has the host wait for every turn, so that without a view there is none."""
+        observer has the host wait for every turn, so none is added without a view."""
         if view is None:
             return kept if self.model is not None and self.model.transformer.device.type == "cpu" else None
         seers: list[Observer] = [kept, view]

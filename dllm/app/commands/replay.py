@@ -65,7 +65,7 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
 
 
 def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
-    """Raise UserError for an object of a program, of which the trace does not know all arguments."""
+    """Raise UserError for an object of a program whose arguments the trace does not all know."""
     if lacking := config.get("_lacks_"):
         raise UserError(
             f"the trace cannot say how its {group} {config.get('_target_')!r} was made: no attribute holds "

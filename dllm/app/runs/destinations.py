@@ -64,7 +64,7 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
 
 
 def stored_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration in a run folder. Raises UserError when there is none."""
+    """The resolved configuration in a run folder. Raises UserError if it is missing."""
     try:
         config = yaml.safe_load((folder / CONFIG).read_text())
     except OSError:

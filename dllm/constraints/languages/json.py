@@ -35,7 +35,7 @@ def string() -> Tree:
 
 
 def around(whitespace: str) -> Tree:
-    """What may stand around any value, name or sign: whitespace any."""
+    """What may be around any value, name or sign: whitespace any."""
     return _SPACES if whitespace == "any" else Cat()
 
 

@@ -49,7 +49,7 @@ def remaining(language: Language) -> dict[str, set[str]]:
 
     A rule that does not call itself is written where it is called, the cheapest first, until that would add more than
     20,000 nodes. So what is left calls itself, but for the start, and for the one rule that a start merely frames: the
-    depth is counted there whether something stands around it or not.
+    depth is counted there whether something is around it or not.
     """
     found = reached(language)
     calls = {rule: Counter(called) for rule, (called, _) in found.items()}

@@ -49,7 +49,7 @@ class OneOrMore:
 
     parts: tuple[Tree, ...]  # in their order
     between: Tree  # what is between two neighbours
-    again: bool = False  # the last part may stand several times
+    again: bool = False  # the last part may repeat
 
 
 @dataclass(frozen=True)

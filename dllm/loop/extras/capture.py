@@ -25,7 +25,7 @@ from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
 from dllm.models.packed_calls import Inputs
 
-ROWS_AT_ONCE = 64  # of which the weights of all heads exist together: 34 MB for 32 heads over 4,096 keys
+ROWS_AT_ONCE = 64  # whose weights of all heads exist together: 34 MB for 32 heads over 4,096 keys
 
 
 @dataclass(frozen=True)

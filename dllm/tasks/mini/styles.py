@@ -1,4 +1,4 @@
-"""How a request is written: a template opened up, its case, what stands around it, and how lists and rows look."""
+"""How a request is written: a template opened up, its case, what is around it, and how lists and rows look."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def strewn(text: str, rng: Random) -> str:
 def ask(task: str, slots: Mapping[str, str], rng: Random, wording: str) -> str:
     """A request. slots: what templates name; ``items`` is put after the template if it does not name it.
 
-    wording: ``plain`` (the first template, as it stands), or one of ``wordings.SOURCES``, also ``strewn`` among
+    wording: ``plain`` (the first template, as it is), or one of ``wordings.SOURCES``, also ``strewn`` among
     idle words.
     """
     if wording == "plain":

@@ -36,7 +36,7 @@ def sentence_of(rng: Random, subject: str, verb: str, other: str, place: str) ->
 
 
 def parse_phrase(words: Sequence[str]) -> tuple[bool, list[str]] | None:
-    """Whether a phrase at the start of the words is plural, and the words after it; None if there is none."""
+    """Whether a phrase at the start of the words is plural, and the words after it; else None."""
     if not words:
         return None
     determiner, rest = words[0], list(words[1:])

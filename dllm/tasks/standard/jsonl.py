@@ -23,7 +23,7 @@ def exact(text: str, answer: str) -> bool:
 
 
 def contains(text: str, answer: str) -> bool:
-    """The answer stands somewhere in the text."""
+    """The answer is somewhere in the text."""
     return answer.strip() in text
 
 

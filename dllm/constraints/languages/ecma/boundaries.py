@@ -1,4 +1,4 @@
-r"""Where ``^``, ``$``, ``\b`` and ``\B`` hold: marks in a text, which is kept where each mark stands rightly."""
+r"""Where ``^``, ``$``, ``\b`` and ``\B`` hold: marks in a text, which is kept if each mark is right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AHEAD = ("anything", "the end", "a word", "no word")  # what must be after it; 
 
 
 def where_they_hold(marked: ByteAutomaton) -> ByteAutomaton:
-    """The texts of which some marking is a word of ``marked`` and right, without their marks."""
+    """The texts with a marking that is a word of ``marked`` and right, without their marks."""
     return unmarked(intersection(marked, _right()), min(ASSERTION_MARKS.values()))
 
 

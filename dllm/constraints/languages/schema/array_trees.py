@@ -62,7 +62,7 @@ def _shown(said: Arrays) -> int:
 
 
 def sequence(places: list[Tree], rest: Tree, low: int, high: int | None, whitespace: str) -> Tree:
-    """``low`` to ``high`` items: these places, of which the last may be missing, and any number of ``rest``."""
+    """``low`` to ``high`` items: these places, the last perhaps missing, and any number of ``rest``."""
     if high is not None and high < low:
         return Alt()
     counted = _counted(rest, low, high, whitespace) if counts(high) and not places else None

@@ -94,7 +94,7 @@ class Facts:
     place: str  # in the schema, for errors
     types: frozenset[str]  # that are valid
     written: frozenset[str]  # those of them that texts are written of
-    # of enumerations, filtered by all that is beside them but formats; None: there is none
+    # of enumerations, filtered by all that is beside them but formats; None: none
     values: tuple[Any, ...] | None
     excluded: tuple[Any, ...]  # values of ``not``
     numbers: Range  # what it says of numbers
@@ -135,7 +135,7 @@ def _excluded(case: Case) -> tuple[Any, ...]:
 
 
 def _listed(node: Node) -> list[Any]:
-    """The values of enum and const, of which all must hold."""
+    """The values of enum and const, which must all hold."""
     consts = [node.get("const")] if "const" in node.schema else []  # type: ignore[operator]
     if node.get("enum") is None:
         return consts

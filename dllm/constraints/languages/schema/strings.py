@@ -103,7 +103,7 @@ def _plain_rounds() -> Rounds:
 
 
 def _rounds(automaton: ByteAutomaton) -> Rounds:
-    """Texts as JSON writes them, of which each character is a round. A mark keeps the states between two apart."""
+    """Texts as JSON writes them; each character is a round. A mark keeps the states between two apart."""
     between = ~(automaton.moves[:, 0x80:0xC0] >= 0).any(axis=1)
     moves = automaton.moves.copy()
     moves[between, MARK] = np.flatnonzero(between)
