@@ -6,8 +6,10 @@ from itertools import zip_longest
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from dllm.app.command_line.help import help_text, settings, top_groups
+from dllm.app.command_line.brought import setting_values
+from dllm.app.command_line.help import help_text, top_groups
 from dllm.compose.choice_files import choice_summary, comments, module_summary
 from dllm.compose.parts import build_part, choices, composed, config_groups, plain_config
 from dllm.errors import UserError
@@ -84,5 +86,7 @@ def test_help_shows_the_options_that_building_takes() -> None:
             build_part(group, {**config, "no_such_option": 1})
         target, listed = config["_target_"], str(refused.value).partition("it has ")[2].rstrip(".").split(", ")
         taken[target] = set(listed) - {"none"}
-        shown.setdefault(target, set()).update(key.split(".")[1] for key, _ in settings({group: config}))
+        shown.setdefault(target, set()).update(
+            key.split(".")[1] for key in setting_values(OmegaConf.create({group: config}))
+        )
     assert shown == taken

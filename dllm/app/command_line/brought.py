@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from dllm.common.hints import Meaning, as_listed, meaning, other_choice, typed
 from dllm.compose.parts import choices, composed, config_groups, options_of_choices
@@ -23,16 +23,17 @@ UNSETTABLE = ("task.name", "task.run", "model.name")  # what the files of choice
 MOST_OWNERS = 4
 
 
-def setting_values(config: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Everything that can be set, by its dotted name, with its value."""
-    found: dict[str, Any] = {}
-    for key in map(str, config):
-        value = config._get_node(key)
-        if isinstance(value, DictConfig):
-            found |= setting_values(value, f"{prefix}{key}.")
-        elif not key.startswith("_"):
-            found[f"{prefix}{key}"] = value
-    return found
+def setting_values(config: DictConfig) -> dict[str, Any]:
+    """Everything that can be set, by its dotted name, with its value as it is written."""
+    return dict(_flat(OmegaConf.to_container(config, resolve=False), ""))
+
+
+def _flat(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif not str(key).startswith("_"):
+            yield f"{prefix}{key}", value
 
 
 def of_setting(word: str, value: str | None, known: Mapping[str, Any]) -> str | None:

@@ -10,11 +10,11 @@ import re
 import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from dllm.app.command_line.brought import UNSETTABLE, setting_values
 from dllm.app.command_line.commands import COMMANDS
 from dllm.app.command_line.program import program
 from dllm.compose.choice_files import CONF, choice_file, choice_notes, choice_summary, comments
@@ -68,9 +68,7 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
     command, given = COMMANDS[name], [argument for argument in arguments if not argument.startswith("-")]
     config = composed(list(given))
     chosen = {group: chosen_name(config, group, given) for group in top_groups()}
-    own = [
-        key for key, _ in settings(OmegaConf.to_container(config, resolve=False)) if key.startswith(command.settings)
-    ]
+    own = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]
     space = max(len(example) for example, _ in command.examples) + 4
     lines = [f"dllm {name} {command.usage}: {command.does}", ""]
     for example, does in command.examples:
@@ -148,21 +146,11 @@ def setting_lines(
         if name is not None:
             notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}
     shown_first = "task." if chosen["task"] == "serve" else "\0"  # a server's operator looks for its options
-    found = settings(OmegaConf.to_container(config, resolve=False))
-    for key, value in sorted(found, key=lambda entry: not entry[0].startswith(shown_first)):
-        if only is not None and key not in only:
+    for key, value in sorted(setting_values(config).items(), key=lambda entry: not entry[0].startswith(shown_first)):
+        if key in UNSETTABLE or (only is not None and key not in only):
             continue
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
         name = key.rpartition(".")[2]
         place = "" if key.startswith("sampling.") else "task." if key.startswith(f"{chosen['task']}.") else None
         note = notes.get(key) or (None if place is None else notes.get(place + name)) or ""
         yield from two_columns(f"  {key}={shown[:60]}", note, 46, width)
-
-
-def settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of everything that can be set."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from settings(value, f"{prefix}{key}.")
-        elif not str(key).startswith("_") and f"{prefix}{key}" not in ("task.name", "task.run", "model.name"):
-            yield f"{prefix}{key}", value
