@@ -7,6 +7,7 @@ Beside the finished weights it needs the memory of one layer, as read and as fus
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -24,12 +25,24 @@ from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
-from dllm.models.files import CHECKPOINT_FILES, CONVERSION, SINGLE, Stored, first_names, read_json, refuse_no_files
+from dllm.models.files import (
+    CHECKPOINT_FILES,
+    CONVERSION,
+    FLOATS,
+    SINGLE,
+    Contents,
+    Stored,
+    first_names,
+    read_contents,
+    read_json,
+    refuse_no_files,
+)
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products
-from dllm.models.gguf_config import gguf_config
+from dllm.models.gguf_config import gguf_config, gguf_contents
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
+from dllm.models.grouped_packing import with_packed
 from dllm.models.grouped_settings import with_file_beside
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
@@ -37,7 +50,6 @@ from dllm.models.networks import network_of
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
-from dllm.models.stored_tensors import contents_of, packed_words
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
 
@@ -61,6 +73,31 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_file_beside(folder, read_json(file))
     return ModelConfig.from_published(published).with_attention_block(attention_block, called)
+
+
+def contents_of(folder: Path, config: ModelConfig) -> Contents:
+    """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
+    other."""
+    if is_gguf(folder):
+        return gguf_contents(read_gguf(folder), config)
+    found = read_contents(folder)
+    return found if config.packed is None else with_packed(found, config.packed)
+
+
+def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
+    """A sentence about matrices that come in few bits and what becomes of them; empty without any. kind: a dtype,
+    or one of ``model.quantize``. kept: matrices that keep their steps."""
+    packed = Counter(one.dtype for one in stored.values() if one.packing is not None and one.dtype not in FLOATS)
+    if not packed:
+        return ""
+    said = ", ".join(f"{count} matrices as {name}" for name, count in packed.most_common())
+    if kept:
+        rest = packed.total() - kept
+        anew = f"; the other {rest} are widened, and those of layers rounded to 4 bits again" if rest else ""
+        return f"the file has {said}: {kept} keep their steps, with scales in bfloat16{anew}."
+    if kind.startswith("int"):
+        return f"the file has {said}: they are widened, and those of layers rounded to {kind.removeprefix('int')} bits."
+    return f"the file has {said}: they are widened to {kind}. model.quantize narrows them again."
 
 
 def load_model(

@@ -22,9 +22,8 @@ from dllm.models.load_progress import unwatched
 from dllm.models.names import Source
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.narrow_writer import quantize_folder
-from dllm.models.stored_tensors import contents_of
 from dllm.models.tensor_reader import TensorReader
-from dllm.models.weights import load_model, read_model_config
+from dllm.models.weights import contents_of, load_model, read_model_config
 from tests.support.packed_weights import packed_folder
 
 FORMS: dict[str, dict[str, Any]] = {

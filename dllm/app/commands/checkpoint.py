@@ -32,10 +32,9 @@ from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
 from dllm.models.quantize import check_head, check_quantize
-from dllm.models.stored_tensors import contents_of
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
-from dllm.models.weights import read_model_config
+from dllm.models.weights import contents_of, read_model_config
 
 BYTES = {"bfloat16": 2, "float32": 4}
 MAX_COUNTED_TENSORS = 25_000  # a model built without weights; LLaDA2-flash has 24,225 tensors, which take 3.5 s
