@@ -73,9 +73,9 @@ class BodyObject(BaseModel):
         """The fields that are set, once each unknown one is judged."""
         if not isinstance(value, Mapping):
             return value
-        known, found = names_of(cls), info.context or Unknown()
+        known, found = fields_of(cls), info.context or Unknown()
         given = {name: entry for name, entry in cls.given(value).items() if entry is not None}
-        for name in [name for name in given if name not in known]:
+        for name in (name for name in given if name not in known):
             if name in cls.not_served:
                 raise wrong(f"is not served: {cls.not_served[name]}.", name)
             hint = "" if found.refused else cls.instead(name, given[name])
