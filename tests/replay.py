@@ -40,6 +40,7 @@ from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import replaced
+from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
@@ -175,7 +176,7 @@ def sampler_differences(case: Case) -> list[str]:
         now, confidence = now.after_forward(), torch.zeros(1, length + 1, dtype=torch.float64)
         confidence[0, torch.tensor(step["masked"]) + 1] = torch.tensor(step["conf"], dtype=torch.float64)
         scores = Scores(canvas.masked, torch.zeros_like(canvas.tokens), confidence, canvas.masked)
-        view = View.of(canvas, scores, now, canvas.no_positions, Owner.single(1, canvas.start.device))
+        view = View.of(canvas, scores, now, canvas.no_positions, Owner.single(1, canvas.start.device), NOTHING_SHARED)
         decision = sampler.propose(view, state)
         state = {**state, **decision.state}
         canvas = canvas.commit(decision.commit, canvas.tokens)

@@ -15,8 +15,8 @@ from dllm.compose.choice_files import choice_file
 from dllm.compose.parts import choices, class_of, part
 from dllm.contract import Need
 from dllm.contract.checks import needs_of
+from dllm.contract.needs import readouts_of
 from dllm.contract.setting import Setting
-from dllm.contract.types import readouts_of
 from dllm.eos.base import EndOfText
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
 from dllm.models.bundle import locate

@@ -1,9 +1,10 @@
 """What parts exchange. ``from dllm.contract import Need, Step, View``."""
 
+from dllm.contract.needs import REGIONS, Need
 from dllm.contract.step import State, Step
 from dllm.contract.traits import BlocksTraits, CacheTraits, EosTraits, SamplerTraits
 from dllm.contract.turn import Ledger, Turn
-from dllm.contract.types import REGIONS, BlockState, ForwardCost, ForwardPlan, Need, Scores, View
+from dllm.contract.types import BlockState, ForwardCost, ForwardPlan, Scores, View
 
 __all__ = [
     "BlockState",

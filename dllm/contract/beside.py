@@ -75,3 +75,6 @@ class InPlace(Rowwise):
         laid = self.drafts > 0
         masked = canvas.masked & ~(laid & self.judged[:, None])
         return replace(canvas, tokens=torch.where(laid, tokens, canvas.tokens), masked=masked)
+
+
+DraftPlaces = Beside | InPlace

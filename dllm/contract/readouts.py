@@ -14,10 +14,10 @@ computes what it wants from ``HeadInput``. Letters: N candidates, L columns, n s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +112,11 @@ class Readout(Generic[F]):
         """How many numbers it keeps of each scored position. A recorded turn keeps those of one number only."""
         raise NotImplementedError
 
+    def taken(self, statistics: Mapping[str, Tensor], readings: Mapping[Any, Any]) -> F:
+        """What it found, from ``Scores.statistics`` and ``Scores.readings``."""
+        assert self in readings, f"{self} was read but not declared in any need"
+        return cast("F", readings[self])
+
     def stores_logits(self, head_weight: Tensor | None) -> bool:
         """Whether the forward must keep all logits for it. head_weight: the head's matrix (None: it is quantised)."""
         return False
@@ -148,6 +153,10 @@ class Statistic(Readout[Tensor]):
 
     def width(self, config: ModelConfig) -> int:
         return 1
+
+    def taken(self, statistics: Mapping[str, Tensor], readings: Mapping[Any, Any]) -> Tensor:
+        assert self.name in statistics, f"{self} was read but not declared in any need"
+        return statistics[self.name]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, TypedDict, TypeVar
 
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas, PerRequest, Request
+from dllm.contract.needs import readouts_of
 from dllm.contract.readouts import Readout
 from dllm.contract.traits import Rule, Schedule
-from dllm.contract.types import readouts_of
 from dllm.errors import UserError, in_range, name_of
 from dllm.models.config import ModelConfig
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from dllm.errors import TooLarge, UserError
+from dllm.errors import TooLarge, UserError, name_of
 
 
 class Shared:
@@ -61,6 +62,17 @@ class Shared:
 
 
 NOTHING_SHARED = Shared({})
+
+
+class Sharing(Protocol):
+    """A part that gives something to all rows (``dllm.samplers.base.Sampler``)."""
+
+    def shared(self) -> Mapping[str, Tensor | Module]: ...
+
+
+def shared_by(sampler: Sharing, device: torch.device) -> Shared:
+    """What a sampler gives to all rows, on the ``device``. Raises as ``Shared.of``."""
+    return Shared.of(sampler.shared(), device, f"sampler={name_of(sampler)}")
 
 
 def _moved(value: Tensor | Module, device: torch.device) -> Tensor | Module:

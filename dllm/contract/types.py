@@ -9,73 +9,22 @@ canvas, V tokens of the vocabulary. All types are frozen: a change makes a new v
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, Rowwise
-from dllm.contract.beside import Beside, InPlace
+from dllm.contract.beside import DraftPlaces
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Reproposer
-from dllm.contract.readouts import F, Readout, Statistic, check_reads
+from dllm.contract.readouts import Readout
 from dllm.contract.shapes import Shapes
-from dllm.contract.shared_values import NOTHING_SHARED, Shared
+from dllm.contract.shared_values import Shared
 from dllm.contract.step import State, Step
-from dllm.errors import in_choices
 
-REGIONS = ("block", "suffix", "answer", "ahead", "before")
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a part needs scored: a region of the canvas, and what it reads there besides token and confidence."""
-
-    # ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
-    # ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer), ``before`` (all up
-    # to the open blocks' end)
-    region: str = "block"
-    committed: bool = False  # score committed and given positions, too
-    span: tuple[int, int] | None = None  # columns of the region, from its origin
-    ratio: float | None = None  # the region's length as a share of the answer's
-    reads: tuple[Readout[Any], ...] = ()  # what to read there (``dllm.contract.readouts``)
-    first_forward_only: bool = False  # only in the forward that opens a block
-
-    def __post_init__(self) -> None:
-        in_choices("Need.region", self.region, REGIONS)
-        check_reads(self.reads)
-
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        """Names of the statistics among what it reads."""
-        return tuple(read.name for read in self.reads if isinstance(read, Statistic))
-
-    def mask(self, canvas: Canvas, blocks: BlockState) -> Tensor:
-        """The positions to score [N, L]."""
-        wanted = canvas.valid if self.committed else canvas.undecided
-        if self.region == "block":
-            return wanted & blocks.in_open
-        if self.region == "before":
-            return wanted & (canvas.columns < blocks.open_end[:, None])
-        low, high = self._bounds(canvas, blocks)
-        return wanted & (canvas.columns >= low[:, None]) & (canvas.columns < high[:, None])
-
-    def _bounds(self, canvas: Canvas, blocks: BlockState) -> tuple[Tensor, Tensor]:
-        if self.region == "suffix":
-            return blocks.begin, canvas.end
-        origin = blocks.begin if self.region == "ahead" else canvas.start
-        if self.ratio is not None:
-            return origin, origin + (self.ratio * (canvas.initial_end - canvas.start)).floor().long()
-        if self.span is None:
-            return origin, canvas.end
-        return origin + self.span[0], origin + self.span[1]
-
-
-def readouts_of(needs: Iterable[Need]) -> list[Readout[Any]]:
-    """All readouts of some needs, each once."""
-    return list(dict.fromkeys(read for need in needs for read in need.reads))
+_F = TypeVar("_F")
 
 
 @dataclass(frozen=True)
@@ -109,12 +58,9 @@ class Scores:
         assert name in self.statistics, f"statistic {name!r} was read but not declared in any need"
         return self.statistics[name]
 
-    def of(self, readout: Readout[F]) -> F:
+    def of(self, readout: Readout[_F]) -> _F:
         """What a readout found. AssertionError for one that no part declared in its needs."""
-        if isinstance(readout, Statistic):
-            return cast("F", self.statistic(readout.name))
-        assert readout in self.readings, f"{readout} was read but not declared in any need"
-        return cast("F", self.readings[readout])
+        return readout.taken(self.statistics, self.readings)
 
 
 @dataclass(frozen=True)
@@ -208,12 +154,12 @@ class View:
     editable: Tensor  # [B, L] decided positions of the current block whose token an editing rule may replace
     active: Tensor  # [B] rows for which the rule is called: something is open or editable, and nothing forced
     owner: Owner  # one candidate for each row
-    shared: Shared = NOTHING_SHARED  # what all rows share, from ``Sampler.shared``
+    shared: Shared  # what all rows share, from ``Sampler.shared``
 
     @staticmethod
     def of(
-        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, edits: bool = False,
-        shared: Shared = NOTHING_SHARED,
+        canvas: Canvas, scores: Scores, blocks: BlockState, forced: Tensor | None, owner: Owner, shared: Shared,
+        edits: bool = False,
     ) -> View:  # fmt: skip
         """edits: the rule replaces tokens."""
         open_, editable = canvas.undecided & blocks.in_open & scores.committable, canvas.no_positions
@@ -294,7 +240,7 @@ class ForwardPlan(Rowwise):
     shapes: Shapes  # how wide the forward may be
     state: State  # changed entries of what the policy remembers [B, ...]
     # where drafts lie: in query tokens that are computed and not kept, or in their own columns (None: there are none)
-    beside: Beside | InPlace | None = field(default=None, kw_only=True)
+    beside: DraftPlaces | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
-from dllm.contract.shapes import Bounded, Shapes
+from dllm.contract.shapes import shapes_for
 from dllm.errors import UserError
-from dllm.loop.extras.self_conditioning import nothing_yet
 from dllm.loop.forward import Forward
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
@@ -59,10 +58,10 @@ def start_rows(
     nothing of it changes meanwhile (None: shapes are exact, and the host asks in every turn). constraints: those that
     the rows are under (None: all are free).
     """
-    shapes = Shapes() if lag is None else Bounded(lag, lag * parts.cache.traits.full_on_open)
+    shapes = shapes_for(lag, parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
-    canvas = forward.process.fill(canvas)
-    rows = Rows.start(canvas, forward.start(canvas), parts, shapes, constraints, nothing_yet(forward.model, canvas))
+    canvas, session, carried = forward.start(canvas)
+    rows = Rows.start(canvas, session, parts, shapes, constraints, carried)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
 

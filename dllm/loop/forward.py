@@ -15,17 +15,14 @@ from dllm.cache.base import AnySession, Cache
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.compose.fitted import Parts
-from dllm.contract import Need, Scores
+from dllm.contract import Need
 from dllm.contract.canvas import Canvas
-from dllm.contract.process import Process, process_of
-from dllm.contract.shared_values import NOTHING_SHARED, Shared
-from dllm.errors import name_of
+from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.extras.readings import InnerLayers
-from dllm.loop.head import ScoredHead, run_head
+from dllm.loop.head import run_head
 from dllm.loop.hidden import HiddenStates, call_states
-from dllm.loop.proposals import Proposer, scatter_columns
+from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
@@ -45,7 +42,7 @@ class Forward:
     extras: tuple[Extra, ...]  # what it does besides, in their order
     shrinks: bool  # the end-of-text policy may shorten answers
     network: Network  # what runs the model: itself, or its recordings
-    shared: Shared = NOTHING_SHARED  # what the sampler gives to all rows, on the model's device
+    shared: Shared  # what the sampler gives to all rows, on the model's device
     offers: bool = False  # its logits may be read until the next turn, also where no row is under a constraint
 
     @staticmethod
@@ -55,32 +52,31 @@ class Forward:
         needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs())
         wanted = frozenset(name for need in needs for name in need.statistics)
         proposer, extras = Proposer.of(parts.sampling, ids, wanted, model), extras_of(model, ids, parts, needs)
-        shared = Shared.of(parts.sampler.shared(), model.device, f"sampler={name_of(parts.sampler)}")
+        shared = shared_by(parts.sampler, model.device)
         return Forward(model, cache, proposer, needs, extras, eos.traits.shrinks, network or model, shared)
 
-    def start(self, canvas: Canvas) -> AnySession:
-        """The cache's session for the rows of ``canvas`` [B]."""
+    def start(self, canvas: Canvas) -> tuple[Canvas, AnySession, Tensor | None]:
+        """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward
+        [B, C, D] (None: nothing)."""
+        for extra in self.extras:
+            canvas = extra.laid(canvas)
         shown = reduce(lambda seen, extra: extra.opened(seen), self.extras, canvas)
         session = self.cache.start(shown, self.model.config, self.shrinks)
         session.row_numbers.streams = self.streams
-        return reduce(lambda inner, extra: extra.session(inner, len(canvas.row_id)), self.extras, session)
+        session = reduce(lambda inner, extra: extra.session(inner, len(canvas.row_id)), self.extras, session)
+        carried = [made for extra in self.extras if (made := extra.carried(canvas)) is not None]
+        return canvas, session, carried[0] if carried else None
 
     @property
     def streams(self) -> bool:
         """Whether the calls of a forward run as one stream. A network that is compiled or recorded for the shapes of
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
-        tapped = any(isinstance(extra, InnerLayers) for extra in self.extras)
-        return self.network is self.model and self.model.streams and not tapped
+        return self.network is self.model and self.model.streams and not any(one.one_by_one for one in self.extras)
 
     @property
     def ids(self) -> Ids:
         """The model's special ids."""
         return self.proposer.ids
-
-    @property
-    def process(self) -> Process:
-        """What undecided positions show."""
-        return process_of(self.model.config)
 
     @property
     def vocab(self) -> int:
@@ -94,8 +90,8 @@ class Forward:
             work = extra.before(work)
         extras = [extra.begun(work) for extra in self.extras]
         run, hidden = self._run(work, extras)
-        scored, head = run_head(self.model, self.proposer, work, hidden, extras, self.needs)
-        result = self._result(work, run, scored, head)
+        head = run_head(self.model, self.proposer, work, hidden, extras, self.needs)
+        result = head.result(run, self.offers)
         for extra in extras:
             result = extra.found(work, hidden, head, result)
         return result
@@ -129,19 +125,6 @@ class Forward:
         if len(calls) > 1 and self.streams:
             return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
         return [self.network(call.tokens, call.positions, call.memory, call.columns, **call.more) for call in calls]
-
-    def _result(self, work: Work, run: ForwardPass, scored: Tensor, head: ScoredHead) -> ScoredCandidates:
-        """What the forward says, before its extras."""
-        rows, plan = work.rows, work.plan
-        statistics = scatter_columns(head.statistics, head.columns, len(work.canvas.columns))
-        token, confidence = statistics.pop("token"), statistics.pop("confidence")
-        again = head.reproposer() if self.offers or not rows.constraints.free else None
-        scores = Scores(scored, token, confidence, scored & plan.committable, statistics, repropose=again)
-        return ScoredCandidates(
-            canvas=rows.candidates, owner=rows.owner, scores=scores, forced=plan.forced,
-            corrected=rows.candidates.no_positions, run=run, cost=rows.session.cost(run, scored.sum(1)),
-            remembered=plan.state, carried=rows.carried,
-        )  # fmt: skip
 
 
 def inputs_of(canvas: Canvas, call: Call, memory: Memory) -> Inputs:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dllm.contract import Need
+from dllm.cache.passes import ForwardPass
+from dllm.contract import Need, Scores
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import Lookup
-from dllm.loop.extras.base import Extra, Work
-from dllm.loop.extras.readings import InnerLayers
+from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
-from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored
+from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 
@@ -26,7 +26,8 @@ class ScoredHead:
     proposer: Proposer  # proposes and computes statistics
     work: Work  # what the forward was about to do
     forward: HiddenStates  # all that the forward computed
-    inner: InnerLayers | None  # keeps what left inner layers (None: no readout asks)
+    extras: Sequence[Extra]  # of this forward
+    scored: Tensor  # [N, L] which positions are scored
     columns: Tensor  # [N, n] the scored columns, ascending (L: no column)
     states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
@@ -40,8 +41,8 @@ class ScoredHead:
         """Hidden states [N, n, D] as they leave a layer (None: behind the last norm)."""
         if layer is None:
             return self.states[: len(self.columns)]
-        assert self.inner is not None, "an extra keeps the layers that readouts name"
-        found = self.inner.states(layer % self.model.config.layers, self.work)
+        index = layer % self.model.config.layers
+        found = next(kept for one in self.extras if (kept := one.states(index, self.work)) is not None)
         slot, inside = slots(self.canvas, self.work, found.place, self.model.config), self.columns
         inside = inside.clamp(max=len(self.canvas.columns) - 1)
         at = inside if slot is None else slot[: len(inside)].gather(1, inside)
@@ -57,6 +58,20 @@ class ScoredHead:
             return lookup_stored(self.logits, columns, self.proposer.triton)
         return self.proposer.lookup(columns, self.states, weight, self.model.config.logit_scale)
 
+    def result(self, run: ForwardPass, offers: bool) -> ScoredCandidates:
+        """What the forward says, before its extras. offers: its logits may be read until the next turn."""
+        work, rows, length = self.work, self.work.rows, len(self.canvas.columns)
+        statistics = scatter_columns(self.statistics, self.columns, length)
+        token, confidence = statistics.pop("token"), statistics.pop("confidence")
+        again = self.reproposer() if offers or not rows.constraints.free else None
+        committable = self.scored & work.plan.committable
+        scores = Scores(self.scored, token, confidence, committable, statistics, repropose=again)
+        return ScoredCandidates(
+            canvas=rows.candidates, owner=rows.owner, scores=scores, forced=work.plan.forced,
+            corrected=rows.candidates.no_positions, run=run, cost=rows.session.cost(run, self.scored.sum(1)),
+            remembered=work.plan.state, carried=rows.carried,
+        )  # fmt: skip
+
     def reproposer(self) -> LogitReproposer:
         """Proposes again at a few of these columns."""
         stored, model = self.logits is not None, self.model
@@ -69,9 +84,9 @@ class ScoredHead:
 def run_head(
     model: Transformer, proposer: Proposer, work: Work, hidden: HiddenStates, extras: Sequence[Extra],
     needs: Sequence[Need],
-) -> tuple[Tensor, ScoredHead]:  # fmt: skip
-    """Which positions are scored [N, L], those that parts need and that were computed, and what the head says of them:
-    from stored logits where the sampling or an extra reads these, else chunk by chunk without storing any."""
+) -> ScoredHead:  # fmt: skip
+    """What the head says of the positions that parts need and that were computed: from stored logits where the sampling
+    or an extra reads these, else chunk by chunk without storing any."""
     canvas, blocks, logits = work.canvas, work.blocks, None
     scored, columns, at = scored_columns(work, hidden, model.config, all(need.region == "block" for need in needs))
     length = len(canvas.columns)
@@ -84,8 +99,7 @@ def run_head(
     else:
         entries = blocks.shapes.nonzero(columns < length)
         statistics = proposer.fused(states, model, canvas, inside, entries)
-    inner = next((extra for extra in extras if isinstance(extra, InnerLayers)), None)
-    return scored, ScoredHead(model, proposer, work, hidden, inner, columns, states, logits, statistics)
+    return ScoredHead(model, proposer, work, hidden, extras, scored, columns, states, logits, statistics)
 
 
 def scored_columns(

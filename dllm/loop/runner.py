@@ -12,9 +12,9 @@ from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
-from dllm.contract.shared_values import Shared
+from dllm.contract.shared_values import shared_by
 from dllm.eos.thinking_budget import refuse_budget
-from dllm.errors import UserError, name_of
+from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
@@ -52,7 +52,7 @@ class Runner:
 
     def with_sampler(self, sampler: Sampler) -> Runner:
         """The same with another rule of the same needs."""
-        shared = Shared.of(sampler.shared(), self.model.transformer.device, f"sampler={name_of(sampler)}")
+        shared = shared_by(sampler, self.model.transformer.device)
         return replace(self, parts=replace(self.parts, sampler=sampler), forward=replace(self.forward, shared=shared))
 
     def traced(self) -> Runner:

@@ -56,7 +56,7 @@ def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared
     index, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:
         each = Owner.single(len(index), index.device)
-        view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared=shared)
+        view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared)
         index = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
         found = select(found, index)
     remembered = rows.session.keep(scored.run, index, scored.remembered)
@@ -71,7 +71,7 @@ def look(rows: Rows, chosen: ChosenCandidates, parts: Parts, shared: Shared) -> 
     resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
     blocks = chosen.blocks.update(checked_blocks(parts.blocks, "resize()", resized, chosen.blocks))
     owner = Owner.single(len(rows), chosen.index.device)
-    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, parts.sampler.traits.edits, shared)
+    return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, shared, parts.sampler.traits.edits)
 
 
 def decide(

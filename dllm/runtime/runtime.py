@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.compose.fitted import Parts
-from dllm.contract.types import readouts_of
+from dllm.contract.needs import readouts_of
 from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled

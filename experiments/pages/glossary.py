@@ -27,7 +27,8 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "contract/turn.py": ("Ledger", "Turn"),
     },
     "What a part asks for and gets": {
-        "contract/types.py": ("Need", "Scores", "View"),
+        "contract/needs.py": ("Need",),
+        "contract/types.py": ("Scores", "View"),
         "contract/step.py": ("Step",),
         "contract/readouts.py": (
             "Statistic",

@@ -17,6 +17,7 @@ from dllm.cache.flash_dllm import FlashDLLM, products
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.eos.stop_at_eos import StopAtEos
 from dllm.eos.stop_at_last_eos import StopAtLastEos
 from dllm.models.attention import Visible
@@ -93,7 +94,8 @@ def view_of(canvas: Canvas) -> View:
     blocks = Whole().start(canvas)
     nothing = torch.zeros_like(canvas.tokens)
     scores = Scores(canvas.masked, nothing, nothing.double(), canvas.masked)
-    return View.of(canvas, scores, blocks, canvas.no_positions, Owner.single(len(canvas.row_id), canvas.start.device))
+    owner = Owner.single(len(canvas.row_id), canvas.start.device)
+    return View.of(canvas, scores, blocks, canvas.no_positions, owner, NOTHING_SHARED)
 
 
 def test_the_first_turn_with_an_end_cuts_behind_its_last_one() -> None:

@@ -22,6 +22,7 @@ from dllm.contract import BlockState, ForwardPlan, Need, Scores, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.setting import Setting
+from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.contract.traits import CacheTraits
 from dllm.eos.base import EndOfText
 from dllm.eos.fill_after_block import FillAfterBlock
@@ -55,7 +56,7 @@ def turns_of_a_block() -> Iterator[tuple[Canvas, View, Step, bool]]:
         tokens = torch.full_like(canvas.tokens, EOS)
         scores = Scores(known, tokens, known.double(), known)
         view = View.of(canvas, scores, Fixed(BLOCK).start(canvas).after_forward(), None,
-                       Owner.single(1, canvas.start.device))  # fmt: skip
+                       Owner.single(1, canvas.start.device), NOTHING_SHARED)  # fmt: skip
         step = view.step(where, accepted=where).but(edit=canvas.no_positions)  # of a rule that edits
         yield canvas.commit(where, tokens), view, step, filled == (1 << BLOCK) - 1
 

@@ -10,6 +10,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.common.rowwise import Owner
 from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.models.ids import Ids
 
 EOS, TURN, WORD = 61, 55, 7
@@ -23,7 +24,7 @@ def left_behind(name: str, ends: tuple[int, ...]) -> int:
     tokens = torch.full_like(canvas.tokens, WORD)
     tokens[0, 3] = TURN
     scores = Scores(*[blocks.in_block] * 4)
-    view = View.of(canvas, scores, blocks, None, Owner.single(1, canvas.start.device))
+    view = View.of(canvas, scores, blocks, None, Owner.single(1, canvas.start.device), NOTHING_SHARED)
     step = view.step(blocks.in_block, tokens=tokens)
     after = canvas.commit(step.commit, tokens)
     cut = part("eos", name).resolved(Ids(60, EOS, ends)).cut(after, view, step, ends, blocks.full(after, step.owner))

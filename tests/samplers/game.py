@@ -60,7 +60,7 @@ class Game:
     def view_of(self, scores: Scores, forced: Tensor | None = None) -> View:
         """The same from other scores, or with positions that a cache forces."""
         owner = Owner.single(len(self.canvas.row_id), self.canvas.start.device)
-        return View.of(self.canvas, scores, self.span, forced, owner, self.sampler.traits.edits, self.shared)
+        return View.of(self.canvas, scores, self.span, forced, owner, self.shared, self.sampler.traits.edits)
 
     def turn(self, confidence: Any, token: Any = 7, **statistics: Any) -> list[int]:
         """One forward and the step that follows; the positions it committed, of row 0."""

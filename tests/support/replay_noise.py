@@ -7,7 +7,7 @@ What the recorded program drew is laid in: its first canvases, its draws, and it
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dllm.contract.process import Process
 from dllm.contract.setting import Sampling
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.loop.denoise import denoise
+from dllm.loop.extras.small import Noise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.samplers.renoise import Renoise
@@ -73,15 +74,6 @@ def laid(canvas: Canvas, values: Sequence[Sequence[int]], at: Tensor | int) -> T
     return out
 
 
-class FromNoise(Forward):
-    """A forward whose rows begin with recorded noise."""
-
-    @property
-    def process(self) -> Process:
-        rule = self.__dict__["rule"]
-        return Laid(rule.rows)
-
-
 @dataclass
 class Row:
     """What a decode did in one row: each turn's canvas, argmax, entropies, accepted positions, and block, and what each
@@ -118,8 +110,9 @@ def decoded(case: Case, models: Path, way: Way) -> list[Row]:
     rule.rows = rows
     parts = Parts(rule, Fixed(block), way[0](), FillAfterBlock("any"), Sampling().under(rule))
     ids = Ids(None, case["eos"][0], tuple(case["eos"]))
-    forward = FromNoise(**vars(Forward.of(model, ids, parts)))
-    forward.__dict__["rule"] = rule
+    forward = Forward.of(model, ids, parts)
+    laid = [Noise(Laid(rows)) if isinstance(one, Noise) else one for one in forward.extras]
+    forward = replace(forward, extras=tuple(laid))
     length = -(-params["new"] // block) * block  # rounded up
     asked = [Request.answer(row["prompt"], length, ids.placeholder) for row in rows]
     out = [Row() for _ in rows]

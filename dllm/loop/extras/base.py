@@ -49,8 +49,14 @@ class ScoredCandidates:
 
 
 class Extra:
-    """Base of all extras: every hook leaves things as they are. A forward calls them in this order, each hook of all
-    its extras in turn:
+    """Base of all extras: every hook leaves things as they are. When rows start:
+
+        canvas = extra.laid(canvas)                            # as the rows begin
+        shown = extra.opened(canvas)                           # what the cache's session opens on
+        session = extra.session(session, rows)                 # that session
+        carried = extra.carried(canvas)                        # what the rows hand to their first forward
+
+    A forward calls the others in this order, each hook of all its extras in turn:
 
         work = extra.before(work)                              # the plan is made
         extra = extra.begun(work)                              # the extra of this forward alone
@@ -60,6 +66,11 @@ class Extra:
     """
 
     stores_logits: bool = False  # all logits of the scored positions must be stored
+    one_by_one: bool = False  # the calls of a forward run one after the other, not as one stream
+
+    def laid(self, canvas: Canvas) -> Canvas:
+        """The canvas [B] as its first forward sees it."""
+        return canvas
 
     def session(self, session: AnySession, rows: int) -> AnySession:
         """The cache's session of so many rows, opened on what ``opened`` makes of their canvas."""
@@ -68,6 +79,14 @@ class Extra:
     def opened(self, canvas: Canvas) -> Canvas:
         """The canvas [B] that the cache's session opens on."""
         return canvas
+
+    def carried(self, canvas: Canvas) -> Tensor | None:
+        """What the rows of ``canvas`` [B] hand to their first forward [B, C, D] (None: nothing)."""
+        return None
+
+    def states(self, layer: int, work: Work) -> HiddenStates | None:
+        """The hidden states that left an inner layer in this forward (None: it keeps none)."""
+        return None
 
     def before(self, work: Work) -> Work:
         """What the forward is about to do."""

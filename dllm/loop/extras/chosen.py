@@ -6,14 +6,15 @@ from collections.abc import Iterator, Sequence
 
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
+from dllm.contract.needs import readouts_of
+from dllm.contract.process import process_of
 from dllm.contract.readouts import AttentionMap, Shadow
-from dllm.contract.types import readouts_of
 from dllm.loop.extras.base import Extra
 from dllm.loop.extras.capture import AttentionReadout
 from dllm.loop.extras.guidance import Guidance
 from dllm.loop.extras.readings import InnerLayers, Readings
 from dllm.loop.extras.self_conditioning import CarriedEmbeddings
-from dllm.loop.extras.small import Drafts, RuleTemperature, ShadowQueries, Waiting
+from dllm.loop.extras.small import Drafts, Noise, RuleTemperature, ShadowQueries, Waiting
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 
@@ -25,6 +26,8 @@ def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need])
 
 def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> Iterator[Extra]:
     readouts, traits, guidance = readouts_of(needs), parts.sampler.traits, parts.sampling.guidance
+    if model.config.process == "uniform":
+        yield Noise(process_of(model.config))
     if traits.renoises:
         yield RuleTemperature(parts.sampler)
     yield Waiting()

@@ -44,6 +44,8 @@ class InnerLayers(Extra):
     layers: tuple[int, ...]  # which ones, from 0
     taps: list[tuple[Call, LayerTap]] = field(default_factory=list)  # of this forward, call by call
 
+    one_by_one = True
+
     def begun(self, work: Work) -> InnerLayers:
         return InnerLayers(self.layers)
 
@@ -53,7 +55,6 @@ class InnerLayers(Extra):
         return replace(inputs, run=tap)
 
     def states(self, layer: int, work: Work) -> HiddenStates:
-        """The hidden states that left a layer."""
         length, extra = len(work.canvas.columns), work.plan.shadows.shape[1]
         calls = [call_states(call, *tap.kept[layer], length, extra) for call, tap in self.taps]
         return HiddenStates.of(calls, work.canvas.columns, len(work.shown.row_id))

@@ -33,6 +33,12 @@ class CarriedEmbeddings(Extra):
 
     stores_logits = True
 
+    def carried(self, canvas: Canvas) -> Tensor:
+        """Nothing yet."""
+        block, model = self.model.config.attention.block, self.model
+        assert block is not None, "what is carried is kept by block"
+        return torch.zeros(len(canvas.row_id), block, model.config.width, dtype=model.dtype, device=canvas.start.device)
+
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         return replace(inputs, conditioning=conditioning(self.model, work.canvas, call, work.rows))
 
@@ -41,15 +47,6 @@ class CarriedEmbeddings(Extra):
         assert source.logits is not None, "stored for this extra"
         soft = by_block(expected(self.model, source.logits, work.canvas.temperature), source.columns, blocks, carried)
         return replace(result, carried=blocks.shapes.update(blocks.active, soft, carried))
-
-
-def nothing_yet(model: Transformer, canvas: Canvas) -> Tensor | None:
-    """What the rows of ``canvas`` [B] hand to their first forward: nothing yet [B, C, D] (None: never anything)."""
-    if not model.config.carries:
-        return None
-    block = model.config.attention.block
-    assert block is not None, "what is carried is kept by block"
-    return torch.zeros(len(canvas.row_id), block, model.config.width, dtype=model.dtype, device=canvas.start.device)
 
 
 def conditioning(model: Transformer, canvas: Canvas, call: Call, rows: Rows) -> Conditioning:

@@ -1,4 +1,4 @@
-"""Extras of a few lines: rows that wait, temperatures of a rule's own, extra queries, drafts."""
+"""Extras of a few lines: noise, rows that wait, temperatures of a rule's own, extra queries, drafts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dllm.cache.passes import Call, ForwardPass
-from dllm.contract.canvas import packed
+from dllm.contract.canvas import Canvas, packed
+from dllm.contract.process import Process
 from dllm.contract.readouts import HeadInput, Shadow
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
@@ -36,6 +37,16 @@ class Waiting(Extra):
         cost, active = result.cost, work.blocks.active[:, None]
         asked = {name: getattr(cost, name) * active for name in ("queries", "keys", "refreshed")}
         return replace(result, cost=replace(cost, **asked))
+
+
+@dataclass(frozen=True)
+class Noise(Extra):
+    """Undecided positions show noise, for a model that learned to undo it."""
+
+    process: Process  # that noise
+
+    def laid(self, canvas: Canvas) -> Canvas:
+        return self.process.fill(canvas)
 
 
 @dataclass(frozen=True)

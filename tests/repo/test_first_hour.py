@@ -1,0 +1,66 @@
+"""The first hour of CONTRIBUTING.md: how much there is to read for one decode, counted."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from dllm import Decoder, load
+from dllm.loop import denoise
+
+ROOT = Path(__file__).parents[2]
+FILES, LINES, NAMES = 10, 1_300, 40  # of the first table at most; the names that its files take from elsewhere
+
+
+def listed() -> list[Path]:
+    """The files of the first table."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## The first hour")[2].partition("\n## ")[0]
+    table = section.split("\n\n")[2]
+    return [ROOT / name for name in re.findall(r"^\| `(dllm/[\w/]+\.py)`", table, re.MULTILINE)]
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """Names of the classes, functions and constants of a module."""
+    kinds = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    values = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return kinds | {name.id for target in values for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def taken(tree: ast.Module) -> set[str]:
+    """Names of dllm that a module imports."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in found if str(node.module).startswith("dllm") for alias in node.names}
+
+
+def test_the_first_hour_is_an_hour() -> None:
+    files = listed()
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in files]
+    elsewhere = set().union(*map(taken, trees)) - set().union(*map(defined, trees))
+    assert len(files) <= FILES
+    assert sum(len(file.read_text().splitlines()) for file in files) <= LINES
+    assert len(elsewhere) <= NAMES, sorted(elsewhere)
+    assert len(elsewhere) > 20 and "Canvas" in elsewhere, "the count counts"
+
+
+def test_a_plain_decode_passes_every_file_of_the_list() -> None:
+    """And no other file of the loop but those of the second table: with usual parts, by the frames that run."""
+    import sys
+    from types import FrameType
+
+    seen: set[str] = set()
+
+    def note(frame: FrameType, *_: object) -> None:
+        seen.add(frame.f_code.co_filename)
+
+    decoder = Decoder(load("mini-llada"), "confidence", "fixed", "none", "none", gen_length=8)
+    sys.setprofile(note)
+    try:
+        decoder('Copy the list:\n["Kai"]')
+    finally:
+        sys.setprofile(None)
+    own = Path(denoise.__file__).parents[1]
+    ran = {Path(file) for file in seen if file.startswith(str(own))}
+    assert [file for file in listed() if own / file.relative_to(ROOT / "dllm") not in ran] == []
+    extras = {file.stem for file in ran if file.parent.name == "extras"}
+    assert extras <= {"base", "chosen", "small"}, "a plain decode runs no other extra than the one that does nothing"
