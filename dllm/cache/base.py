@@ -94,7 +94,7 @@ class Session(Generic[PlanKind, Pass]):
     @property
     def static(self) -> StaticSession[PlanKind, Pass]:
         """The session for fixed shapes. Only runtimes that the policy's traits admit ask for it."""
-        raise TypeError(f"{type(self).__name__} is no StaticSession, so no runtime fixes its shapes.")
+        raise TypeError(f"{type(self).__name__} is not a StaticSession, so no runtime can fix its shapes.")
 
 
 class StaticSession(Session[PlanKind, Pass]):

@@ -203,7 +203,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return self
 
     def call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
-        """A call of ``rows`` (None: all), none of which computes more than ``width`` columns."""
+        """A call of ``rows`` (None: all), each of at most ``width`` columns."""
         queries, keys = select_or_all(forward.queries, rows), select_or_all(forward.keys, rows)
         columns = None if forward.whole else packed(queries, candidates.columns, width)
         mask, reach = (None, self.length) if self.even else seen(keys, shapes)

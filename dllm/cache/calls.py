@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# A further call costs as much as so many further rows. Alone, it reads all weights again. For an 8B model that takes as
+# A further call costs as much as this many rows more. Alone, it reads all weights again. For an 8B model that takes as
 # long as multiplying 200 to 300 rows with them on a GPU (H100: 989 TFLOP/s to 3.35 TB/s), and 10 to 20 rows on a CPU.
 ROWS_PER_CALL = {"cpu": 16, "cuda": 256}
 # In a stream (``dllm.models.packed_calls``) it costs an attention of its own in every layer. On a CPU no padding is

@@ -23,8 +23,8 @@ def calls_of_candidates(
     forward: ForwardPass, candidates: Canvas, widths: Sequence[int], rows: int, layers: int,
     call_of: Callable[[Tensor | None, int], Call],
 ) -> list[Call]:  # fmt: skip
-    """The calls of N candidates of which some row has several. widths: how many columns each computes. rows: B.
-    call_of: makes the call of some of them (None: all), none of which is wider than a number."""
+    """The calls of N candidates, several of some row. widths: how many columns each computes. rows: B.
+    call_of: makes the call of some of them (None: all) from the width of the widest."""
     owner, calls = forward.owner, list[Call]()
     fresh = owner.any((forward.queries == forward.valid).all(1))
     for refreshing in (True, False):

@@ -101,7 +101,7 @@ class D2Cache(Buffered):
 
 
 def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
-    """``chosen`` [B, L], and what lies between two neighbours of it that are at most so many columns apart."""
+    """``chosen`` [B, L], and what lies between two neighbours of it that are at most ``most`` columns apart."""
     if not most:
         return chosen
     far = len(columns) + most

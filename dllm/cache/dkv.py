@@ -14,7 +14,7 @@ class DKV(Buffered):
     """Every forward computes what was still masked one turn ago; every ``refresh_interval``-th forward is full.
 
     LLaDA counts forwards within a block, whose first two are full. Models that predict from the position before (Dream)
-    count them over the whole row, and there ``shift_type`` says when position j is no longer computed: un_right: once j
+    count them over the whole row, and there ``shift_type`` says when position j stops being computed: un_right: once j
     and j + 1 are decided; un, as published: once j + 1 is, so that keys and values of a mask are kept for j.
     """
 

@@ -1,4 +1,4 @@
-"""Refresh the layers behind the one in which attention drifts (Elastic-Cache, arXiv 2510.14973)."""
+"""Refresh the layers after the one in which attention drifts (Elastic-Cache, arXiv 2510.14973)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dllm.models.memory import Memory, Projected
 class Elastic(Buffered):
     """A forward computes the leftmost ``window_length`` masks (only these may be committed), what was just committed,
     and the ``track_num`` decided positions that the window attends to most in each layer. If the attention of these has
-    changed in a layer (similarity to their last attention below ``gamma``), all layers behind it refresh: they compute
+    changed in a layer (similarity to their last attention below ``gamma``), all later layers refresh: they compute
     the whole canvas.
 
     similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.

@@ -27,7 +27,7 @@ class FlashDLLM(Buffered):
     """The first forward is full. Each later one computes the leftmost masks, ``mask_windows`` windows of them, what was
     just committed, and with it as many decided positions as fill ``track_windows`` windows: those whose keys have the
     largest products with the queries of the leftmost window. Only the masks of the leftmost window, of
-    ``window_length``, may be committed. Masks behind an end of text count as masks.
+    ``window_length``, may be committed. Masks after an end of text count as masks.
 
     track_windows -1: every forward is full (no cache).
     """

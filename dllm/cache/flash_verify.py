@@ -30,8 +30,8 @@ class VerifiedFlashDLLM(FlashDLLM):
     window of drafts, as many masks at the same positions, and the last decided columns. It reads what is kept and adds
     nothing.
 
-    Decided columns are in order of importance to the window, the drafts that were accepted last behind them. So these
-    are computed anew at once, and what the first forward of a step commits, as published, only if it is important.
+    Decided columns are in order of importance to the window, then the drafts that were accepted last. So these
+    are computed again at once, and what the first forward of a step commits, as published, only if it is important.
     """
 
     traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False)
@@ -71,12 +71,12 @@ class VerifiedFlashDLLM(FlashDLLM):
 
 
 def appended(place: Tensor, known: Tensor, fresh: Tensor) -> Tensor:
-    """The order ``place`` [B, L] of the ``known`` columns with the ``fresh`` ones behind."""
+    """The order ``place`` [B, L] of the ``known`` columns followed by the ``fresh`` ones."""
     return torch.where(fresh, place.amax(1, keepdim=True) + 1, place) * known
 
 
 def sorted_anew(state: State, known: Tensor, new: Tensor) -> Tensor:
-    """The order [B, L] of the ``known`` columns by their importance, with ``new`` ones behind, by number."""
+    """The order [B, L] of the ``known`` columns by their importance, followed by the ``new`` ones by number."""
     old = known & ~new
     behind = old.sum(1, keepdim=True) + 1 + state["laid"]
     return torch.where(new, behind, (rank(-state["importance"], old)[1] + 1) * known)

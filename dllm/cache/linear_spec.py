@@ -1,4 +1,4 @@
-"""The exact cache of causal text, with a window of masks behind it that sees itself both ways (linear speculation).
+"""The exact cache of causal text, followed by a window of masks that sees itself both ways (linear speculation).
 
 What each forward computes is told by Nemotron-Labs-Diffusion's modeling_nemotron_labs_diffusion.py:
 linear_spec_generate.
@@ -31,7 +31,7 @@ from dllm.models.visibility import AttentionKind, AttentionOrder, ContextCausal,
 
 @dataclass(frozen=True)
 class CausalThenWindow(AttentionKind):
-    """Causal up to the last column before the first mask, which sees all that is computed behind it, as the masks do.
+    """Causal up to the last column before the first mask, which sees all that is computed after it, as the masks do.
     Without masks among what is computed, all of it is causal."""
 
     def order(self, masked: Tensor, start: Tensor) -> AttentionOrder:
@@ -42,10 +42,10 @@ class CausalThenWindow(AttentionKind):
 
 class DraftWindow(Buffered):
     """A forward drafts or judges, each row as its drafts stand. A window is the last decided column and the masks
-    behind it, ``window_length`` columns in all. A forward that drafts computes the window alone, and keeps nothing.
+    after it, ``window_length`` columns in all. A forward that drafts computes the window alone, and keeps nothing.
     When each of its masks has a draft, a causal forward computes the window with the drafts: the row before a column
     judges it, and that of the last draft decides one more. The rows of drafts that are right are final. A forward of
-    what is new and decided without drafts (the prompt) decides the first position behind it.
+    what is new and decided without drafts (the prompt) decides the first position after it.
     """
 
     traits = Buffered.traits.but(

@@ -16,7 +16,7 @@ from dllm.errors import in_choices
 class EoTP(EndOfText):
     """First tier: cut after the leftmost EOS that the rule itself accepted this turn (fixed schedules accept nothing).
 
-    Second tier, if there is none: cut after the most confident EOS proposal among all masked positions (scope
+    Second tier, if the first finds nothing: cut after the most confident EOS proposal among all masked positions (scope
     ``suffix``) or those of the open blocks (``block``, as the published cached loops do), if its confidence is at least
     ``minimum``. That position is usually still masked, and is decided later like any other. In infilling, nothing is
     cut before what is given.

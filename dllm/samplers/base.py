@@ -63,8 +63,7 @@ class Sampler:
         """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
     def warning(self, setting: Setting) -> str | None:
-        """Why the rule works in a setting, but may do harm: a sentence for the user. None: nothing speaks against
-        it."""
+        """Why the rule works in a setting but may do harm: a sentence for the user. None: no objection."""
         return None
 
     def turns(self, canvas: Canvas) -> Tensor | None:

@@ -24,7 +24,7 @@ class Dawn(Sampler):
     - of the rest with ``low_threshold`` or more, except what depends on a sure and on an induced position, a set in
       which none depends on another: the most confident first.
 
-    If that is nothing, commit the most confident. Columns that get more than ``sink`` of everybody's attention count
+    If that is nothing, commit the most confident. Columns that get more than the share ``sink`` of all attention count
     for nothing. Anchors are those that the forward computes: with block caches, few of the prompt's.
 
     layers: attention is the mean over that many of the last layers (None: a quarter of them; published: 4). unshifted:

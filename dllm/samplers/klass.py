@@ -5,11 +5,12 @@ The rule is that of shkim0116/KLASS@ad87ecb: src/model/llada_klass.py (stable_co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from dllm.common.float64 import in_float64
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
@@ -17,8 +18,6 @@ from dllm.contract.readouts import AllLogits
 from dllm.contract.traits import Schedule
 from dllm.errors import in_choices, in_range
 from dllm.samplers.scheduled import Scheduled
-
-PIECE = 32  # rows of logits that are float64 at a time
 
 
 class KLASS(Scheduled):
@@ -119,11 +118,3 @@ def divergence(now: Tensor, before: Tensor) -> Tensor:
 def _divergence(now: Tensor, before: Tensor) -> Tensor:
     p, q = now.log_softmax(-1), before.log_softmax(-1)
     return (p.exp() * (p - q)).nan_to_num(0.0).sum(-1)
-
-
-def in_float64(found: Callable[..., Tensor], *values: Tensor) -> Tensor:
-    """``found`` [n] of rows of ``values`` [B, W, ...] as float64: [B, W]. ``PIECE`` rows at a time, since a row of
-    126,464 logits takes 1 MB, and the answer of a batch has thousands."""
-    pieces = zip(*(one.flatten(0, 1).split(PIECE) for one in values), strict=True)
-    wide = [found(*(one.double() if one.is_floating_point() else one for one in piece)) for piece in pieces]
-    return torch.cat(wide).view(values[0].shape[:2])

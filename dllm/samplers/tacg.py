@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dllm.common.float64 import in_float64
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
@@ -15,7 +16,7 @@ from dllm.contract.readouts import AllLogits
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_choices, in_range
 from dllm.samplers.base import Sampler
-from dllm.samplers.klass import divergence, in_block, in_float64
+from dllm.samplers.klass import divergence, in_block
 
 
 @dataclass(frozen=True)
