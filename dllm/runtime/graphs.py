@@ -129,7 +129,7 @@ class Recorded:
 
 
 class Graphs:
-    """The network as ``Forward`` calls it. The hidden rows it returns last until the next forward of the same shape."""
+    """The network as ``Forward`` calls it. Hidden states last until the next forward of the same shape."""
 
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most

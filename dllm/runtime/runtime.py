@@ -28,7 +28,7 @@ COMPILED, RECORDED = ("compile", "compile_cudagraph"), ("cudagraph", "compile_cu
 FIXED = (*COMPILED, *RECORDED)  # they run in every turn what they compiled or recorded once
 COMPILED_CAPABILITY = (7, 0)  # torch.compile's Triton takes no older GPU
 # (tokens [B, n], positions [B, L], memory, columns [B, n], and what only some networks take) ->
-# (hidden rows [B, n, D], their columns [B, n])
+# (hidden states [B, n, D], their columns [B, n])
 Network = Callable[..., tuple[Tensor, "Tensor | None"]]
 
 
