@@ -65,7 +65,7 @@ ENTRIES = [
         Tolerance(3, 0.05), shown=".*long answers.*AdaBlock",
     ),
     Entry(
-        "kinds", "docs/measured/models.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
+        "kinds", "docs/measured/speed.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
         "speed", METHODS, (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
@@ -81,16 +81,16 @@ ENTRIES = [
         Tolerance(1, 0.03), shown=".*one block.*",
     ),
     Entry(
-        "wedlm", "docs/measured/models.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
+        "wedlm", "docs/measured/speed.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,
     ),
     Entry(
-        "laptop", "docs/measured/models.md",
+        "laptop", "docs/measured/speed.md",
         tuple(("-m", "experiments.bench.laptop", "--weights", kind) for kind in LAPTOP), 5,
         same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
     ),
     Entry(
-        "rounding", "docs/measured/models.md", (("-m", "experiments.compare.rounding"),), 2, same_tables,
+        "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding"),), 2, same_tables,
         Tolerance(1.5, 0.15),
     ),
     Entry(

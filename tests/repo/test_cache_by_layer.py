@@ -1,5 +1,5 @@
-"""docs/add_a_cache_by_layer.md: a package outside of the repository adds a cache that decides layer by layer. It keeps
-the laws, decodes alone and in a batch, serves, and leaves a trace that is read again."""
+"""The last section of docs/add_a_cache.md: a package outside of the repository adds a cache that decides layer by
+layer. It keeps the laws, decodes alone and in a batch, serves, and leaves a trace that is read again."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.repo.test_docs import code
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live
 
-PAGE = Path(__file__).parents[2] / "docs" / "add_a_cache_by_layer.md"
+PAGE = Path(__file__).parents[2] / "docs" / "add_a_cache.md"
 PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 
 
 @pytest.fixture(scope="module")
 def settled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The page's module, in a folder of its own."""
+    """The section's module, in a folder of its own."""
     folder = tmp_path_factory.mktemp("own")
-    (module,) = code(PAGE, "python")
+    *_, module = code(PAGE, "python")
     (folder / "settled.py").write_text(module)
     sys.path.insert(0, str(folder))
     yield importlib.import_module("settled")
