@@ -250,7 +250,7 @@ class Decoding:
         return found
 
     def _alone(self, token: int, p: float) -> Scored:
-        """A token that might have was in a place, by itself: special ones by name."""
+        """A token that might have been in a place, by itself: special ones by name."""
         piece = self.prompts.token_bytes(token)
         return Scored(piece, "" if piece else self.prompts.words([token])[0], p if isfinite(p) else UNKNOWN)
 
