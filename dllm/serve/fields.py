@@ -14,7 +14,7 @@ from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.serve.messages import SentConversation
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
 from dllm.serve.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
-from dllm.serve.tools import ToolChoice, ToolList
+from dllm.serve.tools import CallableTools
 from dllm.serve.typed import AnyText, BodyObject, must, names_of, slip_of, wrong
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
@@ -227,7 +227,7 @@ class Answered(Sampled):
     response_format: ResponseFormat | None = Field(None, description="what the answer must be")
 
 
-class ChatBody(Answered):
+class ChatBody(Answered, CallableTools):
     """A conversation to be answered, in the chat template of the checkpoint."""
 
     is_chat = True
@@ -236,10 +236,6 @@ class ChatBody(Answered):
     )
     logprobs: bool = Field(
         False, description="log-probabilities of the answer's tokens, in the forward that committed each"
-    )
-    tools: ToolList = Field([], description="functions that the answer may call")
-    tool_choice: ToolChoice | None = Field(
-        None, description="none, auto, required, or a function by its name; auto needs a chat template that shows calls"
     )
     parallel_tool_calls: bool = Field(True, description="without effect: a forced answer makes one call")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")

@@ -20,7 +20,7 @@ from dllm.common.coerce import is_text
 from dllm.common.json_text import as_object, end_of_value, members
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import AnyText, BodyObject, must, wrong
+from dllm.serve.typed import AnyText, BodyObject, must, read_body, wrong
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
@@ -120,6 +120,15 @@ ToolChoice = Annotated[
 ]
 
 
+class CallableTools(BodyObject):
+    """The fields of a conversation that tell which functions its answer may call."""
+
+    tools: ToolList = Field([], description="functions that the answer may call")
+    tool_choice: ToolChoice | None = Field(
+        None, description="none, auto, required, or a function by its name; auto needs a chat template that shows calls"
+    )
+
+
 @dataclass(frozen=True)
 class ToolCall:
     """A call of a function."""
@@ -174,12 +183,11 @@ class ToolUse:
         return (beside + text[at:]).rstrip() if calls else text, calls
 
 
-def parse_tools(
-    sent: Sequence[FunctionTool], choice: str | NamedChoice | None, reads: bool, marked: bool
-) -> ToolUse | None:
-    """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
-    ``tools``. marked: it shows how a call is written. Raises ApiError."""
-    tools = tuple(one.tool(number) for number, one in enumerate(sent))
+def parse_tools(fields: CallableTools | Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
+    """What a request says of tools; None: nothing, or that none is to be called. fields: read, or as they were sent.
+    reads: the chat template reads ``tools``. marked: it shows how a call is written. Raises ApiError."""
+    body = fields if isinstance(fields, CallableTools) else read_body(CallableTools, fields, refuse=True)[0]
+    tools, choice = tuple(one.tool(number) for number, one in enumerate(body.tools)), body.tool_choice
     if isinstance(choice, NamedChoice):
         return ToolUse((_named(choice.function.name, tools),), forced=True, named=True)
     mode = choice or ("auto" if tools else "none")

@@ -81,7 +81,7 @@ def _parsed(body: Answered, raw: Mapping[str, Any], defaults: Defaults) -> Parse
     tokenizer, is_chat = defaults.model.tokenizer, isinstance(body, ChatBody)
     reads = tokenizer is not None and "tools" in tokenizer.template_names
     marked = reads and tokenizer is not None and BEGIN in tokenizer.template_of_tools
-    use = parse_tools(body.tools, body.tool_choice, reads, marked) if isinstance(body, ChatBody) else None
+    use = parse_tools(body, reads, marked) if isinstance(body, ChatBody) else None
     form = form_of(body, use)
     names = {**_names(body), **form.names}
     with as_sent(names):
