@@ -46,7 +46,8 @@ that works.
 
 **yes**: with every block schedule. **Names**: with these schedules only; after **not**: with all others. **A number**:
 refused, for the reason at the end of the page. What is refused throughout has a line above its table, with its reason
-or the most frequent one. Equal columns are one. All tables but the last have the end-of-text policy `none`.
+or the most frequent one. Equal rows are one, and equal columns. All tables but the last have the end-of-text policy
+`none`.
 """
 
 
@@ -172,8 +173,11 @@ def markdown_table(table: Table, reasons: Reasons, first: Table | None = None) -
     if rest:
         yield f"| cache | {' | '.join(f'`{names[0]}`' for names in groups)} |"
         yield f"|---|{'---|' * len(groups)}"
+        alike_rows: dict[tuple[str, ...], list[str]] = {}
         for cache, cells in zip(rest, zip(*groups.values(), strict=True), strict=True):
-            yield f"| `{cache}` | {' | '.join(map(reasons.shown, cells))} |"
+            alike_rows.setdefault(cells, []).append(cache)
+        for cells, caches in alike_rows.items():
+            yield f"| {in_code(caches)} | {' | '.join(map(reasons.shown, cells))} |"
         yield ""
 
 

@@ -50,7 +50,6 @@ ENTRIES = [
         "race", "docs/pictures/race.svg", (("-m", "experiments.pages.race", "OUT/race.svg"),), 0.2, same_story,
     ),
     Entry("compatibility", "docs/compatibility.md", (("-m", "dllm.laws.compatibility"),), 0.2, same_page),
-    Entry("sources", "docs/reproducing.md", (("-m", "experiments.pages.golden_sources"),), 0.1, same_tables),
     Entry("parity", "docs/reproducing.md", (("tests/parity.py", *MODELS),), 0.3, all_equal),
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,
@@ -58,7 +57,7 @@ ENTRIES = [
     ),
     Entry(
         "caches", METHODS, (("-m", "experiments.compare.caches", "mini-llada"),), 1.5, same_tables,
-        Tolerance(3),
+        Tolerance(3), shown=".*sampler=(confidence|order), .*",
     ),
     Entry(
         "blocks", METHODS, (("-m", "experiments.compare.blocks", "mini-llada"),), 3, same_tables,
@@ -68,7 +67,7 @@ ENTRIES = [
         "kinds", "docs/measured/speed.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
-        "speed", METHODS, (("-m", "experiments.bench.cache", "--window", "--threads", "2"),), 4,
+        "speed", METHODS, (("-m", "experiments.bench.cache", "--answers", "1024", "--window", "--threads", "2"),), 3,
         same_tables, Tolerance(share=0.03),
         columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
     ),
@@ -90,7 +89,7 @@ ENTRIES = [
         same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
     ),
     Entry(
-        "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding"),), 2, same_tables,
+        "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding", "mini-llada"),), 1, same_tables,
         Tolerance(1.5, 0.15),
     ),
     Entry(

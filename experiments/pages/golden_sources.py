@@ -1,4 +1,4 @@
-"""Which code every golden file was recorded with, for docs/reproducing.md: ``experiments.pages.golden_sources``.
+"""Which code every golden file was recorded with: ``python -m experiments.pages.golden_sources``.
 
 What it says comes from the files' own headers: ``source`` names the repositories, commits and functions, ``notes`` what
 was patched and what an implementation must share.

@@ -6,7 +6,6 @@ each option what that means. ``--help``, ``GET /v1/parts`` and these pages show 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ import yaml
 
 from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, wrappers
-from experiments.figures.tables import Table, tables
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
@@ -26,8 +24,6 @@ PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", 
 LINKS = {"sampler": "[`{0}`](samplers/{0}.md)", "cache": "[`{0}`](#{0})"}
 MARKS = {"eos": "eos "}  # before the names of marks on a page of two groups
 HEADS = ("name", "idea", "paper", "checked against")
-MEASURED = DOCS / "measured" / "methods.md"
-SCORE, FORWARDS = 0, 1  # columns of its table after the name
 
 
 # -- the lists --------------------------------------------------------------------------------------------------
@@ -132,24 +128,14 @@ def cache_section(name: str) -> str:
 # -- the pages of the samplers ----------------------------------------------------------------------------------
 
 
-def sampler_section(name: str, measured: Table) -> str:
-    """What ends a sampler's page: its options, figures and sources."""
+def sampler_section(name: str) -> str:
+    """What ends a sampler's page: its options and sources."""
     facts, found = part_facts("sampler", name), options("sampler", name)
     source = f"**Source.** {f'arXiv {papers(facts.papers)}. ' if facts.papers else ''}"
     checked = {"own": "Ours: tested against cases worked by hand.", "paper": "Written from the paper alone."}
     source += checked.get(facts.checked, f"Checked against {facts.checked}.")
-    parts = ("**Options.**", bullets(found), " ".join(figures(name, measured)), source)
+    parts = ("**Options.**", bullets(found), source)
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def figures(name: str, measured: Table) -> Iterator[str]:
-    """What the measured table says of a sampler, in a sentence."""
-    for (heading, first), cells in measured.items():
-        if first == name and re.fullmatch(r"mini-llada, \d+ items", heading):
-            yield (
-                f"**On mini-llada.** {cells[SCORE]} % right, {cells[FORWARDS]} forwards "
-                "([all samplers](../measured/methods.md))."
-            )
 
 
 # -- all of it --------------------------------------------------------------------------------------------------
@@ -169,9 +155,8 @@ def sections() -> Iterator[tuple[Path, str, str]]:
         if options("cache", name):
             yield DOCS / PAGES["cache"], name, cache_section(name)
     yield DOCS / PAGES["cache"], "shared", with_names("cache", shared())
-    measured = tables(MEASURED.read_text())
     for name in choices("sampler"):
-        yield DOCS / "samplers" / f"{name}.md", "facts", sampler_section(name, measured)
+        yield DOCS / "samplers" / f"{name}.md", "facts", sampler_section(name)
 
 
 @refusing
