@@ -20,7 +20,7 @@ from rich.progress import track
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.compose.parts import choices
 from dllm.prompts import Prompt
-from dllm.record.bounds import GuessRecorder, bits_per_forward, forced_share, lossless_minimum
+from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
@@ -31,7 +31,7 @@ from experiments.support.markdown import percent
 from experiments.support.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
-HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "forced", "bits a forward", "oracle / NFE")
+HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "oracle / NFE")
 DRAFT = 4  # FreeDave's default depth
 OWN_TEXT = {"ete"}  # may write tokens that are not the model's first choice
 
@@ -103,21 +103,18 @@ class Comparison:
     def table(self) -> str:
         before = autoregressive(self.items)
         nfe, tpf = interval([row.nfe for row in before.rows], 1), interval([row.tpf for row in before.rows], 2)
-        lines: list[tuple[str, ...]] = [(before.label, percent(before.right), nfe, tpf, "", "", "", "")]
+        lines: list[tuple[str, ...]] = [(before.label, percent(before.right), nfe, tpf, "", "")]
         lines += [self._line(column) for column in self.columns.values()]
         bounds = {"lossless minimum": self.minimum, f"... drafting {DRAFT} ahead": self.minimum_at_depth}
         for name, values in bounds.items():
-            lines.append((name, "", interval(values, 1), "", "", "", "", ""))
+            lines.append((name, "", interval(values, 1), "", "", ""))
         return markdown.table(HEADS, lines)
 
     def _line(self, column: Column) -> tuple[str, ...]:
-        traces = [row.trace for row in column.rows if row.trace is not None]
         nfe, oracle = [row.nfe for row in column.rows], [row.nfe for row in self.columns["oracle"].rows]
         return (
             column.name, percent(column.right), interval(nfe, 1), interval([row.tpf for row in column.rows], 2),
-            percent([float(same) for same in self.same(column)]),
-            f"{100 * fmean(map(forced_share, traces)):.0f} %",
-            f"{fmean(map(bits_per_forward, traces)):.2f}", f"{fmean(oracle) / fmean(nfe):.2f}",
+            percent([float(same) for same in self.same(column)]), f"{fmean(oracle) / fmean(nfe):.2f}",
         )  # fmt: skip
 
     def relations(self) -> list[tuple[str, bool]]:
