@@ -101,17 +101,6 @@ def bits(trace: Trace) -> list[float]:
     return [bits_of(record.candidates[number].confidence) for record, number in trace.path()]
 
 
-def bits_per_forward(trace: Trace) -> float:
-    """Path information over the number of forwards. It ignores that tokens of one forward depend on each other."""
-    return sum(bits(trace)) / len(trace.turns) if trace.turns else 0.0
-
-
-def forced_share(trace: Trace) -> float:
-    """Share of the commits that the rule itself did not accept."""
-    forced = [flag for record in trace.turns for commits in record.candidates[:1] for flag in commits.forced]
-    return sum(forced) / len(forced) if forced else 0.0
-
-
 def bits_bound(sampler: Mapping[str, Any], commits: int, width: int) -> float | None:
     """The most bits that a sampler lets one forward decide, from its configuration. None: it has no such bound.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log2
 from pathlib import Path
 
-import pytest
 import torch
 
 from dllm import Decoder, load
@@ -13,9 +12,7 @@ from dllm.record.bounds import (
     GuessRecorder,
     OpenGuesses,
     bits,
-    bits_per_forward,
     fewest,
-    forced_share,
     jumps,
     lossless_minimum,
 )
@@ -92,15 +89,14 @@ def test_freedave_stays_above_the_minimum_and_the_static_decode_is_it_at_depth_o
             assert lossless_minimum(seen.requests[number], 1) == other.nfe
 
 
-def test_bits_and_forced_shares_of_a_trace() -> None:
+def test_bits_of_a_trace() -> None:
     record = {"remasked": [[]], "filled": [[]], "queries": [1], "block": (0, 0, 3), "rolled": [[]]}
     turns = [
         TurnRecord(1, 0, [Commits([0, 1], [5, 5], [0.5, 0.25], [False, False])], **record),  # type: ignore[arg-type]
         TurnRecord(2, 0, [Commits([2], [5], [0.125], [True])], **record),  # type: ignore[arg-type]
     ]
     trace = Trace([60] * 3, [0] * 3, 60, 61, 0, 3, turns)
-    assert bits(trace) == [3.0, 3.0] and bits_per_forward(trace) == 3.0
-    assert forced_share(trace) == pytest.approx(1 / 3)
+    assert bits(trace) == [3.0, 3.0]
 
 
 def test_a_threshold_bounds_the_bits_of_what_it_accepts(tiny: Path) -> None:
