@@ -108,7 +108,7 @@ def admit(rows: Sequence[ConstrainedRow | None], step: Decided, view: View) -> b
         return not step.waits.any()
     if step.remask.any() or step.edit.any():
         # It takes nothing back in a turn in which it loses a commit, so that masks grow fewer.
-        step.commit &= ~step.remask & masked(row, len(step.commit))
+        step.commit &= masked(row, len(step.commit))
         refuse_edits(row, step, np.flatnonzero(step.edit))
         step.remask = np.zeros_like(step.remask)
         sets, order = row.sets[0], step.order()
