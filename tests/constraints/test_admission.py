@@ -64,7 +64,9 @@ def test_a_turn_that_loses_a_commit_takes_nothing_back() -> None:
         kept, back = wanted(words, cells, commits, remasked)
         if not kept or not commits:  # a turn always commits: then the surest proposal, which alone fits
             continue
-        row = ConstrainedRow(compiled, 0, [RowSets(compiled.language, [MASK if c is None else ID[c] for c in cells], 0)])
+        row = ConstrainedRow(
+            compiled, 0, [RowSets(compiled.language, [MASK if c is None else ID[c] for c in cells], 0)]
+        )
         mask = {name: np.zeros(LENGTH, bool) for name in ("judged", "forced", "edit", "other", "waits")}
         commit, remask = (np.isin(np.arange(LENGTH), [*columns]) for columns in (commits, remasked))
         tokens = np.array([ID[commits[at][0]] if at in commits else 0 for at in range(LENGTH)])
