@@ -33,7 +33,8 @@ def shipped_folder(name: str) -> Path:
 
 def is_shipped(folder: Path) -> bool:
     """Whether a model was loaded by the name of a shipped one."""
-    return folder.name in shipped_models() and folder == plain_folder(shipped_folder(folder.name))
+    own = shipped_folder(folder.name)
+    return folder.name in shipped_models() and folder in (own, plain_folder(own))
 
 
 def plain_folder(source: Path) -> Path:

@@ -49,6 +49,7 @@ from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import ForwardPlan
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import Shadow
 from dllm.contract.setting import Sampling
 from dllm.contract.shapes import Shapes
 from dllm.eos.none import FullLength
@@ -279,14 +280,14 @@ def test_guidance_with_everything_refreshed_is_guidance_without_a_cache(sampler:
 def test_shadow_rows_see_all_but_their_own_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a forward that opens a block, wino's shadows under a cache are wino's shadows without one."""
     scores = {
-        cache: [turn.view.scores.statistic("shadow") for turn in turns(Combination("wino", "whole", cache), requests())]
+        cache: [turn.view.scores.of(Shadow()) for turn in turns(Combination("wino", "whole", cache), requests())]
         for cache in ("none", "dual")
     }
     assert len(scores["dual"]) > 1
     monkeypatch.setattr(Dual, "part", everything)
-    again = [turn.view.scores.statistic("shadow") for turn in turns(Combination("wino", "whole", "dual"), requests())]
+    again = [turn.view.scores.of(Shadow()) for turn in turns(Combination("wino", "whole", "dual"), requests())]
     for left, right in zip(scores["none"], again, strict=True):
-        assert left is not None and right is not None and torch.allclose(left, right, atol=1e-12)
+        assert torch.allclose(left, right, atol=1e-12)
 
 
 class LargestNew(TorchDispatchMode):
@@ -333,9 +334,9 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         parts = parts_of(combination)
         forward = forward_of(model("tiny-llada"), parts, Sampling())
         with torch.inference_mode():
-            canvas = Canvas.of(requests(), 61)
+            canvas, session, _ = forward.start(Canvas.of(requests(), 61))
             free = ConstrainedBatch.none(len(canvas.row_id))
-            rows = Rows.start(canvas, forward.start(canvas), parts, Shapes(), free)
+            rows = Rows.start(canvas, session, parts, Shapes(), free)
             forward(rows)
             left = rows.select([0, 2])
         chosen = left.session

@@ -20,7 +20,7 @@ from dllm.constraints import JsonSchema
 from dllm.decisions import Choice
 from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.kernels.narrow_embedding import NarrowEmbedding, NarrowHead
-from dllm.models.bundle import Model, check_numbers, describe
+from dllm.models.bundle import Model, check_numbers, describe, locate
 from dllm.models.config import ModelConfig
 from dllm.models.load_progress import unwatched
 from dllm.models.narrow_writer import quantize_folder
@@ -91,7 +91,7 @@ def test_on_disk_is_in_memory_bit_for_bit(name: str, kind: str, head: str, tmp_p
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("narrow") / "mini"
-    quantize_folder(describe("mini-llada").path, found, describe("mini-llada").config, "int4", None, unwatched, "int8")
+    quantize_folder(locate("mini-llada"), found, describe("mini-llada").config, "int4", None, unwatched, "int8")
     return found
 
 

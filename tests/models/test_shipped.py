@@ -78,7 +78,7 @@ def test_a_cut_file_is_refused_and_leaves_nothing(tmp_path: Path, caches: Path, 
 def test_what_is_shipped_is_packed_and_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all((CHECKPOINTS / name / PACKED).is_file() for name in shipped_models())
     assert is_shipped(locate("mini-llada")) and is_shipped(plain_folder(CHECKPOINTS / "mini-llada"))
-    assert not is_shipped(CHECKPOINTS / "mini-llada") and not is_shipped(Path("/anywhere/mini-llada"))
+    assert is_shipped(CHECKPOINTS / "mini-llada") and not is_shipped(Path("/anywhere/mini-llada"))
     assert load("mini-llada").path == locate("mini-llada")
     monkeypatch.setattr(shipped, "CHECKPOINTS", Path("/nowhere"))
     assert shipped_models() == []

@@ -29,6 +29,7 @@ from dllm.contract.canvas import Canvas, move
 from dllm.contract.process import Uniform
 from dllm.contract.setting import Sampling, replaced
 from dllm.contract.shapes import Bounded
+from dllm.contract.shared_values import shared_by
 from dllm.eos.stop_strings import StopStrings
 from dllm.loop.proposals import Proposer
 from dllm.models.ids import Ids
@@ -87,14 +88,16 @@ def played(sampler: Sampler) -> tuple[Game, View]:
     return game, with_attention(view, weights.softmax(-1))
 
 
-def at(view: View, device: str) -> View:
-    """The same on a device, with bounds, so that nobody asks it."""
+def at(view: View, sampler: Sampler, device: str) -> View:
+    """The same on a device, with bounds, so that nobody asks it, and with what the sampler gives to all rows."""
+    shared = shared_by(sampler, torch.device(device))
     readings = {one: found.to(device) if isinstance(found, Tensor) else moved(found, device)
                 for one, found in view.scores.readings.items()}  # fmt: skip
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
     scores = replace(moved(view.scores, device), readings=readings, statistics=statistics)
     span = replace(moved(view.blocks, device), shapes=Bounded(width=3))
-    return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span)
+    return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span,
+                   shared=shared)  # fmt: skip
 
 
 def moved(value: Any, device: str) -> Any:
@@ -116,7 +119,7 @@ def test_a_rule_decides_where_its_canvas_is(name: str) -> None:
         state = sampler.start(canvas, game.blocks)
     assert {value.device.type for value in state.values()} <= {"meta"}
     assert {value.shape[0] for value in state.values()} <= {2}
-    view = at(view, "meta")
+    view = at(view, sampler, "meta")
     with Here("meta"):
         step = sampler.propose(view, state)
     assert step.commit.device.type == "meta"
@@ -134,7 +137,7 @@ def test_files_of_numbers_are_moved_once(tmp_path: Any) -> None:
     sampler = PC(frequencies=str(tmp_path / "f.json"))
     game, view = played(sampler)
     state = sampler.start(move(game.canvas, "meta"), game.blocks)
-    view = at(view, "meta")
+    view = at(view, sampler, "meta")
     with Here("meta"):
         sampler.propose(view, state)
 

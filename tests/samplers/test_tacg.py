@@ -179,7 +179,7 @@ def test_what_is_committed_and_taken_back_begins_anew() -> None:
 
 
 def test_without_bonus_and_divergences_it_keeps_three_numbers_a_position() -> None:
-    assert not any(need.logits for need in TACG(bonus=0.0).needs())
+    assert not any(need.reads for need in TACG(bonus=0.0).needs())
     game = Game(TACG(bonus=0.0), LENGTH, BLOCK)
     turn(game, next(drifting(0)))
     own = {name: value.shape for name, value in game.state.items() if value.dim() > 1}
