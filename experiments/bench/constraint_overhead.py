@@ -54,6 +54,7 @@ class StandIn:
     """A network that has ``answers`` [B, L] in mind. Its head is a random matrix [V, 64]."""
 
     triton = streams = False
+    device = torch.device("cpu")
 
     def __init__(self, answers: Tensor, vocab: int) -> None:
         torch.manual_seed(0)
