@@ -19,8 +19,7 @@ from dllm.contract.needs import readouts_of
 from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
-from dllm.models.bundle import locate
-from dllm.models.shipped import shipped_models
+from dllm.models.shipped import shipped_folder, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
@@ -107,7 +106,7 @@ def models_for(setting: Setting, policy: Cache) -> str:
     """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
     if "full" in policy.traits.kinds or setting.model.attention.name in policy.traits.kinds:
         return ""
-    names = [name for name in shipped_models() if _kind(locate(name, weights=False)) in policy.traits.kinds]
+    names = [name for name in shipped_models() if _kind(shipped_folder(name)) in policy.traits.kinds]
     return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
 
 

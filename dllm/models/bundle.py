@@ -71,7 +71,7 @@ def locate(path: str | Path, weights: bool = True) -> Path:
     if name in known:
         folder = shipped_folder(name)
     if folder.is_dir():
-        return plain_folder(folder) if weights else folder
+        return plain_folder(folder)
     if is_gguf(folder):
         return folder
     wanted = DATA_FILES + ["*.safetensors"] * weights

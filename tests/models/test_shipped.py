@@ -39,7 +39,6 @@ def test_a_packed_folder_unpacks_once_to_the_same_bytes(tmp_path: Path, caches: 
     made = (first / SINGLE).stat().st_mtime_ns
     assert locate(folder) == first and (first / SINGLE).stat().st_mtime_ns == made
     assert [place.name for place in first.parent.iterdir()] == [folder.name]  # no scratch is left
-    assert locate(folder, weights=False) == folder
 
 
 def test_an_edited_folder_is_another_one(tmp_path: Path, caches: Path) -> None:

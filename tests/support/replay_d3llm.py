@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from replay_parts import Case, CaseParts
@@ -19,7 +21,10 @@ from dllm.contract.canvas import Canvas
 from dllm.eos.base import after_first, answer_ends
 from dllm.eos.fill_at_once import FillAtOnce
 from dllm.eos.none import FullLength
+from dllm.loop import head
+from dllm.loop.extras.base import ScoredCandidates, Work
 from dllm.loop.forward import Forward
+from dllm.loop.rows import Rows
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.samplers.d3llm import D3LLM
@@ -42,9 +47,14 @@ def d3llm(params: Case) -> CaseParts:
 class OwnRow(Forward):
     """A shifted model shifts within the columns that a forward computes: the first of them predicts itself."""
 
-    def _slot(self, canvas: Canvas, place: Tensor | None, source: Tensor | None) -> Tensor | None:
-        slot = super()._slot(canvas, place, source)
-        return slot if slot is None or place is None else torch.where(slot < 0, place, slot)
+    def __call__(self, rows: Rows) -> ScoredCandidates:
+        with patch.object(head, "slots", own_slots):
+            return super().__call__(rows)
+
+
+def own_slots(canvas: Canvas, work: Work, place: Tensor | None, config: ModelConfig, known: Any = head.slots) -> Any:
+    slot = known(canvas, work, place, config)
+    return slot if slot is None or place is None else torch.where(slot < 0, place, slot)
 
 
 class ToTheEnd(Ahead):
