@@ -62,7 +62,8 @@ def test_schemas_that_speak_of_no_object_mean_one() -> None:
 @pytest.mark.parametrize(("schema", "words_of"), [
     ({"type": "string"}, "type='string' and type='object' leave no type"), ({"enum": [1]}, "allows no object"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "allows no object"),
-    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "allows no object"), ({"$ref": "#x"}, "that no $anchor gives"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "allows no object"),
+    ({"$ref": "#x"}, "that no $anchor gives"),
     ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "points to nothing"),
     ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "allows no object"),
 ])  # fmt: skip
