@@ -53,17 +53,28 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean 'x'?`` for a misspelt name, or an empty string when nothing comes close."""
     if len(name) > LONGEST_NAME:  # no one misspells so; comparing a megabyte would take 36 MB for each known name
         return ""
-    near = (one for one in islice(known, MOST_NAMES) if len(one) <= LONGEST_NAME)
-    best = max(near, key=lambda one: similarity(name, one), default=None)
-    return "" if best is None or similarity(name, best) < MISSPELT else f" Did you mean {best!r}?"
+    best, likeness = "", MISSPELT
+    for one in islice(known, MOST_NAMES):
+        if len(one) <= LONGEST_NAME and (found := similarity(name, one, likeness)) >= likeness and (
+            found > likeness or not best):  # fmt: skip
+            best, likeness = one, found
+    return f" Did you mean {best!r}?" if best else ""
 
 
-def similarity(name: str, other: str) -> float:
-    """How alike two names look, from 0 to 1, whatever their case and the signs between their words. What is before
-    the last dot does not count where both have it, or ``name`` has none: it would make all options of a part alike."""
+def similarity(name: str, other: str, least: float = 0.0) -> float:
+    """How alike two names look, from 0 to 1, whatever their case and the signs between their words; 0 if that is under
+    ``least``, which cheap bounds often tell. What is before the last dot does not count where both have it, or ``name``
+    has none: it would make all options of a part alike."""
     (place, _, last), (there, _, end) = name.rpartition("."), other.rpartition(".")
     pairs = [(last, end)] if place == there else [(name, other)] if place else [(name, other), (name, end)]
-    return max(difflib.SequenceMatcher(None, _bare(one), _bare(two)).ratio() for one, two in pairs)
+    return max(_ratio(_bare(one), _bare(two), least) for one, two in pairs)
+
+
+def _ratio(one: str, two: str, least: float) -> float:
+    if 2 * min(len(one), len(two)) < least * (len(one) + len(two)):  # each letter of the shorter one matched
+        return 0.0
+    matcher = difflib.SequenceMatcher(None, one, two)
+    return matcher.ratio() if matcher.quick_ratio() >= least else 0.0
 
 
 def _bare(name: str) -> str:

@@ -15,7 +15,7 @@ from dllm.serve.messages import SentConversation
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
 from dllm.serve.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
 from dllm.serve.tools import CallableTools
-from dllm.serve.typed import AnyText, BodyObject, must, names_of, slip_of, wrong
+from dllm.serve.typed import AnyText, BodyObject, fields_of, must, names_of, slip_of, wrong
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
@@ -196,12 +196,12 @@ class Sampled(BodyObject):
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         """Without the fields of other servers that ask for nothing."""
-        found = {}
+        found, own = {}, fields_of(cls)
         for name, entry in value.items():
             if name in NEUTRAL and entry is not None:
                 if (rule := not_served(name, entry, cls.is_chat)) is not None:
                     raise wrong(rule, name, entry)
-            elif is_set(name, entry) and (name in cls.model_fields or name not in WITHOUT_EFFECT):
+            elif is_set(name, entry) and (name in own or name not in WITHOUT_EFFECT):
                 found[name] = entry
         return found
 
