@@ -50,6 +50,7 @@ from dllm.models.networks import network_of
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
+from dllm.models.shipped import plain_folder
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
 
@@ -113,7 +114,7 @@ def load_model(
     how far it is. Raises UserError that names the tensor when the files do not fit the config, and for an adapter of
     another base.
     """
-    path = Path(folder)
+    path = plain_folder(Path(folder))
     config = config or read_model_config(path)
     model, stored, left_out = prepared(path, config, adapter)
     if device == "cpu":

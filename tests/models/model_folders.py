@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
+from tests.support.adapters import stored
 from tests.support.random_models import random_model
 
 DATA = Path(__file__).parents[1] / "data" / "models"
@@ -64,12 +65,6 @@ def copy_of(name: str, folder: Path) -> Path:
     shutil.copytree(DATA / name, target, ignore=shutil.ignore_patterns("model*"))
     save_file(stored(DATA / name), target / "model.safetensors")
     return target
-
-
-def stored(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder, which may lie in shards."""
-    return {name: tensor for file in sorted(folder.glob("model*.safetensors"))
-            for name, tensor in load_file(file).items()}  # fmt: skip
 
 
 def edit_weights(folder: Path, **changes: Tensor | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from harness import full
-from model_folders import DATA, copy_of, edit_weights, published, stored
+from model_folders import DATA, copy_of, edit_weights, published
 from safetensors.torch import save_file
 
 from dllm import UserError, load
@@ -24,6 +24,7 @@ from dllm.models.narrow_writer import quantize_folder
 from dllm.models.weights import load_model, read_model_config
 from dllm.record.cost import CostModel
 from tests.parity import TWO_PASSES, compare_passes
+from tests.support.adapters import stored
 
 FOLDER, NAME = DATA / "dg_dev", "DiffusionGemmaForBlockDiffusion"
 CAUSAL = "model.encoder.language_model.layers."

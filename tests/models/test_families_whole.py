@@ -15,6 +15,7 @@ from safetensors import safe_open
 from dllm import UserError, load
 from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.models.config import FAMILIES, ModelConfig
+from dllm.models.shipped import plain_folder
 from tests.support.family_folders import make_family
 
 # DiffusionGemma's file is of another form: ``test_diffusion_gemma.py``.
@@ -31,7 +32,7 @@ def counted(folder: Path) -> int:
     config = json.loads((folder / "config.json").read_text())
     tied = config.get("weight_tying", config.get("tie_word_embeddings", False))
     shapes: dict[str, list[int]] = {}
-    for shard in folder.glob("model*.safetensors"):
+    for shard in plain_folder(folder).glob("model*.safetensors"):
         with safe_open(shard, "pt") as file:
             shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     head = {"lm_head.weight", "model.transformer.ff_out.weight"} if tied else set()

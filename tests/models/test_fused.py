@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from harness import DATA
-from model_folders import stored
 from recording import FakeGraph
 from safetensors.torch import load_file
 from torch import nn
@@ -18,6 +17,7 @@ from dllm.models.names import TOWER_PREFIXES
 from dllm.models.networks import network_of
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config, save_model
+from tests.support.adapters import stored
 
 FOLDERS = sorted(folder for folder in (DATA / "models").iterdir() if (folder / "config.json").is_file())
 TOKENS = torch.arange(24).view(2, 12)

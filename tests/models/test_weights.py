@@ -18,7 +18,6 @@ from model_folders import (
     published,
     random_folder,
     shard,
-    stored,
 )
 from safetensors.torch import load_file, save_file
 
@@ -30,6 +29,7 @@ from dllm.models.fused import apart
 from dllm.models.names import parameter_sources
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
+from tests.support.adapters import stored
 
 TOKENS = torch.arange(90).view(2, 45)
 

@@ -9,16 +9,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dllm.models.shipped import plain_folder
+
 DATA = Path(__file__).parents[1] / "data" / "models"
 PRODUCTS = r".*(q_proj|k_proj|v_proj|o_proj|attn_out|ff_proj|ff_out|gate_proj|up_proj|down_proj|query_key_value|dense)"
 EMBEDDINGS = ("wte.weight", "embed_tokens.weight", "word_embeddings.weight")
 
 
 def stored(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder's file or shards."""
-    return {
-        name: tensor for file in sorted(folder.glob("model*.safetensors")) for name, tensor in load_file(file).items()
-    }
+    """The tensors of a folder's file, which may be compressed, or of its shards."""
+    files = sorted(plain_folder(folder).glob("model*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
 class Tree(nn.Module):
