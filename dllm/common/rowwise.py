@@ -30,7 +30,7 @@ class Owner:
         """One candidate for each of ``rows``."""
         return Owner(torch.arange(rows, device=device), rows)
 
-    @cached_property  # asked 20 times in a turn
+    @property
     def is_single(self) -> bool:
         """Whether every row has one candidate (N = B), so that candidate and row are the same."""
         return self.row.shape[0] == self.rows

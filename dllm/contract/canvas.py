@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import nan
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dllm.common import debug
+from dllm.common.kept_property import kept_property
 from dllm.common.rowwise import Rowwise, join, move, select
 from dllm.errors import UserError
 
@@ -124,7 +124,7 @@ class Canvas(Rowwise):
         """Position of each column in its row [B, L]."""
         return self.columns.expand_as(self.tokens)
 
-    @cached_property
+    @kept_property
     def undecided(self) -> Tensor:
         """Masked positions that may still be decided [B, L]."""
         return self.masked & (self.columns < self.end[:, None])
@@ -139,7 +139,7 @@ class Canvas(Rowwise):
         """Those of them that may be decided again [B, L]: nothing is after ``end``, where no text depends on it."""
         return self.committed & (self.columns < self.end[:, None])
 
-    @cached_property
+    @kept_property
     def no_positions(self) -> Tensor:
         """No position at all [B, L]. This very mask is known to be empty without asking the device."""
         return torch.zeros_like(self.masked)
@@ -186,7 +186,8 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     """
     width = int(where.sum(1).max()) if width is None else width
     assert not debug.ON or int(where.sum(1).amax()) <= width, "a bound is too small: rows would be dropped"
-    return torch.where(where, columns, len(columns)).sort(dim=1).values[:, :width]
+    number = (columns[:width] + 1).expand(len(where), -1).contiguous()  # of the n-th set entry, counted from 1
+    return torch.searchsorted(where.cumsum(1), number)
 
 
 def per_row(value: PerRequest, canvas: Canvas) -> Tensor:

@@ -25,11 +25,8 @@ class Ledger(Rowwise):
     commit_turn: Tensor  # [B, L] turn after which the column kept its token (0: none)
     proposal: Tensor  # [B, L] what the last forward that scored a masked column, or one that it edited, proposed there
     confidence: Tensor  # [B, L] its confidence; papers: confidence
-    queries: Tensor  # [B, l] query tokens
-    computed: Tensor  # [B, l] query tokens that ran, with padding
-    pairs: Tensor  # [B, l] queries times keys; papers: attention scores
-    kv_tokens: Tensor  # [B, l] queries and keys of all copies
-    scored: Tensor  # [B] hidden states that the head ran on
+    # [B, 5, l] ``queries``, ``computed``, ``pairs``, ``kv_tokens`` and ``scored``, added up in one launch
+    spent: Tensor
     idle: Tensor  # [B] forwards in which the row waited
     values: Tensor  # [B, l] tokens whose value alone was computed
 
@@ -37,16 +34,40 @@ class Ledger(Rowwise):
     def start(canvas: Canvas) -> Ledger:
         """Before the first turn."""
         blank, none = torch.zeros_like(canvas.tokens), torch.zeros_like(canvas.temperature)
-        return Ledger(blank, blank, blank.double(), *(none[:, None],) * 4, none, none, none[:, None])
+        return Ledger(blank, blank, blank.double(), none.new_zeros(len(none), 5, 1), none, none[:, None])
+
+    @property
+    def queries(self) -> Tensor:
+        """Query tokens [B, l]."""
+        return self.spent[:, 0]
+
+    @property
+    def computed(self) -> Tensor:
+        """Query tokens that ran, with padding [B, l]."""
+        return self.spent[:, 1]
+
+    @property
+    def pairs(self) -> Tensor:
+        """Queries times keys [B, l]. In papers: attention scores."""
+        return self.spent[:, 2]
+
+    @property
+    def kv_tokens(self) -> Tensor:
+        """Queries and keys of all copies [B, l]."""
+        return self.spent[:, 3]
+
+    @property
+    def scored(self) -> Tensor:
+        """Hidden states that the head ran on [B]."""
+        return self.spent[:, 4, 0]
 
     def after(self, cost: ForwardCost, owner: Owner, view: View, step: Step) -> Ledger:
         """After one more turn: what its candidates [M] cost, whose row is ``owner``, what the sampler saw, and what it
         decided."""
 
-        def add(total: Tensor, more: Tensor) -> Tensor:
-            return total + owner.sum(more.double())
-
-        queries, keys, scores, masked = cost.queries.double(), cost.keys, view.scores, view.canvas.masked
+        queries, keys, scores, masked = cost.queries, cost.keys, view.scores, view.canvas.masked
+        both = torch.add(queries, keys, alpha=cost.copies)
+        more = torch.broadcast_tensors(queries, cost.computed, queries * keys, both, cost.scored[:, None])
         if step.edit is not None:
             masked = masked | step.owner.per_row(step.edit)
         told, token, sure = masked & scores.scored, scores.token, scores.confidence
@@ -56,10 +77,8 @@ class Ledger(Rowwise):
         return Ledger(
             commit_turn=torch.where(masked, view.blocks.turn[:, None], self.commit_turn),
             proposal=torch.where(told, token, self.proposal), confidence=torch.where(told, sure, self.confidence),
-            queries=add(self.queries, queries), computed=add(self.computed, cost.computed),
-            pairs=add(self.pairs, queries * keys), kv_tokens=add(self.kv_tokens, queries + cost.copies * keys),
-            scored=add(self.scored, cost.scored), idle=self.idle + (~view.blocks.active).double(),
-            values=self.values if isinstance(cost.values, int) else add(self.values, cost.values),
+            spent=self.spent + owner.sum(torch.stack(more, 1)), idle=self.idle + ~view.blocks.active,
+            values=self.values if isinstance(cost.values, int) else self.values + owner.sum(cost.values),
         )  # fmt: skip
 
 

@@ -11,8 +11,10 @@ For rows that must not depend on their batch (``dllm.kernels.invariant``) querie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from inspect import signature
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +35,31 @@ class Visible:
     # [B] int32, how many keys are seen, where they are the first of each row; None: not known
     count: Tensor | None = None
     near: Tensor | None = None  # [B, n, S] the same in layers with a window; None: no layer has one
+    # what all layers of a call share, made in the first: parts by their rows, offsets by number and step
+    made: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, rows: slice) -> Visible:
         """The same of some of the rows."""
-        return Visible(*(None if one is None else one[rows] for one in (self.mask, self.count, self.near)))
+        parts = [None if one is None else one[rows] for one in (self.mask, self.count, self.near)]
+        found = self._kept((rows.start, rows.stop, 1), lambda: Visible(parts[0], parts[1], parts[2]))
+        assert isinstance(found, Visible)
+        return found
+
+    def offsets(self, rows: int, step: int, device: torch.device) -> Tensor:
+        """Where each of ``rows`` begins, and where the last one ends, in a tensor of ``step`` entries a row: int32
+        [rows + 1]. Made in every layer they took 64 launches of a forward (8B)."""
+        end = rows * step + 1
+        made = self._kept((rows, step), lambda: torch.arange(0, end, step, dtype=torch.int32, device=device))
+        assert isinstance(made, Tensor)
+        return made
+
+    def _kept(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        """What ``make`` gave for this key in the first layer. Compiled layers make it themselves: one code serves the
+        first layer and the others."""
+        made = {} if torch.compiler.is_compiling() else self.made
+        if key not in made:
+            made[key] = make()
+        return made[key]
 
     def in_window(self) -> Visible:
         """The same in layers with a window."""
@@ -57,7 +80,7 @@ def attend(
     if tiled:
         return attend_tiled(query, key, value, visible.mask, scale)
     if varlen and visible.count is not None:
-        return attend_first(query, key, value, visible.count)
+        return attend_first(query, key, value, visible)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
     if mask is not None:
         mask = mask[:, None, None] if mask.dim() == 2 else mask[:, None]
@@ -93,17 +116,18 @@ def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Te
     return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
 
 
-def attend_first(query: Tensor, key: Tensor, value: Tensor, count: Tensor) -> Tensor:
-    """Attention [B, n, H * h] over the first ``count`` [B] keys of each row."""
+def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
+    """Attention [B, n, H * h] over the first ``visible.count`` [B] keys of each row."""
     from torch.nn.attention.varlen import varlen_attn
 
     (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
     step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
     keys, values = (one_row(one, (rows - 1) * step + width) for one in (key, value))
-    firsts, places = (torch.arange(0, rows * one + 1, one, dtype=torch.int32, device=query.device) for one in (n, step))
+    assert visible.count is not None, "counts are what it attends by"
+    firsts, places = (visible.offsets(rows, one, query.device) for one in (n, step))
     out = varlen_attn(
         query.reshape(rows * n, heads, size), keys, values, firsts, places, n, width,
-        enable_gqa=heads != kv_heads, seqused_k=count.int(),
+        enable_gqa=heads != kv_heads, seqused_k=visible.count.int(),
     )  # fmt: skip
     assert isinstance(out, Tensor)
     return out.view(rows, n, heads * size)
@@ -134,6 +158,6 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
     query = torch.randn(3, 5, 4, 64, generator=noise).to(device, dtype)
     key, value = (torch.randn(3, 2, 40, 64, generator=noise).to(device, dtype)[:, :, :33] for _ in "kv")
     count = torch.tensor([33, 20, 1], dtype=torch.int32, device=device)
-    visible = Visible(torch.arange(33, device=device) < count[:, None])
-    found, expected = attend_first(query, key, value, count), attend(query, key, value, visible)
+    visible = Visible(torch.arange(33, device=device) < count[:, None], count)
+    found, expected = (attend(query, key, value, visible, varlen) for varlen in (True, False))
     return torch.allclose(found, expected, rtol=2e-2, atol=2e-2)

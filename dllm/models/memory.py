@@ -198,7 +198,9 @@ class DeviceCopies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        return Visible(self(visible.mask, device), self(visible.count, device), self(visible.near, device))
+        mask, count, near = self(visible.mask, device), self(visible.count, device), self(visible.near, device)
+        here = mask is visible.mask and count is visible.count and near is visible.near
+        return visible if here else Visible(mask, count, near)
 
 
 class NoCacheMemory(Memory):

@@ -60,8 +60,8 @@ def test_counts_are_what_their_mask_is(layout: str, calls: list[int]) -> None:
     else:
         key, value = (store[:, :, : 30 if layout == "buffer" else 21] for store in stores)
     count = torch.tensor([21, 10, 1, 18])
-    visible = Visible(torch.arange(key.shape[2]) < count[:, None])
-    torch.testing.assert_close(attend_first(query, key, value, count), attend(query, key, value, visible))
+    visible = Visible(torch.arange(key.shape[2]) < count[:, None], count)
+    torch.testing.assert_close(attend_first(query, key, value, visible), attend(query, key, value, visible))
     assert calls == [4]
 
 
