@@ -132,8 +132,16 @@ def all_is_decided(trial: Trial) -> None:
         if trial.fills_up:
             holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
         holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
-        most = 2 * len(result.canvas) + held_turns(trial, one)
+        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one)
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
+
+
+def redecoded(trial: Trial, one: Decoded) -> int:
+    """Positions that the schedule has rolled back, where each costs a second forward, too: one that commits it, and
+    one that verifies drafts and may take none. Other rules commit in every forward, and two a position cover these."""
+    assert one.known.trace is not None
+    rolled = sum(len(positions) for record in one.known.trace.turns for positions in record.rolled)
+    return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
 
 
 def held_turns(trial: Trial, one: Decoded) -> int:

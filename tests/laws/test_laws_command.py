@@ -8,8 +8,17 @@ from dataclasses import replace
 import pytest
 import wrong_parts
 
+from dllm.blocks.tccf import TCCF
+from dllm.cache.flash_verify import VerifiedFlashDLLM
+from dllm.compose.fitted import Parts
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.eos.none import FullLength
 from dllm.laws.__main__ import failing, main
-from dllm.laws.trials import TrialCase, Trials
+from dllm.laws.claims import Trial, all_is_decided
+from dllm.laws.decodes import Broken
+from dllm.laws.trials import PROMPTS, TrialCase, Trials, network
+from dllm.samplers.flash_verify import FlashVerify
 
 WRONG = [(group, kind) for group, kinds in wrong_parts.WRONG.items() for kind in kinds]
 
@@ -51,3 +60,18 @@ def test_the_command_says_what_ran_and_what_broke(
     assert main([*words, "--cases", "6"]) == code
     shown = capsys.readouterr()
     assert said in shown.out + shown.err
+
+
+def test_forwards_are_bounded_where_drafts_are_verified_and_a_block_is_rolled_back() -> None:
+    rule, cache = FlashVerify(threshold=1.0, gamma=1.0), VerifiedFlashDLLM(4, mask_windows=2, track_windows=1)
+    parts = Parts(rule, TCCF(8, fine_length=2, marker=4), cache, FullLength(), Sampling().under(rule))
+    short = Request.answer(PROMPTS[2], 4, 15, 2)  # ends in its marker: four positions, three of them rolled back
+    trial = Trial(network("llada"), parts, (short,), parts.sampling)
+    all_is_decided(trial)
+    (one,) = trial.together
+    assert one.known.trace is not None
+    commits = sum(len(found.positions) for record in one.known.trace.turns for found in record.candidates)
+    assert commits == 4 + 3 and 2 * 4 < one.known.nfe <= 2 * commits  # a forward that commits it, and one that verifies
+    one.result = replace(one.known, nfe=2 * commits + 1)
+    with pytest.raises(Broken, match="forwards for"):
+        all_is_decided(trial)
