@@ -69,5 +69,5 @@ class AdaBlock(Blocks):
         sure = (delimiter & (scores.confidence >= self.delimiter_threshold)).any(1)
         end = torch.where(sure, (delimiter * canvas.columns).sum(1) + 1, blocks.begin + self.default_length)
         end = torch.minimum(end, canvas.end)
-        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks.index, blocks))
+        sized = blocks.resized(canvas, end, self._open_end(canvas, end, blocks))
         return update_rows(fresh, sized, blocks)

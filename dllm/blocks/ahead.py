@@ -37,7 +37,6 @@ class Ahead(Fixed):
         self.opening_share = opening_share
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        super().check(setting, sampler)
         if setting.model.attention.block is not None:
             raise UserError(
                 f"blocks={name_of(self)} decodes several blocks at once, but a {setting.model.attention.name} model "
@@ -73,5 +72,5 @@ class Ahead(Fixed):
         in_open = (columns >= blocks.begin[:, None]) & (columns < end[:, None])
         return replace(blocks, open_end=end, in_open=in_open)
 
-    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+    def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
         return torch.maximum(end, torch.minimum(blocks.open_end, canvas.end))

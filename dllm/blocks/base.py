@@ -46,7 +46,7 @@ class Blocks:
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """Begin, end and number, each [B], of the block that holds ``column`` [B]. ``number`` [B]: the number that
-        comes next. own: the rows' own parameters [B]."""
+        comes next, on which begin and end must not depend. own: the rows' own parameters [B]."""
         raise NotImplementedError
 
     def count(self, canvas: Canvas) -> Tensor | None:
@@ -125,7 +125,7 @@ class Blocks:
         end = torch.minimum(end, canvas.end)
         zero = canvas.columns[0].expand_as(begin)  # no launch
         opened = replace(blocks, begin=begin, index=number, forwards=zero)
-        return opened.resized(canvas, end, self._open_end(canvas, end, number, blocks))
+        return opened.resized(canvas, end, self._open_end(canvas, end, blocks))
 
     def _containing(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> tuple[Tensor, Tensor, Tensor]:
         """``containing``, whose answer is refused (UserError) where it is none."""
@@ -138,7 +138,7 @@ class Blocks:
             is_laid(value, f"{what}: {name} of containing()", tuple(column.shape), (torch.int64,), column)
         return found
 
-    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
-        for further in range(blocks.lookahead):
-            end = torch.minimum(self.containing(canvas, end, number + 1 + further, blocks.params)[1], canvas.end)
+    def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
+        for _ in range(blocks.lookahead):
+            end = torch.minimum(self.containing(canvas, end, blocks.index, blocks.params)[1], canvas.end)
         return end

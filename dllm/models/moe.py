@@ -18,7 +18,7 @@ class MoEConfig:
     shared_width: int = 0  # inside the expert that all tokens share; 0 without one
     groups: int = 1  # into which the experts are divided
     top_groups: int = 1  # among which a token's experts are chosen
-    scale: float = 1.0  # multiplies the weights of a token's experts
+    scale: float = 1.0  # multiplies the weights of a token's experts under sigmoid
     expert_bias: bool = False  # the choice adds a bias of each expert
     sparse_layers: tuple[int, ...] = ()  # those that have experts; the others keep a dense MLP
     # under softmax the weights of a token's experts are divided by their sum (Qwen3-MoE's ``norm_topk_prob``)

@@ -125,7 +125,7 @@ class Bench:
             return sum(1 for _ in denoise(canvas, forward, parts, constraints=constraints))
 
     def constrained(self, rows: int, together: bool) -> ConstrainedBatch:
-        compiled = CompiledConstraint(self.language, "bench", joint=together)
+        compiled = CompiledConstraint(self.language, "bench", False, together, False)
         cells = [-1] * self.gen_length
         return ConstrainedBatch(
             tuple(ConstrainedRow(compiled, 0, [RowSets(self.language, cells)]) for _ in range(rows))

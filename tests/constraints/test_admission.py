@@ -54,7 +54,7 @@ def test_a_turn_that_loses_a_commit_takes_nothing_back() -> None:
         dice = random.Random(seed)
         words = ["".join(dice.choices(LETTERS, k=LENGTH)) for _ in range(5)]
         tokens_of = token_automaton(automaton_of(Regex("|".join(words))), VOCABULARY)
-        compiled = CompiledConstraint(TokenLanguage(tokens_of, ()), "regex")
+        compiled = CompiledConstraint(TokenLanguage(tokens_of, ()), "regex", False, False, False)
         word = dice.choice(words)
         cells = [letter if dice.random() < 0.6 else None for letter in word]
         decided = [at for at, cell in enumerate(cells) if cell is not None]

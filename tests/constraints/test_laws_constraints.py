@@ -66,7 +66,7 @@ def language(name: str, pattern: str, ends: bool = True, joint: bool = False) ->
     vocabulary = Vocabulary(tuple(None if text is None else text.encode() for text in writes(name, ends)))
     end = (model(name).config.eos_id or 0,) if ends else ()
     tokens = token_automaton(automaton_of(Regex(pattern)), vocabulary)
-    return CompiledConstraint(TokenLanguage(tokens, end), "regex", joint=joint)
+    return CompiledConstraint(TokenLanguage(tokens, end), "regex", False, joint, False)
 
 
 def constraints(

@@ -71,7 +71,7 @@ def turns_of(case: Case, row: RowSets, sampling: Sampling = Sampling(), seed: in
     request = Request(tokens, [token < 0 for token in case["canvas"]], seed, start=0)
     canvas = Canvas.of([request], mask, temperature=sampling.temperature)
     renormalised, joint = case["confidence"] == "admissible", case.get("joint", False)
-    compiled = CompiledConstraint(row.language, "", renormalised=renormalised, joint=joint)
+    compiled = CompiledConstraint(row.language, "", renormalised, joint, False)
     own = ConstrainedBatch((ConstrainedRow(compiled, 0, [row]),))
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts, constraints=own)

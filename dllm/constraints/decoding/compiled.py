@@ -20,10 +20,9 @@ class CompiledConstraint:
 
     language: TokenLanguage  # what all its rows share
     kind: str  # the constraint's name
-    seconds: float = 0.0  # that compiling took
-    renormalised: bool = False  # confidences are over what fits, not over all ids
-    joint: bool = False  # proposals go together
-    whole: bool = False  # rows are decided block by block, each with its best filling
+    renormalised: bool  # confidences are over what fits, not over all ids
+    joint: bool  # proposals go together
+    whole: bool  # rows are decided block by block, each with its best filling
 
     def classes(self, device: torch.device, vocab: int) -> Tensor:
         """The class of each id [V] on a device; ids that the vocabulary lacks fit nowhere."""

@@ -50,8 +50,7 @@ class Constraints:
         or cannot be written by the tokenizer."""
         language = self._shared(constraint).language(constraint)
         renormalised = constraint.confidence == "admissible"
-        kind, joint = constraint.kind, constraint.joint
-        return CompiledConstraint(language, kind, language.seconds, renormalised, joint, not self.masks)
+        return CompiledConstraint(language, constraint.kind, renormalised, constraint.joint, not self.masks)
 
     def knows(self, constraint: Constraint) -> bool:
         """Whether it is compiled, and at hand. Raises UserError as ``compiled`` for a model that takes none."""

@@ -58,7 +58,7 @@ class ConstrainedRow:
             language.tokens.states,
             language.end,
             language.min_tokens,
-            compiled.seconds,
+            compiled.language.seconds,
             self.seconds,
             self.corrected,
             self.refused,
