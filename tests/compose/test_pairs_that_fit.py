@@ -1,36 +1,71 @@
-"""Pairs of sampler and cache that fit, as a fixed list: laws take their cases from what the parts themselves allow."""
+"""What a cache takes from parts is what its forwards compute: traits against every forward of a decode.
+
+Laws take their cases from what parts allow, so a cache that refuses too much would leave them unseen.
+"""
 
 from __future__ import annotations
 
 import pytest
-from harness import model
 
-from dllm.compose.parts import part
-from dllm.compose.validate import validate
+from dllm.cache.base import Cache
+from dllm.compose.fitted import Parts
+from dllm.compose.parts import choices, part
+from dllm.contract import Need
 from dllm.contract.setting import Sampling, Setting
+from dllm.eos.none import FullLength
 from dllm.errors import UserError
+from dllm.laws.decodes import turns_of_rows
+from dllm.laws.trials import TRIAL_OPTIONS, network, requests
+from dllm.samplers.confidence import Confidence
 
-SAMPLERS = ("confidence", "klass", "remdm", "saber", "joint_threshold")
-# Saber and joint_threshold read scores at committed positions, klass those behind the block. On Dream's kind of model,
-# whose position predicts the one behind it.
-FIT = {
-    "prefix": set(SAMPLERS),
-    "dual": set(SAMPLERS) - {"klass"},
-    "dkv_prefill": set(SAMPLERS),  # its decoding turns compute every position
-    "dkv_pd": {"confidence", "klass", "remdm"},
-    "dkv": {"confidence", "klass", "remdm"},
-    "window": {"confidence", "remdm"},
-}
+NEEDS = {
+    "block": Need(), "suffix": Need("suffix"), "answer": Need("answer"), "committed": Need(committed=True),
+    "at open": Need("answer", first_forward_only=True),
+}  # fmt: skip
+SHIFTED = {"dkv_prefill": "dream", "dkv_pd": "dream", "finished": "block_causal"}  # the model, where it is not llada
+OWN_SAMPLER = {"flash_verify", "linear_spec", "dkv_greedy"}  # of no use to another rule
+# What a policy refuses although the forwards of these short answers compute it; those of others would not.
+BY_CHANCE = {"delayed": {"answer"}, "entropy": {"committed"}, "window": {"committed"}}
+DAILY = ("dkv_prefill", "dual")
+NAMES = [
+    pytest.param(name, marks=() if name in DAILY else pytest.mark.program)
+    for name in sorted(set(choices("cache")) - OWN_SAMPLER)
+]
 
 
-@pytest.mark.parametrize("cache", FIT)
-def test_a_cache_serves_these_samplers(cache: str) -> None:
-    setting = Setting(model("tiny-dream").config, part("blocks", "fixed"), None, Sampling())
-    found = set()
-    for name in SAMPLERS:
-        try:
-            validate(setting, part("sampler", name), part("cache", cache), part("eos", "none"))
-            found.add(name)
-        except UserError:
-            continue
-    assert found == FIT[cache]
+class Probe(Confidence):
+    """Reads everything, a position or two in each turn."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need("answer", committed=True), Need(committed=True))
+
+
+def built(name: str) -> tuple[Cache, Parts, str]:
+    policy = part("cache", name, **TRIAL_OPTIONS.get(("cache", name), {}))
+    blocks = part("blocks", "sliding", block_length=4) if name == "sliding" else part("blocks", "fixed", block_length=4)
+    parts = Parts(Probe(0.99), blocks, policy, FullLength(), Sampling())
+    return policy, parts, SHIFTED.get(name, "llada")
+
+
+def takes(policy: Cache, parts: Parts, kind: str, need: Need) -> bool:
+    setting = Setting(network(kind).config, parts.blocks, None, parts.sampling)
+    try:
+        policy.check(setting, parts.sampler, (need,))
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cache_takes_what_its_forwards_compute(name: str) -> None:
+    policy, parts, kind = built(name)
+    computed = set(NEEDS)
+    for turn in turns_of_rows(network(kind), parts, requests()[:2]):
+        view = turn.view
+        for words in list(computed):
+            wanted = NEEDS[words].mask(view.canvas, view.blocks) & ~view.scores.scored
+            if NEEDS[words].first_forward_only:
+                wanted &= (view.blocks.forwards == 1)[:, None]
+            computed -= {words} if bool(wanted.any()) else set()
+    taken = {words for words, need in NEEDS.items() if takes(policy, parts, kind, need)}
+    assert taken <= computed and computed - taken - {"at open"} == BY_CHANCE.get(name, set())
