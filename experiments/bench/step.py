@@ -75,14 +75,20 @@ class Workload:
     per_turn: int
 
 
-def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
-    """A model whose weights are made on its device: an 8B model never passes through the host."""
+def random_weights(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
+    """A network whose weights are made on its device: an 8B model never passes through the host."""
     with torch.device("meta"):
         model = Transformer(config).to(dtype).eval().requires_grad_(False)
     model = model.to_empty(device=device)
     noise = torch.Generator(device).manual_seed(seed)
     for name, weight in model.named_parameters():
         weight.data.fill_(1.0) if "norm" in name else weight.data.normal_(std=0.02, generator=noise)
+    return model
+
+
+def random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Transformer:
+    """The same with its products fused."""
+    model = random_weights(config, device, dtype, seed)
     fuse_products(model)
     return model
 
