@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dllm.models.bundle import Model
 from dllm.models.config import ModelConfig
@@ -125,10 +126,11 @@ class Spread:
     @torch.no_grad()
     def fill(self, model: Transformer, small: dict[str, Tensor]) -> None:
         """Write the weights of the small network, by name, into a large one of noise."""
-        for layer in model.layers:
-            cancel(layer.attn, layer.mlp)
+        layers = cast("list[Layer]", list(model.layers))
+        for layer in layers:
+            cancel(layer)
         for number, own in self.layers.items():
-            self._layer(model.layers[number], {name.removeprefix(f"layers.{own}."): one for name, one in small.items()
+            self._layer(layers[number], {name.removeprefix(f"layers.{own}."): one for name, one in small.items()
                                                if name.startswith(f"layers.{own}.")})  # fmt: skip
         model.embed.weight[: self.small.vocab] = self.leaving(small["embed.weight"].T).T.to(model.dtype)
         model.embed.weight[:, -self.small.width :] = self.constant
@@ -144,10 +146,11 @@ class Spread:
             self._gain(getattr(layer, name), small[f"{name}.weight"])
         self._attention(layer.attn, small)
         copies = self.shape.mlp_width // self.small.mlp_width
+        mlp = cast("MLP", layer.mlp)
         for name in ("gate", "up"):
-            self.entering(getattr(layer.mlp, name).weight, small[f"mlp.{name}.weight"].repeat(copies, 1))
+            self.entering(getattr(mlp, name).weight, small[f"mlp.{name}.weight"].repeat(copies, 1))
         parts = torch.tensor(shares(copies), device=self.device).repeat_interleave(self.small.mlp_width)
-        layer.mlp.down.weight.copy_(self.leaving(small["mlp.down.weight"].repeat(1, copies) * parts))
+        mlp.down.weight.copy_(self.leaving(small["mlp.down.weight"].repeat(1, copies) * parts))
 
     def _attention(self, attn: Attention, small: dict[str, Tensor]) -> None:
         heads, width, wide = self.small.heads, self.small.head_dim, self.shape.head_dim
@@ -169,9 +172,9 @@ class Spread:
 
 
 @torch.no_grad()
-def cancel(attn: Attention, mlp: nn.Module) -> None:
+def cancel(layer: Layer) -> None:
     """Make the second half of heads and units twins of the first, with the opposite sign in the sum."""
-    assert isinstance(mlp, MLP)
+    attn, mlp = layer.attn, cast("MLP", layer.mlp)
     for reading in (attn.q, attn.k, attn.v, mlp.gate, mlp.up):
         half = len(reading.weight) // 2
         reading.weight[half:] = reading.weight[:half]
