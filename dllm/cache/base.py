@@ -104,14 +104,15 @@ class StaticSession(Session[PlanKind, Pass]):
     def static(self) -> Self:
         return self
 
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        """The most columns of each row that the coming forward computes, from what the host knows of the rows, none of
-        which has more than ``width`` open columns."""
-        raise NotImplementedError
+    def widths(self, plan: PlanKind) -> list[Tensor]:
+        """What the host must know of the forward of ``plan`` [B]: how many columns each row computes [B], and further
+        such numbers [B] that the session asks for."""
+        return [plan.columns.sum(1)]
 
-    def host_counts(self, remembered: State) -> Tensor | None:
-        """A number of each row [B] that the policy wants to know on the host (``HostView.count``)."""
-        return None
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
+        rows, none of which has more than ``width`` open columns (caches with ``bounds_late`` only)."""
+        raise NotImplementedError
 
     def graph_key(self) -> tuple[Hashable, ...]:
         """What the host knows that decides which operations a forward takes, and the addresses of its buffers."""
@@ -152,10 +153,6 @@ class Cache:
     def warning(self, setting: Setting) -> str | None:
         """Why the policy works in a setting but may do harm: a sentence for the user. None: no objection."""
         return None
-
-    def bounded(self, config: ModelConfig) -> bool:
-        """Whether the host can bound the shapes of the policy's plans for a model, by ``max_queries``."""
-        return self.traits.bounded_shapes
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         """Raise IncompatibleParts for parts that need what the policy does not compute, and UserError for options that

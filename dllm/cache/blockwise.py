@@ -33,7 +33,7 @@ class Blockwise(Pruning, Buffered):
     suffix_window and the like: see ``Pruning``. A full forward computes all that is not left out.
     """
 
-    traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_from_commits=False)
+    traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_late=True)
 
     def __init__(
         self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any

@@ -78,12 +78,8 @@ class Buffered(Cache):
         return {}
 
     def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        """As ``StaticSession.max_queries``, on a canvas of ``length`` columns (static caches only)."""
+        """As ``StaticSession.max_queries``, on a canvas of ``length`` columns."""
         raise NotImplementedError
-
-    def host_counts(self, state: State) -> Tensor | None:
-        """As ``StaticSession.host_counts``, from the state after a forward."""
-        return None
 
     def plan(self, view: CacheView) -> ForwardPlan:
         """Choose the columns of the next forward."""
@@ -128,9 +124,6 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.policy.max_queries(known, self.length, width, self.config)
-
-    def host_counts(self, remembered: State) -> Tensor | None:
-        return self.policy.host_counts(remembered)
 
     def after_scores(self, remembered: State, scores: Scores) -> State:
         return remembered | self.policy.after_scores(remembered, scores)

@@ -31,7 +31,7 @@ class D2Cache(Buffered):
     inflate: what lies between two such columns that are at most so far apart is computed, too.
     """
 
-    traits = Buffered.traits.but(shadows=False)
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True)
 
     def __init__(self, masks: int = 32, rollout: float = 0.1, sigma: float = 10.0, inflate: int = 0) -> None:
         in_range("cache.masks", masks, 1, advice="It counts columns.")

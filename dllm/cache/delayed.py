@@ -35,7 +35,7 @@ class Delayed(Buffered):
         committed=True,
         bounded_shapes=True,
         full_on_open=False,
-        bounds_from_commits=False,
+        bounds_late=True,
         regions=frozenset({"block", "suffix", "ahead"}),
         attends_all=True,
     )

@@ -18,7 +18,7 @@ class DKV(Buffered):
     and j + 1 are decided; un, as published: once j + 1 is, so that keys and values of a mask are kept for j.
     """
 
-    traits = Buffered.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
+    traits = Buffered.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}), bounded_shapes=True)
 
     def __init__(self, refresh_interval: int = 8, shift_type: str = "un_right") -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")

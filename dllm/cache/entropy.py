@@ -20,7 +20,7 @@ class Entropy(Buffered):
     followed by a full forward, and the opening of a block by none.
     """
 
-    traits = Buffered.traits.but(shadows=False)
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True)
 
     def __init__(self, threshold: float = 1.0, recent: int = 16) -> None:
         in_range("cache.threshold", threshold, -1.0, advice="It is in nats; below 0 every forward is full.")

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.columns import committable_next, order_of, predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
 from dllm.errors import IncompatibleParts, name_of
-from dllm.models.config import ModelConfig
-from dllm.models.visibility import BY_OPEN_BLOCK, CAUSAL
+from dllm.models.visibility import CAUSAL
 
 
 class Finished(Buffered):
@@ -26,7 +23,7 @@ class Finished(Buffered):
     committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
-    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False)
+    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True)
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -35,18 +32,6 @@ class Finished(Buffered):
                 f"cache={name_of(self)} does not compute again what predicts a block's first position, and a chosen "
                 "part reads the scores of committed ones."
             )
-
-    def bounded(self, config: ModelConfig) -> bool:
-        return config.attention.name in BY_OPEN_BLOCK
-
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        """A block, and where it opens what was not exact before it: no more than one block more, unless whole blocks
-        were given."""
-        return tuple(min(length, width + (row.begin - row.count) * row.opening) for row in known)
-
-    def host_counts(self, state: State) -> Tensor:
-        """The exact columns, which are a row's first ones."""
-        return state["exact"].sum(1)
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the

@@ -34,7 +34,7 @@ class VerifiedFlashDLLM(FlashDLLM):
     are computed again at once, and what the first forward of a step commits, as published, only if it is important.
     """
 
-    traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False)
+    traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False, bounded_shapes=False)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))

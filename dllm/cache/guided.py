@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.cache.base import StaticSession
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import Owner, each_tensor, select
+from dllm.common.rowwise import Owner, T, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import HostView
@@ -25,9 +25,7 @@ from dllm.models.memory import Buffers, Memory
 class GuidedPlan(ForwardPlan):
     """The plan of B rows."""
 
-    shared: ClassVar[tuple[str, ...]] = (*ForwardPlan.shared, "doubled")
-
-    doubled: ForwardPlan  # the inner session's plan of 2 B rows
+    halves: ForwardPlan  # [B, 2, ...] the inner session's plan of both halves
 
 
 class Guided(StaticSession[GuidedPlan, ForwardPass]):
@@ -44,19 +42,20 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> GuidedPlan:
         both, own = twice(torch.arange(self.rows, device=canvas.row_id.device), 0), by_half(remembered)
         doubled = self.inner.plan(canvas.select(both), select(blocks, both), next_positions[both], own)
-        half = select(doubled, both[: self.rows])  # if the halves choose different columns, both compute all of them
-        return GuidedPlan(
-            half.columns | doubled.columns[self.rows :], half.committable, half.forced, half.shadows, half.keys,
-            half.shapes, by_row(doubled.state), doubled,
+        halves = by_row(doubled)
+        one = each_tensor(lambda both: both[:, 0], halves)
+        return GuidedPlan(  # if the halves choose different columns, both compute all of them
+            halves.columns.any(1), one.committable, one.forced, one.shadows, one.keys, one.shapes,
+            by_row(doubled.state), replace(halves, state={}),
         )  # fmt: skip
 
     def begin(self, plan: GuidedPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
-        shapes = plan.shapes.select(2 * list(range(owner.rows)))
         inner = replace(
-            twofold.per_candidate(plan.doubled), columns=plan.columns[both], shadows=plan.shadows[both], shapes=shapes
-        )
+            by_half(plan.halves), columns=plan.columns[both], shadows=plan.shadows[both],
+            shapes=plan.shapes.twice(), state=by_half(plan.state),
+        )  # fmt: skip
         return self.inner.begin(inner, candidates, twofold)
 
     def graph_key(self) -> tuple[Hashable, ...]:
@@ -71,9 +70,8 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(known, width)
 
-    def host_counts(self, remembered: State) -> Tensor | None:
-        counted = self.inner.host_counts(by_half(remembered))
-        return None if counted is None else counted[: self.rows]
+    def widths(self, plan: GuidedPlan) -> list[Tensor]:
+        return self.inner.widths(replace(plan.halves, columns=plan.columns))
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)
@@ -104,14 +102,14 @@ def twice(rows: Tensor, offset: int) -> Tensor:
     return torch.cat([rows, rows + offset])
 
 
-def by_row(state: State) -> State:
-    """What is remembered of B rows [B, 2, ...] from that of both halves [2 B, ...]."""
-    return {name: value.unflatten(0, (2, -1)).transpose(0, 1) for name, value in state.items()}
+def by_row(state: T) -> T:
+    """What belongs to B rows [B, 2, ...] from what belongs to both halves [2 B, ...]."""
+    return each_tensor(lambda both: both.unflatten(0, (2, -1)).transpose(0, 1), state)
 
 
-def by_half(state: State) -> State:
-    """What is remembered of both halves [2 B, ...] from that of B rows [B, 2, ...]."""
-    return {name: value.transpose(0, 1).flatten(0, 1) for name, value in state.items()}
+def by_half(state: T) -> T:
+    """What belongs to both halves [2 B, ...] from what belongs to B rows [B, 2, ...]."""
+    return each_tensor(lambda rows: rows.transpose(0, 1).flatten(0, 1), state)
 
 
 def halves(cost: ForwardCost) -> ForwardCost:

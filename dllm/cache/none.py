@@ -37,7 +37,7 @@ class NoCache(Pruning):
         exposes_attention=True,
         bounded_shapes=True,
         full_on_open=False,
-        bounds_from_commits=False,
+        bounds_late=True,
     )
 
     @property

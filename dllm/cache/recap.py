@@ -25,6 +25,8 @@ class Recap(Buffered):
     starts after some steps (``sampler=groups``); the first two targets and the fraction are ours.
     """
 
+    traits = Buffered.traits.but(bounded_shapes=True)
+
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
         in_choices("cache.targets", targets, ("block", "all_masked", "announced"))

@@ -24,7 +24,7 @@ class SlidingCache(Buffered):
     as_published: a shifted model's full forward commits the leftmost mask alone, as published (Dream).
     """
 
-    traits = Buffered.traits.but(committed=True)
+    traits = Buffered.traits.but(committed=True, bounded_shapes=True)
 
     def __init__(
         self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,10 +12,8 @@ from dllm.cache.columns import predictors
 from dllm.contract import ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Setting
-from dllm.contract.shapes import HostView
 from dllm.contract.traits import Rule
 from dllm.errors import UserError, in_choices, in_range
-from dllm.models.config import ModelConfig
 
 
 class Window(Buffered):
@@ -32,7 +29,7 @@ class Window(Buffered):
     published: masks, all, all, false for LLaDA; range, window, first and eos_as_published for Dream.
     """
 
-    traits = Buffered.traits.but(bounded_shapes=True, full_on_open=False)
+    traits = Buffered.traits.but(bounded_shapes=True)
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
@@ -60,13 +57,9 @@ class Window(Buffered):
 
     def state(self, canvas: Canvas) -> State:
         """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor
-        [B]: its first mask. refreshed [B]: whether the last forward was a phase's first. computed [B]: its columns."""
-        nothing, start = canvas.no_positions, canvas.start
-        return {"phase": nothing, "recent": nothing, "anchor": start, "refreshed": torch.zeros_like(canvas.shortened),
-                "computed": torch.zeros_like(start)}  # fmt: skip
-
-    def host_counts(self, state: State) -> Tensor | None:
-        return state["computed"]
+        [B]: its first mask. refreshed [B]: whether the last forward was a phase's first."""
+        nothing, refreshed = canvas.no_positions, torch.zeros_like(canvas.shortened)
+        return {"phase": nothing, "recent": nothing, "anchor": canvas.start, "refreshed": refreshed}
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, state, masks = view.canvas, view.state, view.canvas.undecided
@@ -98,8 +91,7 @@ class Window(Buffered):
             committable = active | (masks & begins)
         return view.plan(
             columns, committable=committable, forced=forced, keys=(phase | columns) & canvas.valid,
-            state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh,
-                   "computed": columns.sum(1)},
+            state={"phase": phase, "recent": recent, "anchor": anchor, "refreshed": refresh},
         )  # fmt: skip
 
     def _range(self, view: CacheView, anchor: Tensor) -> Tensor:
@@ -110,35 +102,3 @@ class Window(Buffered):
         end = torch.where(beyond.any(1), (beyond * canvas.columns).sum(1), canvas.end)
         begin = anchor - (view.config.prediction_shift if self.candidates != "first" else 0)
         return (canvas.columns >= begin[:, None]) & (canvas.columns < end[:, None])
-
-    def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
-        """The most columns of each row: the whole canvas for a phase's first forward, else the active masks, what
-        predicts them, and what the phase has committed since the forward that the host knows of. Rounded up to
-        multiples of 16, so that shapes repeat."""
-        if self.range or self.eos_as_published:
-            return (length,) * len(known)
-        found = []
-        for row in known:
-            bound = Bound(row.forwards - 1, row.count)
-            for _ in range(row.staleness + 1):
-                bound = bound.later(self, length)
-            first = bound.turn % self.refresh_interval == 0
-            found.append(length if first else min(length, -(-bound.columns // 16) * 16))
-        return tuple(found)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """How much a row computes at most in a turn that is not a phase's first."""
-
-    turn: int  # of the row
-    columns: int  # that it computes at most
-
-    def later(self, policy: Window, length: int) -> Bound:
-        """The bound one turn later. A turn commits active masks and undoes fewer; what predicts the active ones may be
-        new too. A phase's first turn may commit more, but then the phase has committed nothing before."""
-        active = policy.active_tokens
-        if self.turn % policy.refresh_interval == 0:
-            begun = length if policy.candidates == "all" else max(2 * active, policy.window_tokens)
-            return Bound(self.turn + 1, 2 * active + begun)
-        return Bound(self.turn + 1, self.columns + 3 * active)

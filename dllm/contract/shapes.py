@@ -2,13 +2,14 @@
 
 Every part asks this object instead of the device, so that parts are written once for both. Exact shapes cost a few
 copies from the device in every turn, which is free on a CPU. Bounded shapes cost none: their answers are upper bounds.
-After every turn the device reports some numbers of each row, and the host reads them that many turns later, when they
-have long arrived.
+After every turn the device reports some numbers of each row. A host that reads them at once (``lag`` 0) learns how wide
+the coming forward is, because its plan is made at the end of the turn before. One that reads them turns later, when
+they have long arrived, asks the cache for bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -32,6 +33,11 @@ class Shapes:
     def open_delay(self) -> int:
         """How many turns a row waits once a block of it has opened, until the host knows."""
         return 0
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether a forward is planned at the end of the turn before, so that rows report how wide it is."""
+        return False
 
     @property
     def waits(self) -> bool:
@@ -71,12 +77,8 @@ class Shapes:
         """The shapes of rows of which none will have more than ``width`` open columns."""
         return self
 
-    def with_bounds(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
-        """The shapes of the coming turn. bounds: the most columns of each row, from ``width``."""
-        return self
-
-    def select(self, rows: Sequence[int]) -> Shapes:
-        """The shapes of some of the rows, of which each may occur several times."""
+    def twice(self) -> Shapes:
+        """The shapes of the rows, then of the rows again."""
         return self
 
     def join(self, other: Shapes) -> Shapes:
@@ -92,6 +94,8 @@ class Bounded(Shapes):
     delay: int = 0  # turns that a row waits once a block of it has opened
     width: int = 0  # no row has more open columns
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
+    # the largest of all rows of each further number that they report (``StaticSession.widths``)
+    most: tuple[int, ...] = ()
     bounded: ClassVar[bool] = True
 
     @property
@@ -101,6 +105,10 @@ class Bounded(Shapes):
     @property
     def open_delay(self) -> int:
         return self.delay
+
+    @property
+    def plans_ahead(self) -> bool:
+        return self.late == 0
 
     def any(self, mask: Tensor) -> bool:
         return True
@@ -123,15 +131,32 @@ class Bounded(Shapes):
     def started(self, width: int) -> Shapes:
         return replace(self, width=width)
 
-    def with_bounds(self, bounds: Callable[[int], tuple[int, ...]]) -> Shapes:
-        return replace(self, bounds=bounds(self.width))
+    def bounded_by(self, bounds: Sequence[int]) -> Bounded:
+        """The shapes of the coming turn, in which each row computes so many columns at most."""
+        return replace(self, bounds=tuple(bounds))
 
-    def select(self, rows: Sequence[int]) -> Shapes:
-        return replace(self, bounds=tuple(self.bounds[row] for row in rows) if self.bounds else ())
+    def reported(self, widths: Sequence[Sequence[int]], length: int) -> Bounded:
+        """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns."""
+        first, *further = zip(*widths, strict=True)
+        return replace(self, bounds=tuple(bucket(width, length) for width in first),
+                       most=tuple(bucket(max(widths), length) for widths in further))  # fmt: skip
+
+    def twice(self) -> Bounded:
+        return replace(self, bounds=2 * self.bounds)
 
     def join(self, other: Shapes) -> Shapes:
         assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
         return replace(self, width=max(self.width, other.width), bounds=())
+
+
+BUCKETS = ((128, 16), (512, 64))  # numbers up to the first are rounded up to multiples of the second
+COARSE = 256  # larger ones to multiples of this
+
+
+def bucket(width: int, length: int) -> int:
+    """A width rounded up, so that shapes repeat: ``length`` at most, and 0 stays 0."""
+    step = next((step for most, step in BUCKETS if width <= most), COARSE)
+    return min(length, -(-width // step) * step)
 
 
 def shapes_for(lag: int | None, waits_on_open: bool) -> Shapes:
@@ -144,17 +169,21 @@ def shapes_for(lag: int | None, waits_on_open: bool) -> Shapes:
 class HostView:
     """What the host knows of a row, from a report some turns old."""
 
-    begin: int  # no block begins before this column
+    begin: int = 0  # no block begins before this column
     opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
     forwards: int = 0  # forwards that the row had had
-    count: int = 0  # what the cache's policy counted in the last of them (``StaticSession.host_counts``)
     staleness: int = 0  # turns since the report
+    # what the row's plan says of the coming forward (``StaticSession.widths``), if a host reads every report at once
+    widths: tuple[int, ...] = ()
 
     @staticmethod
     def of(report: Sequence[int], age: int) -> HostView:
-        """From what a row reports: begin, whether a block of it opened just then, forwards, counted."""
-        begin, opened, forwards, counted = report
-        return HostView(begin, bool(opened), forwards, counted, age)
+        """From what a row reports: the widths of its plan, or for a host that reads late the first column of its block,
+        whether that opened just then, and forwards."""
+        if age == 0:
+            return HostView(widths=tuple(report))
+        begin, opened, forwards = report
+        return HostView(begin, bool(opened), forwards, age)
 
     def later(self) -> HostView:
         """The same after another turn."""

@@ -90,10 +90,12 @@ class CacheTraits(Traits):
         {"full"}
     )  # names of the kinds of attention that it serves (``dllm.models.visibility``)
     attends_all: bool = False  # every forward attends to every valid column
-    bounded_shapes: bool = False  # the host can bound its plans' shapes, by ``max_queries``
-    # the host must know which blocks have just opened, because their first forward computes more
+    bounded_shapes: bool = False  # neither its plans nor its sessions ask the device: the host knows bounds alone
+    # its memory does more in a layer than to keep keys and values, so a forward is neither compiled nor recorded alone
+    acts_in_layers: bool = False
+    bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
+    # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
-    bounds_from_commits: bool = True  # bounds rest on what a turn may commit, so a schedule must not take back more
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
     view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
     canvas = write_step(chosen, step, view, parts, forward.ids)  # remask, commit, edit, and what is shown next
-    return close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends of text, blocks, the ledger
+    rows, turn = close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends, blocks, the ledger
+    return rows.planned(), turn  # the next forward, whose widths the rows report
 
 
 def take_turn(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:

@@ -99,8 +99,7 @@ class Forward:
     def _planned(self, rows: Rows) -> Work:
         """The cache's plan, and which positions parts need scored."""
         owner, canvas = rows.owner, rows.candidates
-        plan = rows.session.plan(owner.per_row(canvas), rows.blocks, rows.next_positions, rows.remembered)
-        plan, blocks = owner.per_candidate(plan), owner.per_candidate(rows.blocks)
+        plan, blocks = owner.per_candidate(rows.coming()), owner.per_candidate(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             wanted = wanted & (plan.committable | ~canvas.masked)

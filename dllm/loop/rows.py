@@ -16,10 +16,10 @@ from dllm.cache.base import AnySession
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import BlockState, Ledger, State
+from dllm.contract import BlockState, ForwardPlan, Ledger, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_start
-from dllm.contract.shapes import HostView, Shapes
+from dllm.contract.shapes import Bounded, HostView, Shapes
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
 
@@ -75,6 +75,9 @@ class Rows:
     # [B, C, D] what the forward of a row hands to the next one of its block, by the block's columns; empty where the
     # network takes nothing. In papers: self-conditioning
     carried: Tensor
+    # [B] the plan of the coming forward, whose ``state`` is ``remembered``, if the host learns its widths from the
+    # rows (None: it is made when the forward begins)
+    plan: ForwardPlan | None
 
     # What the host holds.
 
@@ -91,19 +94,20 @@ class Rows:
     ) -> Rows:  # fmt: skip
         """Rows before their first turn, one candidate each. carried: blank [B, C, D] (None: nothing is carried)."""
         sampler, blocks = parts.sampler, parts.blocks
-        first, known = blocks.start(canvas, sampler.traits.lookahead, shapes), tuple[HostView, ...]()
+        first = blocks.start(canvas, sampler.traits.lookahead, shapes)
         if parts.eos.traits.writes:
             canvas = parts.eos.opened(canvas, first)
-        if shapes.bounded:
-            known = tuple(map(HostView, first.begin.tolist()))
         state = checked_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
-        return Rows(
+        rows = Rows(
             canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session.remembers(canvas),
             torch.zeros_like(canvas.tokens), Ledger.start(canvas),
-            canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, session,
-            constraints, known,
-            Pace.start(canvas, first, sampler.may_wait(canvas)),
-        )  # fmt: skip
+            canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, None, session,
+            constraints, (), Pace.start(canvas, first, sampler.may_wait(canvas)),
+        ).planned()  # fmt: skip
+        if not shapes.bounded:
+            return rows
+        known = tuple(HostView.of(numbers, shapes.lag) for numbers in torch.stack(rows.told()).T.tolist())
+        return replace(rows, known=tuple(replace(row, opening=True, staleness=0) for row in known))
 
     def __len__(self) -> int:
         return self.owner.rows
@@ -132,12 +136,12 @@ class Rows:
         """The rows numbered ``kept``, ascending, with all that belongs to them."""
         left = torch.tensor(kept, dtype=torch.int64, device=self.next_positions.device)
         owner, candidates = self.owner.select(left)
-        blocks = replace(select(self.blocks, left), shapes=self.blocks.shapes.select(kept))
         return Rows(
-            self.candidates.select(candidates), owner, blocks, select(self.state, left), select(self.remembered, left),
-            self.next_positions[left], select(self.ledger, left), self.carried[left], self.session.select(left),
-            self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
-            tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
+            self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
+            select(self.remembered, left), self.next_positions[left], select(self.ledger, left), self.carried[left],
+            select(self.plan, left), self.session.select(left), self.constraints.select(kept),
+            tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
+            tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
 
     def without(self, gone: Sequence[int]) -> Rows:
@@ -151,25 +155,48 @@ class Rows:
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
             join(self.state, fresh.state), join(self.remembered, fresh.remembered),
             join(self.next_positions, fresh.next_positions), join(self.ledger, fresh.ledger),
-            join(self.carried, fresh.carried), self.session.join(fresh.session),
+            join(self.carried, fresh.carried), join(self.plan, fresh.plan), self.session.join(fresh.session),
             self.constraints.join(fresh.constraints), self.known + fresh.known,
             self.paces + fresh.paces, tuple(report.join(len(fresh)) for report in self.reports),
         )  # fmt: skip
 
+    def planned(self) -> Rows:
+        """The rows with the plan of the coming forward, if the host learns its widths from them."""
+        if not self.blocks.shapes.plans_ahead:
+            return self
+        plan = replace(self, plan=None).coming()
+        return replace(self, plan=replace(plan, state={}), remembered=plan.state)
+
+    def coming(self) -> ForwardPlan:
+        """The plan [B] of the coming forward."""
+        if self.plan is not None:
+            return replace(self.plan, shapes=self.blocks.shapes, state=self.remembered)
+        canvas = self.owner.per_row(self.candidates)
+        return self.session.plan(canvas, self.blocks, self.next_positions, self.remembered)  # type: ignore[no-any-return]
+
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded."""
-        shapes = self.blocks.shapes.with_bounds(lambda width: self.session.static.max_queries(self.known, width))
-        return self if shapes is self.blocks.shapes else replace(self, blocks=replace(self.blocks, shapes=shapes))
+        shapes = self.blocks.shapes
+        if not isinstance(shapes, Bounded):
+            return self
+        if shapes.plans_ahead:
+            shapes = shapes.reported([row.widths for row in self.known], len(self.candidates.columns))
+        else:
+            shapes = shapes.bounded_by(self.session.static.max_queries(self.known, shapes.width))
+        return replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
         """What the rows report after a turn [k, B]: whether they are done, how many positions the first candidate has
         left to decide, which has every mask of the others, and what ``HostView.of`` takes."""
+        left = self.owner.per_row(self.candidates.undecided).sum(1)
+        return torch.stack([self.blocks.done, left, *(self.told() if self.blocks.shapes.bounded else ())])
+
+    def told(self) -> list[Tensor]:
+        """What ``HostView.of`` takes, each [B]."""
         blocks = self.blocks
-        told = [blocks.done, self.owner.per_row(self.candidates.undecided).sum(1)]
-        if blocks.shapes.bounded:
-            counted = self.session.static.host_counts(self.remembered)  # a policy that counts nothing reads no count
-            told += [blocks.begin, blocks.opened, blocks.turn, blocks.turn if counted is None else counted]
-        return torch.stack(told)
+        if blocks.shapes.plans_ahead:
+            return self.session.static.widths(self.coming())
+        return [blocks.begin, blocks.opened, blocks.turn]
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
         """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
@@ -185,4 +212,4 @@ class Rows:
         return replace(self, known=known, paces=paces, reports=reports[1:]), done
 
 
-ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger", "carried")
+ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger", "carried", "plan")

@@ -75,12 +75,13 @@ class Runtime:
                     raise
                 return Runtime("eager")
         self.check(parts, config, device)
-        late = device.type == "cuda" and not parts.sampler.traits.branches and self.name != "eager"
+        waits = parts.sampler.traits.branches or not parts.cache.traits.bounds_late
+        late = device.type == "cuda" and not waits and self.name != "eager"
         return replace(self, lag=int(late)) if self.lag is None else self
 
     def check(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
-        cache, sampler, blocks, eos = parts.cache, parts.sampler, parts.blocks, parts.eos
+        cache, sampler, eos = parts.cache, parts.sampler, parts.eos
         if self.name == "auto":
             return
         if config.attention.sealed and self.name != "eager":
@@ -93,23 +94,24 @@ class Runtime:
                 f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "
                 "the next turn. Use lag=0."
             )
-        if (
-            self.name != "eager"
-            and cache.bounded(config)
-            and blocks.traits.rolls_back
-            and cache.traits.bounds_from_commits
-        ):
+        if self.name != "eager" and not cache.traits.bounded_shapes:
             raise UserError(
-                f"runtime={self.name} with cache={name_of(cache)} bounds shapes by what a turn may commit, but "
-                f"blocks={name_of(blocks)} takes back more. Use runtime=eager, blocks=fixed or cache=dual."
+                f"runtime={self.name} asks the device for nothing within a turn, and cache={name_of(cache)} asks it "
+                "there what to compute. Use runtime=eager."
             )
-        if self.name != "eager" and not cache.bounded(config):
+        if self.lag and not cache.traits.bounds_late:
             raise UserError(
-                f"runtime={self.name} needs shapes that the host can bound, but the number of rows that "
-                f"cache={name_of(cache)} computes cannot be. Use runtime=eager, or cache=none, prefix, dual or window."
+                f"lag={self.lag} reads late what a turn has filled, but how many columns cache={name_of(cache)} "
+                "computes is known from the turn before alone. Use lag=0."
             )
         if self.name not in FIXED:
             return
+        asks = sampler.traits.syncs or eos.traits.syncs
+        if cache.traits.acts_in_layers and (self.name in COMPILED or asks):
+            runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as other parts ask the device,"
+            raise UserError(
+                f"runtime={self.name} runs {runs} and cache={name_of(cache)} acts between layers. Use runtime=static."
+            )
         readouts = readouts_of(sampler.needs())
         if sampler.traits.branches or any(one.extra_queries for one in readouts):
             name, extra = name_of(sampler), "several candidates" if sampler.traits.branches else "extra queries"
@@ -127,7 +129,7 @@ class Runtime:
                 f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
                 "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
             )
-        if self.name in RECORDED and config.carries and (sampler.traits.syncs or eos.traits.syncs):
+        if self.name in RECORDED and config.carries and asks:
             raise UserError(
                 f"runtime={self.name} records forwards by themselves where the end of a text is looked for on the host "
                 "(stop=...), and this model's are handed something by the one before. Drop stop, or use runtime=static."

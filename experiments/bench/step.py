@@ -260,8 +260,9 @@ class Mark:
 def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
     """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
     for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
-        if name == "eager" or named("cache", cache).traits.bounded_shapes:
-            yield Runtime(name, 0 if name == "eager" else 1)
+        traits = named("cache", cache).traits
+        if name == "eager" or traits.bounded_shapes:
+            yield Runtime(name, int(name != "eager" and traits.bounds_late))
 
 
 @refusing

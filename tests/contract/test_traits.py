@@ -15,10 +15,9 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
-from dllm.contract import BlockState, ForwardPlan, Need, Scores, Step, View
+from dllm.contract import ForwardPlan, Need, Scores, Step, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.readouts import AllLogits, Statistic
 from dllm.contract.setting import Setting
@@ -29,7 +28,6 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
-from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dream import Dream
@@ -120,7 +118,7 @@ def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block
     silent = CacheTraits()
     said = silent.scores_all_at_open, silent.committed, silent.branches, silent.shadows, silent.exposes_attention
     assert not any(said) and not silent.bounded_shapes
-    assert silent.full_on_open and silent.bounds_from_commits
+    assert silent.full_on_open and not silent.bounds_late
     setting = Setting(model("tiny-llada").config, Fixed(4), 8)
     validate(setting, Confidence(), Columns(), FullLength())
     for rule in (Saber(), JointThreshold()):  # they read decided positions, which would never be scored
@@ -128,21 +126,6 @@ def test_a_cache_that_says_nothing_serves_nothing_beyond_masks_of_the_open_block
             validate(setting, rule, Columns(), FullLength())
     with pytest.raises(UserError, match="^cache=Silent has no room for the extra queries of sampler=wino"):
         validate(setting, WINO(), type("Silent", (Cache,), {"traits": CacheTraits()})(), FullLength())
-
-
-def test_a_static_cache_that_says_nothing_of_its_bounds_counts_as_one_that_needs_them() -> None:
-    class Bound(Columns):
-        traits = Columns.traits.but(bounded_shapes=True)
-
-    class Back(Fixed):
-        traits = Fixed.traits.but(rolls_back=True)
-
-        def revise(self, candidates: Canvas, blocks: BlockState, mask_id: int) -> tuple[Canvas, BlockState]:
-            return candidates, blocks
-
-    parts = Parts(Confidence(), Back(4), Bound(), FullLength())
-    with pytest.raises(UserError, match="^runtime=static with cache=Bound bounds shapes by what a turn may commit"):
-        Runtime("static").check(parts, model("tiny-llada").config, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", [name for name in choices("blocks") if build("blocks", name).fixed_length])

@@ -13,7 +13,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from harness import MODELS, Combination, Shown, allowed, build, drawn, full, model, parts_of, requests, results
+from harness import BLOCKS, MODELS, Combination, Shown, allowed, build, drawn, full, model, parts_of, requests, results
 from law import law
 from recording import FakeGraph
 
@@ -120,8 +120,8 @@ BOUNDED = [name for name in choices("cache") if build("cache", name).traits.boun
 def test_every_cache_that_bounds_its_shapes_bounds_them(name: str) -> None:
     """Each with the options of ``harness``, which widen what a forward computes, in every daily run: a bound that is
     too small drops rows of a forward."""
-    tried = [Case("static", Combination(sampler, "fixed", name, "none", model), lag, 0.0)
-             for model in MODELS[:2] for lag in (0, 2) for sampler in ("confidence", "order")]  # fmt: skip
+    tried = [Case("static", Combination(sampler, BLOCKS.get(name, "fixed"), name, "none", model), lag, 0.0)
+             for model in MODELS for lag in (0, 2) for sampler in ("confidence", "order")]  # fmt: skip
     accepted = [case for case in tried if case.accepted()]
     assert accepted, "no case says anything of the cache"
     for case in accepted if full() else accepted[:1]:

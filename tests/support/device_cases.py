@@ -229,7 +229,7 @@ def caches() -> Iterator[Case]:
             kind = "tiny-dream" if name in ("dual", "dkv") else "tiny-llada"
             yield Case(f"cache={name}-{number}", cache=made("cache", name, **options), model=kind)
     for name in ("none", "prefix", "dual", "window") if full() else ("prefix", "window"):
-        yield Case(f"cache={name}-static", cache=name, lag=1)
+        yield Case(f"cache={name}-static", cache=name, lag=int(name != "window"))
     for name in ("none", "prefix"):
         yield Case(f"cache={name}-apart", "wino" if name == "prefix" else "confidence", cache=name, apart=True)
     for name in ("prefix", "dual") if full() else ("dual",):

@@ -97,6 +97,15 @@ def build(group: str, name: str) -> Any:
     return built_parts()[group, name]
 
 
+def late(kv: str, lag: int = 1) -> int:
+    """A lag that a cache takes: this one, or 0 if the host must read every report at once."""
+    return lag if build("cache", kv).traits.bounds_late else 0
+
+
+# caches that need a schedule, or say most under one
+BLOCKS = {"window": "whole", "flash_dllm": "whole", "sliding": "sliding"}
+
+
 @cache
 def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
     folder = DATA / "models" / name
