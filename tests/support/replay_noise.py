@@ -24,7 +24,7 @@ from dllm.contract.process import Process
 from dllm.contract.setting import Sampling
 from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.loop.denoise import denoise
-from dllm.loop.extras.small import Noise
+from dllm.loop.extras.renoising import Noise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.samplers.renoise import Renoise

@@ -13,8 +13,11 @@ from dllm.loop.extras.base import Extra
 from dllm.loop.extras.capture import AttentionReadout
 from dllm.loop.extras.guidance import Guidance
 from dllm.loop.extras.readings import InnerLayers, Readings
+from dllm.loop.extras.renoising import Noise, RuleTemperature
 from dllm.loop.extras.self_conditioning import CarriedEmbeddings
-from dllm.loop.extras.small import Drafts, Noise, RuleTemperature, ShadowQueries, Waiting
+from dllm.loop.extras.shadow_queries import ShadowQueries
+from dllm.loop.extras.verified_drafts import Drafts
+from dllm.loop.extras.waiting_rows import Waiting
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 
