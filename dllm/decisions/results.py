@@ -11,6 +11,8 @@ from dllm.decisions.estimators import SlotScores, softmax
 from dllm.decisions.questions import Question, ScoreQuestion, Value, text_of
 from dllm.record.trace import viewer
 
+LITTLE = 0.01  # of the mass: mini-llada has 0.5 and more where a question makes sense to it, and 1e-4 where it does not
+
 
 @dataclass(frozen=True)
 class SlotDecision:
@@ -24,10 +26,21 @@ class SlotDecision:
     given: tuple[str, ...] = ()  # questions whose answers was on the canvas
 
     def __str__(self) -> str:
-        """What people ask for: the choice, the probabilities, and the mass below which they mean little."""
+        """What people ask for: the choice, the probabilities and the mass, and the note."""
         shares = ", ".join(f"{value} {share:.3g}" for value, share in self.probabilities.items())
         mass = "" if self.mass is None else f"; mass {self.mass:.2g}"
-        return f"{self.choice} ({shares}{mass})"
+        note = "" if self.note is None else f" Note: {self.note}"
+        return f"{self.choice} ({shares}{mass}){note}"
+
+    @property
+    def note(self) -> str | None:
+        """Why the probabilities mean little; None where the alternatives have mass, or it is unknown."""
+        if self.mass is None or self.mass >= LITTLE:
+            return None
+        return (
+            f"the alternatives have a mass of {self.mass:.2g} together, so their probabilities are noise: the model "
+            "would write something else here. Ask by a template or instructions that lead to one of them."
+        )
 
     @property
     def probabilities(self) -> dict[Value, float]:
@@ -89,8 +102,8 @@ class SlotDecision:
             "logprobs": list(self.scores.logprobs), "tokens": [list(ids) for ids in self.tokens],
             "temperature": self.temperature, "calibrated": self.calibrated,
         }  # fmt: skip
-        if self.value is not None:
-            more["value"] = self.value
+        known = (("value", self.value), ("note", self.note))
+        more |= {key: one for key, one in known if one is not None}
         if self.given:
             more["given"] = list(self.given)
         return {**told, "confidence": self.confidence, "diffusion": more}

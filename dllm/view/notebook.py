@@ -35,10 +35,11 @@ def results_html(results: Sequence[Result]) -> str:
 
 def decisions_html(decisions: Mapping[str, SlotDecision]) -> str:
     """A line for each alternative of each question: its probability in per cent, as a bar; the choice is bold. Beside
-    the question the probability that any alternative is there."""
+    the question the probability that any alternative is there, or the note where it is little."""
     lines = []
     for name, one in decisions.items():
-        mass = "" if one.mass is None else f' <span style="{FADED}">{one.mass:.0%} on the alternatives</span>'
+        told = one.note or ("" if one.mass is None else f"{one.mass:.0%} on the alternatives")
+        mass = f' <span style="{FADED}">{escape(told)}</span>' if told else ""
         lines.append(f'<tr><th colspan="3" style="text-align:left">{escape(name)}{mass}</th></tr>')
         for value, share in one.probabilities.items():
             weight = "bold" if value == one.choice else "normal"

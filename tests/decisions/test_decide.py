@@ -34,6 +34,14 @@ def test_a_decision_is_likely_and_open_about_its_mass(decoder: Decoder) -> None:
     assert told["choice"] == "Emma" and told["diffusion"]["argmax_is_label"] and not told["diffusion"]["calibrated"]
 
 
+def test_a_question_that_the_model_knows_nothing_of_has_a_note(decoder: Decoder) -> None:
+    town = Choice(["Cairo", "Lima"], template='[{"name": "Bush", "age": 72, "town": "{slot}')
+    noise, sense = (decoder.decide(ROW, asked=one)["asked"] for one in (Predicate("Is the sky blue?"), town))
+    assert noise.mass is not None and noise.note is not None and f"a mass of {noise.mass:.2g} together" in noise.note
+    assert str(noise).endswith(noise.note) and noise.to_json(None)["diffusion"]["note"] == noise.note
+    assert sense.note is None and "note" not in sense.to_json(None)["diffusion"] and "Note" not in str(sense)
+
+
 def test_a_notebook_shows_every_alternative_with_its_share() -> None:
     question = Choice(["<Lima>", "Cairo"])
     scores = SlotScores((0.0, -1.0), (-0.3, -1.3), (0.5, 0.5), (True, False))
