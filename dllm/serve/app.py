@@ -193,7 +193,8 @@ class Service:
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)
 
     async def show_metrics(self, request: HttpRequest) -> Response:
-        return Response(self.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = await asyncio.to_thread(self.metrics.everywhere, self.metrics.page())
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
         page, headers = self.page

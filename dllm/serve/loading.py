@@ -66,16 +66,21 @@ def _reply(head: bytes) -> bytes:
     """What a request is told: how far the loading is, or to come again."""
     words = head.split(b"\r\n", 1)[0].split(b" ")
     path = words[1].partition(b"?")[0] if len(words) > 1 else b""
-    state = loading_state()
-    if path != b"/health":
-        far = "" if state["share"] is None else f" ({state['share']:.0%}, {state['part']})"
-        state = ApiError(503, f"the model is still loading{far}. Ask again.", code="loading").to_json()
-    body = b"" if words[0] == b"HEAD" else json.dumps(state).encode()
+    body = b"" if words[0] == b"HEAD" else json.dumps(loading_reply(path.decode("latin-1"))).encode()
     lines = (
         "HTTP/1.1 503 Service Unavailable", "content-type: application/json", f"content-length: {len(body)}",
         f"retry-after: {AGAIN}", "connection: close",
     )  # fmt: skip
     return "\r\n".join((*lines, "", "")).encode() + body
+
+
+def loading_reply(path: str) -> dict[str, object]:
+    """What a request of ``path`` is told, with 503."""
+    state = loading_state()
+    if path == "/health":
+        return state
+    far = "" if state["share"] is None else f" ({state['share']:.0%}, {state['part']})"
+    return ApiError(503, f"the model is still loading{far}. Ask again.", code="loading").to_json()
 
 
 def loading_state() -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -40,6 +41,8 @@ STATES = ("ready", "closing", "failed", "closed")
 
 class Metrics:
     """One registry for each server, so that several can live in a process."""
+
+    everywhere: Callable[[bytes], bytes] = bytes  # from this server's page to that of all that share its address
 
     def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "") -> None:
         self.registry = CollectorRegistry()
@@ -98,3 +101,27 @@ class SchedulerFigures(Exporter):
         for state in STATES:
             states.add_metric([state], float(state == now))
         yield states
+
+
+def sum_of_pages(pages: Iterable[bytes], kinds: tuple[str, ...] = ("counter", "histogram", "gauge")) -> bytes:
+    """One page of several servers. Counters, histograms and gauges add up, so ``dllm_state`` counts servers;
+    ``dllm_build_info`` stays 1, and times at which counters began are left out. kinds: of the families that stay."""
+    families: dict[str, dict[str, float]] = {}  # values by a family's first line, and by what is before the value
+    types: dict[str, str] = {}  # the second line
+    for line in chain.from_iterable(page.decode().splitlines() for page in pages):
+        if line.startswith("# HELP"):
+            first = line
+        elif line.startswith("# TYPE"):
+            types[first] = line
+        else:
+            head, _, value = line.rpartition(" ")
+            known = families.setdefault(first, {})
+            known[head] = 1.0 if head.startswith("dllm_build_info") else known.get(head, 0.0) + float(value)
+    stay = [first for first in families if types[first].endswith(kinds) and not first.split()[2].endswith("_created")]
+    lines = ((first, types[first], *(f"{head} {value}" for head, value in families[first].items())) for first in stay)
+    return "".join(f"{line}\n" for line in chain.from_iterable(lines)).encode()
+
+
+def counters_of(page: bytes) -> bytes:
+    """What stays of a server that is gone: what it has counted, and nothing of its last state."""
+    return sum_of_pages([page], ("counter", "histogram"))
