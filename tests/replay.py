@@ -46,7 +46,7 @@ from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
-from dllm.report.parallelism import accuracy_under_parallelism
+from dllm.report.figures import accuracy_under_parallelism
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
 from dllm.samplers.prophet import given

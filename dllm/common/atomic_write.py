@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
 from dllm.errors import UserError
 
 
@@ -40,3 +42,37 @@ def write_or_refuse(file: Path, text: str, way_out: str = "Name another place.")
     except OSError as error:
         raise UserError(f"cannot write {file} ({error.strerror}). {way_out}") from None
     return file
+
+
+def lock_name(results: str) -> str:
+    """The name of the lock file of a file of results."""
+    return f".{results}.lock"
+
+
+def locked(folder: Path, results: str) -> BaseFileLock:
+    """The lock on a file of results. It ends with the process, however that ends.
+
+    Where the file system has no locks (many network file systems), a file that names its owner serves as one. Whether
+    that owner still runs cannot be seen from another machine, so the user must decide. Raises UserError when another
+    process has the lock, OSError when neither kind of lock can be made.
+    """
+    file = folder / lock_name(results)
+    locks: tuple[BaseFileLock, ...] = (FileLock(file), SoftFileLock(file.with_suffix(".owner")))
+    for lock in locks:
+        try:
+            return lock.acquire(timeout=0.5, poll_interval=0.1).lock  # to take over from a dead owner
+        except Timeout:
+            raise UserError(in_use(folder, lock)) from None
+        except (OSError, NotImplementedError) as error:
+            failed = error
+    raise failed
+
+
+def in_use(folder: Path, lock: BaseFileLock) -> str:
+    """Why ``folder`` cannot be written to, and the way out."""
+    way_out = "Wait for it, or choose another name=NAME."
+    if not isinstance(lock, SoftFileLock):  # filelock also turns a FileLock into one
+        return f"another process is writing to {folder}. {way_out}"
+    said = Path(lock.lock_file).read_text().split() if Path(lock.lock_file).exists() else []
+    owner = f" (number {said[0]} on {said[1]})" if len(said) > 1 else ""
+    return f"another process{owner} is writing to {folder}. {way_out} If it is gone, delete {lock.lock_file}."

@@ -6,7 +6,8 @@ tokens whatever is in the slot: a value that merges with them is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -21,8 +22,7 @@ from dllm.decisions.estimators import (
     slots_by_length,
 )
 from dllm.decisions.questions import Question
-from dllm.decisions.unanswerable import of_question
-from dllm.errors import UserError
+from dllm.errors import TooLong, UserError
 from dllm.prompts import Message, PrefilledPrompt, Prompts, is_ids
 
 DecisionState = str | list[Message] | list[int]
@@ -221,3 +221,29 @@ def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: 
 def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Plan:
     """What to read of a laid question, as ``layout_of`` lays it."""
     return layout_of(laid, mask, end, estimator, mode, free, sees_behind).plan()
+
+
+class TooManyCanvases(UserError):
+    """Questions that take more canvases than may be read at once. most: how many those are."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the questions take more than {most} canvases. Ask fewer, or with estimator=marginal.")
+
+
+class Unanswerable(UserError):
+    """A question that cannot be laid on a canvas. name: its own; sentence: why."""
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(f"question {name!r}: {sentence}")
+        self.name, self.sentence = name, sentence
+
+
+@contextmanager
+def of_question(name: str) -> Iterator[None]:
+    """What is refused is refused of this question."""
+    try:
+        yield
+    except (TooLong, TooManyCanvases, Unanswerable):
+        raise
+    except UserError as error:
+        raise Unanswerable(name, str(error)) from None

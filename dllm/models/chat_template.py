@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from math import inf
@@ -203,3 +204,23 @@ def _refuse(message: str) -> NoReturn:
 
 def _now(form: str) -> str:
     return datetime.now().strftime(form)
+
+
+@dataclass(frozen=True)
+class ThoughtMarks:
+    """What is around a thought."""
+
+    begin: str  # the text that begins it
+    end: str  # the text that ends it
+
+
+# Qwen3's, SDAR's, TraDo's and Nemotron's; DiffusionGemma's, whose thoughts are a channel of this name; Mistral's.
+KNOWN_MARKS = (
+    ThoughtMarks("<think>", "</think>"), ThoughtMarks("<|channel>thought", "<channel|>"),
+    ThoughtMarks("[THINK]", "[/THINK]"),
+)  # fmt: skip
+
+
+def thought_marks(template: str | None) -> ThoughtMarks | None:
+    """The marks that a chat template writes or looks for. None: it knows no thoughts."""
+    return next((marks for marks in KNOWN_MARKS if marks.end in (template or "")), None)

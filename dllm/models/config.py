@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from dllm.errors import UserError
-from dllm.models import common_keys, rope
+from dllm.models import rope
 from dllm.models.agreement import BLOCK_KEYS, FILE
 from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES
 from dllm.models.families_2026 import A2D_BLOCK, FAMILIES_2026
@@ -29,7 +29,7 @@ from dllm.models.gemma_config import (
     gemma_warnings,
 )
 from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
-from dllm.models.keys import KeyRules, printed, read_keys, shown
+from dllm.models.keys import NEUTRAL_KEYS, KeyRules, not_read, printed, read_keys, shown
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.moe import MoEConfig
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
@@ -112,7 +112,7 @@ class ModelConfig:
         family = FAMILIES[name]
         unset = dict.fromkeys(key for key in family.false_is_null if published.get(key) is False)
         content = rope.flat({**published, **unset}, FILE, yarn=family.scaled)
-        values = read_keys({**common_keys.NEUTRAL_KEYS, **family.keys}, content, FILE)
+        values = read_keys({**NEUTRAL_KEYS, **family.keys}, content, FILE)
         return ModelConfig(**family.fields(values), published=dict(published))
 
     def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
@@ -216,7 +216,7 @@ class ModelConfig:
             return ()  # its class reads them
         if self.gemma is not None:
             return gemma_unread(self.published)
-        top = common_keys.unread({*self._keys, *QUANTISED_KEYS, STORED_KEY}, self.published)
+        top = not_read({*self._keys, *QUANTISED_KEYS, STORED_KEY}, self.published)
         return (*top, *unread_grouped(self.published))
 
     @property

@@ -4,7 +4,7 @@ Defaults are those of the classes that come with the checkpoints (``configuratio
 LLaDAConfig of GSAI-ML/LLaDA-8B, LLaDAConfig of inclusionAI/LLaDA-MoE-7B-A1B, LLaDA2MoeConfig of inclusionAI/LLaDA2.0,
 DreamConfig of Dream-org/Dream-v0, SDARConfig of JetLM/SDAR, WeDLMConfig of tencent/WeDLM-8B and PanguEmbeddedConfig of
 openPangu-Embedded-7B (NBDiff's base). REQUIRED: the class has no default that can be built, one that is not supported
-here, or one that could not be read. Keys that no family reads: ``dllm.models.common_keys``.
+here, or one that could not be read. Keys that no family reads: ``dllm.models.keys``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from dllm.common.coerce import is_whole
 from dllm.models import agreement
 from dllm.models.agreement import BLOCK_KEYS, FILE, Values, agree
-from dllm.models.common_keys import ALL_FULL
 from dllm.models.keys import (
+    ALL_FULL,
     LAYERS,
     MAX_EXPERTS,
     MAX_LAYERS,

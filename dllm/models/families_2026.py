@@ -14,9 +14,9 @@ from dataclasses import replace
 from dllm.common.coerce import is_whole
 from dllm.models import rope
 from dllm.models.agreement import FILE, Values, agree, check_routing
-from dllm.models.common_keys import ALL_FULL
 from dllm.models.families import BLOCK, NORMED, QWEN, Family, Fields
 from dllm.models.keys import (
+    ALL_FULL,
     MAX_LAYERS,
     MAX_SIZE,
     REQUIRED,

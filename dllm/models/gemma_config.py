@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dllm.errors import UserError
-from dllm.models import common_keys
 from dllm.models.agreement import FILE, Values, agree
 from dllm.models.families import Fields, special_id
 from dllm.models.keys import (
     AN_OBJECT,
     LAYERS,
     MAX_SIZE,
+    NEUTRAL_KEYS,
     REQUIRED,
     KeyRules,
     allowed,
@@ -24,6 +24,7 @@ from dllm.models.keys import (
     experts,
     integer,
     list_of,
+    not_read,
     read_keys,
     real,
     shown,
@@ -99,7 +100,7 @@ def gemma_fields(published: Mapping[str, Any]) -> Fields:
     if published.get("text_config") is None:
         raise UserError(f"{FILE} has no text_config, so it describes towers alone. Take the whole checkpoint.")
     top = read_keys(_TOP, published, FILE)
-    values = read_keys({**common_keys.NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
+    values = read_keys({**NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
     agree(values["top_k_experts"] <= values["num_experts"], values, "a token cannot use more experts than there are",
           "top_k_experts", "num_experts")  # fmt: skip
     canvas, longest = top["canvas_length"], values["max_position_embeddings"]
@@ -173,8 +174,8 @@ def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
 def gemma_unread(published: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys of the file that nothing here knows."""
     text = published.get("text_config") or {}
-    inner = (f"text_config.{key}" for key in common_keys.unread({*_TEXT}, text))
-    return (*common_keys.unread({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
+    inner = (f"text_config.{key}" for key in not_read({*_TEXT}, text))
+    return (*not_read({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
 
 
 def gemma_sizes(published: Mapping[str, Any]) -> dict[str, int]:

@@ -1,4 +1,8 @@
-"""Rules for the keys of a checkpoint's JSON files: type and range, checked before anything is built from them."""
+"""Rules for the keys of a checkpoint's JSON files: type and range, checked before anything is built from them.
+
+Of the keys that no family's table reads, the lists here say which change nothing, and which may only have the value
+that changes nothing. Whatever is in neither list is reported (``ModelConfig.unread``).
+"""
 
 from __future__ import annotations
 
@@ -137,3 +141,75 @@ def read_keys(table: KeyRules, content: Mapping[str, Any], file: str) -> dict[st
         if value is not None and not rule.fits(value):
             raise wrong_value(file, f"{key}={shown(value)}, which must be {rule.rule}")
     return values
+
+
+ALL_FULL = list_of(
+    "a list of 'full_attention' alone (sliding windows are not supported)", lambda one: one == "full_attention"
+)
+_OFF, _ONE, _NULL = allowed(False), allowed(1, 1.0), allowed()
+
+# Keys of transformers' classes that would change what is computed. Their neutral values pass.
+NEUTRAL_KEYS: dict[str, KeyRule] = {
+    # biases, norms and activations
+    "attention_bias": _OFF, "mlp_bias": _OFF, "bias": _OFF, "use_bias": _OFF, "use_qkv_bias": _OFF, "qkv_bias": _OFF,
+    "qk_norm": _OFF, "use_qk_norm": _OFF, "qk_layernorm": _OFF, "norm_head": _OFF, "use_rmsnorm": allowed(True),
+    "layer_norm_eps": _NULL, "layer_norm_epsilon": _NULL, "norm_eps": _NULL, "norm_epsilon": _NULL,
+    "hidden_activation": allowed("silu"), "activation_function": allowed("silu"), "act_fn": allowed("silu"),
+    "parallel_attn": _OFF, "use_parallel_residual": _OFF, "post_norm": _OFF, "sandwich_norm": _OFF,
+    # positions and attention
+    "rotary_pct": _ONE, "rotary_percent": _ONE, "rotary_base": _NULL, "rotary_emb_base": _NULL, "rope_ratio": _ONE,
+    "rope_interleave": _OFF, "rope_interleaved": _OFF, "rope_local_base_freq": _NULL, "mrope_section": _NULL,
+    "no_rope_layers": allowed([]), "no_rope_layer_interval": _NULL, "alibi": _OFF, "use_alibi": _OFF,
+    "position_embedding_type": allowed("rope", "rotary"), "layer_types": ALL_FULL, "use_sliding_window": _OFF,
+    "sliding_window_pattern": _NULL, "attention_chunk_size": _NULL, "attention_sink": _OFF, "add_cross_attention": _OFF,
+    "clip_qkv": _NULL, "q_lora_rank": _NULL, "kv_lora_rank": _NULL, "multi_query_attention": _OFF,
+    # scales
+    "embedding_multiplier": _ONE, "residual_multiplier": _ONE, "attention_multiplier": _NULL, "logits_scaling": _ONE,
+    "logit_scale": _ONE, "scale_emb": _ONE, "scale_depth": _NULL, "query_pre_attn_scalar": _NULL,
+    "final_logit_softcapping": _NULL, "attn_logit_softcapping": _NULL, "logit_softcapping": _NULL,
+    # experts
+    "num_experts": allowed(0), "num_local_experts": allowed(0), "n_routed_experts": allowed(0),
+    "n_shared_experts": allowed(0), "num_shared_experts": allowed(0), "decoder_sparse_step": allowed(1),
+    "mlp_only_layers": allowed([]), "scoring_func": _NULL, "score_function": _NULL, "expert_capacity": _NULL,
+    "use_mrope": _OFF, "num_nextn_predict_layers": allowed(0), "num_mtp_layers": allowed(0),
+    # other networks around or instead of this one
+    "vision_config": _NULL, "audio_config": _NULL, "is_encoder_decoder": _OFF, "transformers_weights": _NULL,
+}  # fmt: skip
+
+# Keys without effect on what is computed here: of transformers' base class; of its models, their training, and windows,
+# which count only beside ``use_sliding_window``; of LLaDA's and SDAR's own classes; of how later families
+# were trained, or decode by default; of generation.
+_HARMLESS = """
+architectures auto_map dtype finetuning_task id2label label2id model_type name_or_path problem_type task_specific_params
+tokenizer_class torch_dtype transformers_version
+
+attn_implementation chunk_size_feed_forward cross_attention_hidden_size fuse_cross_entropy gradient_checkpointing
+initializer_range is_decoder output_attentions output_hidden_states output_router_logits pretraining_tp prefix
+pruned_heads return_dict tf_legacy_loss tie_encoder_decoder torchscript use_bfloat16 use_cache
+attention_dropout attn_pdrop embd_pdrop embedding_dropout hidden_dropout output_dropout resid_pdrop residual_dropout
+router_aux_loss_coef aux_loss_alpha moe_router_bias_update_rate
+max_window_layers sliding_window original_max_position_embeddings
+bos_token_id cls_token_id decoder_start_token_id sep_token_id
+
+alibi_bias_max attention_layer_norm_with_affine flash_attention flash_attn_varlen init_cutoff_factor init_device init_fn
+init_std precision train_max_sequence_length
+debug ep_size micro_forward skip_checkpoint use_deepep
+
+adaptive_mask_rate ar_loss_weight conplemenrary_mask diff_loss_weight dlm_loss_weight dp_varying_mask_ratio enforce_mask
+intl_mask moe_backend multi_sampling num_diffusion_steps prefix_ratio random_length_prob tok_mask_half_life_ratio
+
+bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length min_length
+no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+"""
+HARMLESS = frozenset(_HARMLESS.split())
+
+
+def not_read(known: set[str], content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of a file that no rule and no list knows, null ones aside. A leading ``_`` marks transformers' own."""
+    return tuple(
+        key for key, value in content.items()
+        if value is not None and key not in known and key not in NEUTRAL_KEYS and key not in HARMLESS
+        and not key.startswith("_")
+    )  # fmt: skip

@@ -15,14 +15,20 @@ from tokenizers import Tokenizer as Backend
 
 from dllm.errors import TooLong, UserError, first_line
 from dllm.models import token_tables
-from dllm.models.chat_template import compile_template, names_read, parse_template, render_messages
+from dllm.models.chat_template import (
+    ThoughtMarks,
+    compile_template,
+    names_read,
+    parse_template,
+    render_messages,
+    thought_marks,
+)
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.keys import read_keys
 from dllm.models.least_tokens import LeastTokens
 from dllm.models.pieces import alone, pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
-from dllm.models.thoughts import ThoughtMarks, thought_marks
 
 STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
 MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]", "<[MASK]>", "<[MASK_TOKEN]>")

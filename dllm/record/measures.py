@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from math import atan, cos, erf, pi, sin, sqrt, tan
 
 from dllm.record.results import ResultRow
-from dllm.record.student import quantile_of_t
 
 # From this ratio of wall time to the decoding thread's CPU time on, a speed is doubtful. Measured on two cores with
 # mini-llada and one thread: at most 1.01 in twelve decodes that have a core to themselves; 2.0, 2.9 and 4.9 with one,
@@ -181,3 +181,25 @@ class Measures:
     def nfe(self) -> float:
         """Forwards per sample."""
         return self.forwards / self.samples if self.samples else 0.0
+
+
+def share_within(t: float, freedom: int) -> float:
+    """P(|T| < t) for a whole number of degrees of freedom, by its finite sum (Abramowitz and Stegun 26.7.3, 4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term = cos(angle) if odd else 1.0
+    total = 0.0
+    for power in range(1 + odd, freedom, 2):
+        total += term
+        term *= cos(angle) ** 2 * power / (power + 1)
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+
+@cache
+def quantile_of_t(freedom: int, z: float = 1.96) -> float:
+    """The t with as much between -t and t as the normal distribution has between -z and z. freedom: at least 1."""
+    share, low, high = erf(z / sqrt(2)), 0.0, pi / 2
+    for _ in range(60):  # halves the angle's range to less than a float's step
+        middle = (low + high) / 2
+        low, high = (middle, high) if share_within(tan(middle) * sqrt(freedom), freedom) < share else (low, middle)
+    return tan(low) * sqrt(freedom)

@@ -26,8 +26,7 @@ from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
-from dllm.serve.body import parsed
-from dllm.serve.body_reader import body_of
+from dllm.serve.body import body_of, parsed
 from dllm.serve.compiling import Compiling, OneThread
 from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
@@ -40,9 +39,8 @@ from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
 from dllm.serve.request_parts import Defaults
-from dllm.serve.response_events import AnsweringResponse
+from dllm.serve.response_events import AnsweringResponse, ResponseEnvelope
 from dllm.serve.response_formats import formats_offered
-from dllm.serve.response_objects import ResponseEnvelope
 from dllm.serve.responses import parse_response
 from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, NoReturn
+
+from starlette.requests import Request as HttpRequest
 
 from dllm.common.texts import unwritable
 from dllm.serve.api_errors import ApiError
@@ -107,3 +110,27 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands in one object twice")
     return found
+
+
+async def body_of(request: HttpRequest, seconds: float) -> bytes:
+    """The body of a request that says it is JSON. seconds: in which all of it must have come. Raises ApiError for
+    another type, and for a body over ``MAX_BYTES``, which are counted while they come."""
+    told = request.headers.get("content-length", "")
+    parsed(b"{}", request.headers.get("content-type"))  # refuses another type before anything is read
+    if told.isdigit() and int(told[:20]) > MAX_BYTES:
+        raise too_long()
+    taken = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                taken += chunk
+                if len(taken) > MAX_BYTES:
+                    raise too_long()
+    except TimeoutError:
+        sentence = f"the body did not come within {seconds:g} seconds. Send it again."
+        raise ApiError(408, sentence, code="body_too_slow") from None
+    return bytes(taken)
+
+
+def too_long() -> ApiError:
+    return ApiError(413, f"the body has more than the limit of {MAX_BYTES} bytes. Shorten it.", code="body_too_large")

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Protocol
 
 from dllm.decisions import Decisions
+from dllm.decisions.canvases import TooManyCanvases, Unanswerable
 from dllm.decisions.protocol import Deciding, deciding
 from dllm.decisions.reading import Reading, ReadQuery
-from dllm.decisions.unanswerable import TooManyCanvases, Unanswerable
 from dllm.errors import TooLong
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.decision_fields import ParsedDecisions

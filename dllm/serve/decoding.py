@@ -12,8 +12,7 @@ from typing import Any
 from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.serve.api_errors import ApiError, in_requests
-from dllm.serve.jobs import Done, Failed, Job, Progress
-from dllm.serve.mailbox import Mailbox, Update
+from dllm.serve.jobs import Done, Failed, Job, Mailbox, Progress, Update
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.thinking import ThoughtSplitter

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dllm.models.thoughts import ThoughtMarks
+from dllm.models.chat_template import ThoughtMarks
 from dllm.models.tokenizer import Tokenizer
 from dllm.serve.stream import open_tail
 

@@ -17,7 +17,6 @@ from dllm.contract.setting import Sampling
 from dllm.errors import TooLong
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
-from dllm.serve.efforts import asked_budget
 from dllm.serve.fields import Answered, ChatBody, CompletionBody
 from dllm.serve.jobs import Job
 from dllm.serve.messages import WRITTEN_OUT, conversation, prompts_in, validated_prompts
@@ -328,3 +327,21 @@ def _canvas(pieces: list[str | int], prompts: Prompts) -> Request:
     """The answer's given parts and holes. Raises ApiError."""
     with as_refusal("diffusion.canvas"):
         return prompts.infill(pieces)
+
+
+SHARES = {"none": 0.0, "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95}  # of the answer's tokens
+
+
+def asked_budget(body: Answered, defaults: Defaults) -> int | None:
+    """The tokens that a request gives to a thought, by whichever field says so; None: none does. Shares of an answer's
+    tokens as OpenRouter has them (openrouter.ai, reasoning tokens). As with vLLM, an effort is no error where a model
+    has no thoughts: clients send it to every model."""
+    if body.thinking_token_budget is not None:
+        return body.thinking_token_budget
+    told = body.reasoning
+    effort = "none" if told.enabled is False else told.effort or body.reasoning_effort
+    budget = told.max_tokens
+    if budget is None and effort is not None:
+        budget = round(SHARES[effort] * (body.max_completion_tokens or body.max_tokens or defaults.gen_length))
+    known = defaults.model.tokenizer is not None and defaults.model.tokenizer.thought_marks is not None
+    return budget if known or budget != 0 else None  # nothing to end, where no thought can come

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from dllm.constraints.automata import automaton_of
+from dllm.constraints.decoding.requests import check
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK, TokenLanguage
 from dllm.constraints.store import Store
 from dllm.constraints.tokens import token_automaton
-from dllm.constraints.unsatisfiable import check
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.models.tokenizer import Tokenizer
 from experiments.bench.languages import END, LANGUAGES, TRAINED, trained

@@ -27,7 +27,7 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.prompts import Prompt
-from dllm.report.paired import paired_difference
+from dllm.report.differences import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.d3llm import D3LLM

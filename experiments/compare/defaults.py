@@ -30,7 +30,7 @@ from dllm import Decoder, Model, UserError, load
 from dllm.compose.parts import build_part, choices, composed, configurations
 from dllm.errors import SettingWarning, first_line, warn_once
 from dllm.prompts import Prompt
-from dllm.report.paired import PairedDifference, paired_difference
+from dllm.report.differences import PairedDifference, paired_difference
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.compare.published_settings import GROUPS, LENGTH, published_settings

@@ -29,7 +29,7 @@ from dllm import Decoder, Model, UserError, load, part
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
 from dllm.prompts import Prompt
-from dllm.report.paired import paired_difference
+from dllm.report.differences import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.eb import EntropyBound

@@ -3,7 +3,7 @@
 Each sampler runs at several values of its main knob, on held-out items, in one block of 32 without a cache. Its curve
 begins at one token per forward, which every rule falls back to, and ends at its fastest setting that scores no more
 than 5 points less. Prints a Markdown table for each model, with 95 % intervals from items drawn again. The number is
-the d3LLM leaderboard's (``dllm.report.parallelism``), of all tasks together.
+the d3LLM leaderboard's (``dllm.report.figures``), of all tasks together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.errors import name_of
 from dllm.prompts import Prompt
 from dllm.record.measures import quantile
-from dllm.report.parallelism import Points, accuracy_under_parallelism, fast_enough
+from dllm.report.figures import Points, accuracy_under_parallelism, fast_enough
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini

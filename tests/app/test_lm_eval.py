@@ -23,8 +23,11 @@ from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from dllm.app.lm_eval import lm as module  # noqa: E402
-from dllm.app.lm_eval.instances import device_setting, request_seed  # noqa: E402
-from dllm.app.lm_eval.lm import DLLM  # noqa: E402
+from dllm.app.lm_eval.lm import (  # noqa: E402
+    DLLM,  # noqa: E402
+    device_setting,
+    request_seed,
+)
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 ASKED = 4  # of 60 questions; an answer takes 0.25 s

@@ -21,8 +21,7 @@ import pytest
 import yaml
 
 from dllm.app.command_line.options import Options, checked_sampling, checked_settings
-from dllm.app.runs.evaluation import Evaluation
-from dllm.app.runs.reference import with_reference
+from dllm.app.runs.evaluation import Evaluation, with_reference
 from dllm.compose.choice_files import part_facts
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices, composed, plain_config

@@ -11,10 +11,10 @@ import pytest
 
 from dllm.constraints import Choice, Constraint, Json, JsonSchema, Regex
 from dllm.constraints.compiler import Compiler, language_key
+from dllm.constraints.decoding.requests import check
 from dllm.constraints.row_sets import RowSets
 from dllm.constraints.sets import MASK
 from dllm.constraints.store import Store
-from dllm.constraints.unsatisfiable import check
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
 

@@ -210,9 +210,9 @@ def test_strict_false_passes_over_what_the_standard_does() -> None:
 
 
 def test_without_jsonschema_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dllm.constraints.languages.schema import metaschema
+    from dllm.constraints.languages.schema import drafts
 
-    metaschema._keywords.cache_clear()
+    drafts._keywords.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "jsonschema", None)
     assert "pip install 'dllm[constraints]'" in says({"type": "null"})
 

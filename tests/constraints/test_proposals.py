@@ -17,7 +17,7 @@ from harness import full
 from small_languages import Case, random_case
 
 from dllm.common.noise import gumbel
-from dllm.constraints.decoding.joint import highest_of_classes
+from dllm.constraints.decoding.batch import highest_of_classes
 from dllm.constraints.filling import class_maxima
 from dllm.contract import Turn
 from dllm.contract.setting import Sampling

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from small_languages import random_automaton
 
-from dllm.constraints import effects, store
+from dllm.constraints import store, tokens
 from dllm.constraints.edges import NEVER
 from dllm.constraints.languages.limits import CompileLimits, within_limits
 from dllm.constraints.languages.trees import ByteAutomaton
@@ -90,7 +90,7 @@ def test_every_token_may_be_a_class_of_its_own() -> None:
 def test_work_in_chunks_changes_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     automaton, table = random_automaton(random.Random(3), 9, LETTERS), random_vocabulary(random.Random(3))
     whole = token_automaton(automaton, table)
-    monkeypatch.setattr(effects, limit, 1)
+    monkeypatch.setattr(tokens, limit, 1)
     pieces = token_automaton(automaton, table)
     assert whole.size > 5 and pieces.size == whole.size
     assert (dense(pieces)[pieces.classes] == dense(whole)[whole.classes]).all()
@@ -101,7 +101,7 @@ def test_too_much_time_or_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     said = r"took more than 0 s to compile \(9 states\)"
     with within_limits(CompileLimits(seconds=0)), pytest.raises(UserError, match=said):
         token_automaton(automaton, table)
-    monkeypatch.setattr(effects, "LARGEST", 20)
+    monkeypatch.setattr(tokens, "LARGEST", 20)
     with pytest.raises(UserError, match=r"too much memory for this vocabulary \(9 states\)"):
         token_automaton(automaton, table)
 

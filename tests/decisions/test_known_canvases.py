@@ -11,7 +11,7 @@ import torch
 from dllm import Decoder, UserError
 from dllm.blocks.fixed import Fixed
 from dllm.contract import Turn
-from dllm.decisions.known_canvases import refuse_unknown_canvases
+from dllm.decisions.protocol import refuse_unknown_canvases
 from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.models.bundle import Model, load
 from dllm.samplers.renoise import Renoise

@@ -10,7 +10,7 @@ import pytest
 from dllm.decisions import Choice, Predicate, Score
 from dllm.decisions.calibration import Labelled, quality
 from dllm.decisions.estimators import ESTIMATORS, AlternativesTrie, Slot, canvases, planned
-from dllm.decisions.question_files import question_of
+from dllm.decisions.questions import question_of
 from dllm.errors import UserError
 
 

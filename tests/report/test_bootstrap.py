@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dllm.report.bootstrap import aup_intervals
 from dllm.report.figures import mean_aup
 from dllm.report.methods import Method, methods
+from dllm.report.setting_tables import aup_intervals
 from tests.report.report_cells import cell, points
 
 

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dllm.report.paired import paired_difference
+from dllm.report.differences import paired_difference
 
 Chances = tuple[float, float]  # that an item is lost, that it is won
 

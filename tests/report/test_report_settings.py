@@ -13,8 +13,7 @@ from dllm import UserError
 from dllm.app.commands.report import run_report
 from dllm.compose.naming import CHOICES
 from dllm.record.code_hash import code_hash, targets
-from dllm.record.measures import wilson, wilson_of_items
-from dllm.record.student import quantile_of_t
+from dllm.record.measures import quantile_of_t, wilson, wilson_of_items
 from dllm.report import plots
 from dllm.report.methods import baselines, chosen_settings
 from dllm.report.older import Codes

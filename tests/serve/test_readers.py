@@ -11,8 +11,7 @@ import pytest
 
 from dllm.models.bundle import Model
 from dllm.record.trace import Trace
-from dllm.serve.jobs import Done, Failed, Progress
-from dllm.serve.mailbox import Mailbox
+from dllm.serve.jobs import Done, Failed, Mailbox, Progress
 from dllm.serve.scheduler import Scheduler
 from tests.serve.conftest import Place, events
 

@@ -14,9 +14,9 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.models import thoughts
+from dllm.models import chat_template
 from dllm.models.bundle import Model
-from dllm.models.thoughts import ThoughtMarks, thought_marks
+from dllm.models.chat_template import ThoughtMarks, thought_marks
 from dllm.serve.messages import validated_messages
 from dllm.serve.thinking import Thinking, ThoughtSplitter
 from dllm.serve.wire import NO_THOUGHT
@@ -100,7 +100,7 @@ BODY = {"temperature": 1.5, "max_tokens": 24}
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A model whose prompts end inside a thought, and whose random texts often end it."""
     mended = pytest.MonkeyPatch()
-    mended.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("r", "e"),))
+    mended.setattr(chat_template, "KNOWN_MARKS", (ThoughtMarks("r", "e"),))
     folder = make_written(tmp_path_factory.mktemp("models") / "thinks")
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": TEMPLATE}))
@@ -255,7 +255,9 @@ def test_openais_client_reads_thoughts(thinker: Place) -> None:
 
 
 def test_calls_stand_behind_a_thought(mini_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("[", "endfor"),))  # which the template of tools holds
+    monkeypatch.setattr(
+        chat_template, "KNOWN_MARKS", (ThoughtMarks("[", "endfor"),)
+    )  # which the template of tools holds
     written = WrittenAnswers(mini_model, tmp_path / "tools", 48)
     written.text = '[sort, maybe endfor So: <tool_call>{"name": "say", "arguments": {"w": "bc"}}</tool_call>'
     (choice,) = written.place.ask(tools=TOOLS).json()["choices"]
@@ -279,7 +281,7 @@ def test_a_form_leaves_no_place_for_a_thought(thinker: Place) -> None:
 
 def test_marks_that_are_special_tokens_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Gemma's: decoded text leaves them out, and the answer is told apart all the same."""
-    monkeypatch.setattr(thoughts, "KNOWN_MARKS", (ThoughtMarks("<assistant>", "<user>"),))
+    monkeypatch.setattr(chat_template, "KNOWN_MARKS", (ThoughtMarks("<assistant>", "<user>"),))
     folder = make_written(tmp_path / "special")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}{% if 0 %}<user>{% endif %}<assistant>")
     model = load(folder)

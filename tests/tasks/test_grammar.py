@@ -12,9 +12,8 @@ import pytest
 
 from dllm import UserError
 from dllm.app.runs.folder import identity
-from dllm.tasks.parallelbench import grammar, language_tool
-from dllm.tasks.parallelbench.grammar import GrammarChecker
-from dllm.tasks.parallelbench.language_tool import JAR
+from dllm.tasks.parallelbench import grammar
+from dllm.tasks.parallelbench.grammar import JAR, GrammarChecker
 from dllm.tasks.parallelbench.suite import ParallelBench
 from tests.tasks import fake_language_tool as fake
 
@@ -87,7 +86,7 @@ def test_a_server_is_not_started_without_the_library(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_with_java(tmp_path, "exit 3", monkeypatch)
-    monkeypatch.setattr(language_tool, "find_spec", lambda name: None)
+    monkeypatch.setattr(grammar, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs language-tool-python, which is not installed"):
         GrammarChecker(setting if setting == "download" else str(folder))
 

@@ -17,9 +17,8 @@ from dllm.common.palette import luminance
 from dllm.contract import Turn
 from dllm.models.bundle import Model
 from dllm.models.ids import Ids
-from dllm.view.brush import CanvasRenderer
+from dllm.view.brush import CanvasRenderer, Shades
 from dllm.view.picture import Picture
-from dllm.view.shades import Shades
 
 COLOURS = ("standard", "256", "truecolor")
 PROBABILITIES = [step / 200 for step in range(201)]

@@ -16,8 +16,7 @@ from dllm.common.terminal import say
 from dllm.decisions.calibration import Labelled, fitted, quality, write_calibration
 from dllm.decisions.canvases import DecisionState
 from dllm.decisions.protocol import DecisionOptions, deciding
-from dllm.decisions.question_files import questions_of_file
-from dllm.decisions.questions import Question, text_of
+from dllm.decisions.questions import Question, questions_of_file, text_of
 from dllm.decisions.results import Decisions
 from dllm.errors import UserError
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +14,6 @@ from tqdm import tqdm
 
 from dllm.app.commands.chat import EMPTY_ANSWER, chat
 from dllm.app.commands.interruptible import interruptible
-from dllm.app.commands.unfinished import Unfinished
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
@@ -227,3 +227,38 @@ def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -
     if len(rows) > MAX_PRINTED:
         console.print(as_text(f"The {len(rows)} texts are in {run_folder.path}/{RESULTS}", "dim"))
     console.print(as_text(f"Run folder: {run_folder.path}", "dim"))
+
+
+OPEN = "\N{HORIZONTAL ELLIPSIS}"  # stands for positions that are still open
+
+
+class Unfinished:
+    """An observer that keeps the last turn. text: of ids."""
+
+    def __init__(self, text: Callable[[Sequence[int]], str]) -> None:
+        self.text = text
+        self.last: Turn | None = None
+
+    def __call__(self, turn: Turn) -> None:
+        self.last = turn
+
+    def texts(self) -> Iterator[str]:
+        """The answers of rows under way, as far as they are decided."""
+        if self.last is None:
+            return
+        canvas, first = self.last.candidates, self.last.step.owner.first.tolist()
+        for row, at in enumerate(first):
+            if row not in self.last.finished:
+                begin, end = int(canvas.start[at]), int(canvas.end[at])
+                yield self._text(canvas.tokens[at, begin:end].tolist(), canvas.masked[at, begin:end].tolist())
+
+    def say(self, most: int) -> None:
+        """Print them, if any position is decided and there are not too many."""
+        texts = list(self.texts())
+        if 0 < len(texts) <= most and any(text.strip(OPEN) for text in texts):
+            for text in texts:
+                say(text)
+
+    def _text(self, tokens: Sequence[int], masked: Sequence[bool]) -> str:
+        runs = groupby(zip(tokens, masked, strict=True), key=lambda one: one[1])
+        return "".join(OPEN if is_open else self.text([token for token, _ in run]) for is_open, run in runs)

@@ -7,29 +7,24 @@ after 0.4.13), or through ``python -m dllm.app.lm_eval``, which takes the same a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import lm_eval.models  # noqa: F401  registers lm-eval's own, which 0.4.13 does only while it knows no model at all
+import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
 from dllm.app.lm_eval.configuration import composed_settings
-from dllm.app.lm_eval.instances import (
-    MAX_GEN_TOKS,
-    RequestGroup,
-    RequestKey,
-    device_setting,
-    request_keys,
-    request_seed,
-    whole_batch_size,
-)
 from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
+from dllm.common.digest import seed_from
 from dllm.decisions.likelihood import Estimate, Estimator, Likelihood
 from dllm.decoder import Decoder
 from dllm.errors import UserError
@@ -186,3 +181,64 @@ class DLLM(TemplateLM):  # type: ignore[misc]
             line = json.dumps({"task": task, "doc_id": document, "number": number, **record}, ensure_ascii=False)
             with writing(self.file), self.file.open("a", encoding="utf-8") as stream:
                 stream.write(line + "\n")
+
+
+MAX_GEN_TOKS = 256  # lm-eval's default, and the field's for instruct models
+SAMPLING_KWARGS = ("temperature", "top_p", "top_k")
+
+RequestKey = tuple[str, int, int]  # task, number of the document, number of the repeat or of the choice
+
+
+@dataclass(frozen=True)
+class RequestGroup:
+    """What requests that are decoded together have in common."""
+
+    length: int  # tokens of the answer
+    stop: tuple[str, ...]  # strings that end it
+    settings: tuple[tuple[str, Any], ...]  # of ours, by name
+
+    @staticmethod
+    def of(options: Mapping[str, Any], length: int | None, escape_until: bool) -> RequestGroup:
+        """From a request's gen_kwargs, which may hold settings of ours too. ``length`` overrides max_gen_toks.
+
+        temperature, top_p and top_k count only with do_sample, since tasks that want greedy answers set them too.
+        """
+        left = dict(options)
+        until, sampled = left.pop("until", None) or [], bool(left.pop("do_sample", False))
+        length = length or left.get("max_gen_toks", MAX_GEN_TOKS)
+        for name in (*SAMPLING_KWARGS, "max_gen_toks"):
+            value = left.pop(name, None)
+            if sampled and value is not None and name in SAMPLING_KWARGS:
+                left[f"sampling.{name}"] = value
+        stop = () if escape_until else tuple([until] if isinstance(until, str) else until)
+        return RequestGroup(int(length or MAX_GEN_TOKS), stop, tuple(sorted(left.items())))
+
+
+def request_keys(requests: Sequence[Any]) -> list[RequestKey]:
+    """Each request's key. lm-eval hands in a repeated request several times, which the key numbers."""
+    seen: Counter[tuple[str, int]] = Counter()
+    keys = []
+    for request in requests:
+        place = str(request.task_name), int(request.doc_id or 0)
+        keys.append((*place, seen[place]))
+        seen[place] += 1
+    return keys
+
+
+def request_seed(seed: int, key: RequestKey) -> int:
+    """A request's seed depends on the run's seed, the task, the document and the repeat, not on the order."""
+    return seed_from(f"{seed}/{key}")
+
+
+def whole_batch_size(batch_size: int | str) -> int:
+    """lm-eval's batch_size. Raises UserError for ``auto`` and the like."""
+    if not str(batch_size).isdigit():
+        raise UserError(f"batch_size={batch_size!r} must be a whole number: dllm does not search for one by itself.")
+    return int(batch_size)
+
+
+def device_setting(device: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """lm-eval's device as our setting. Its default is cuda:0; without CUDA the model's own setting stays."""
+    if device is None or "model.device" in settings or (device.startswith("cuda") and not torch.cuda.is_available()):
+        return {}
+    return {"model.device": device}

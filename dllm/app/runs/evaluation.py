@@ -6,27 +6,31 @@ decoder for each shape of answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
-from dllm.app.runs.reference import needs_reference, one_per_step, reference_oracle, with_reference
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, TaskConstraint
+from dllm.contract.canvas import Request
 from dllm.decisions.likelihood import Estimator
 from dllm.decoder import Decoder, requests_per_batch
 from dllm.errors import UserError, not_installed
 from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
+from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.record.environment import environment_of
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result, ResultRow
+from dllm.samplers.base import Sampler
+from dllm.samplers.oracle import Oracle
+from dllm.samplers.static import Static
 from dllm.tasks.answer_formats import is_word, lacking_library
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.build import task_of
@@ -255,3 +259,36 @@ def loaded_model(**named: Any) -> bundle.Model:
     model = bundle.load(**named)
     spare_threads(model.transformer)
     return model
+
+
+ORACLE = f"{Oracle.__module__}.{Oracle.__name__}"
+
+
+def with_reference(sampler: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A sampler's configuration. An oracle without a reference gets an empty one, which each batch then fills."""
+    missing = sampler["_target_"] == ORACLE and sampler["reference"] is None
+    return {**sampler, "reference": []} if missing else sampler
+
+
+def needs_reference(sampler: Sampler) -> bool:
+    """Whether this is an oracle with an empty reference."""
+    return isinstance(sampler, Oracle) and not sampler.reference
+
+
+def one_per_step(decoder: Decoder) -> Decoder:
+    """A decoder like this one with one token per step."""
+    parts = decoder.parts
+    return Decoder(
+        decoder.model, Static(), parts.blocks, parts.cache, parts.eos, gen_length=decoder.gen_length,
+        batch_size=decoder.batch_size, sampling=replace(parts.sampling, tempered=False), stop=decoder.stop,
+        chat=decoder.prompts.chat, chat_template_kwargs=decoder.prompts.chat_template_kwargs,
+    )  # fmt: skip
+
+
+def reference_oracle(slow: Decoder, requests: Sequence[Request]) -> tuple[Oracle, list[int]]:
+    """The oracle of a batch, and each request's lossless minimum of forwards. slow: decodes one token per step."""
+    guesses = GuessRecorder()
+    found = dict(slow.run(requests, observe=guesses))
+    numbers = range(len(requests))
+    minimum = [lossless_minimum(guesses.requests.get(number, [])) for number in numbers]
+    return Oracle([found[number].canvas for number in numbers]), minimum

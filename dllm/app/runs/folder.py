@@ -23,9 +23,8 @@ import yaml
 from filelock import BaseFileLock
 
 from dllm.app.runs.destinations import make_folder, remove_made, stored_config, writing
-from dllm.common.atomic_write import write_whole
+from dllm.common.atomic_write import lock_name, locked, write_whole
 from dllm.common.digest import digest, json_digest
-from dllm.common.locks import lock_name, locked
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import (

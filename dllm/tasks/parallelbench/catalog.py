@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from dllm.tasks.parallelbench import puzzles, waiting_line, writing
+from dllm.tasks.parallelbench import puzzles, waiting_line
 from dllm.tasks.parallelbench.waiting_line import MakeRecord
 
 LEVELS = ("easy", "medium", "hard")
@@ -48,7 +48,7 @@ def _line(operation: str, group: str, lengths: tuple[int, int], budget: int, ext
 
 def _words(name: str, level: str, count: int, metric: str, extra: bool = False) -> TaskSpec:
     template = "words_to_sentence" + ("/one" if count == 1 else "")
-    return TaskSpec(name, metric, 64, template, writing.words_maker(level, count), extra=extra)
+    return TaskSpec(name, metric, 64, template, puzzles.words_maker(level, count), extra=extra)
 
 
 def _r1() -> list[TaskSpec]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.app.commands.unfinished import Unfinished
+from dllm.app.commands.prompt import Unfinished
 from dllm.contract import Turn
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT

@@ -10,8 +10,7 @@ import pytest
 
 from dllm.errors import UserError
 from dllm.prompts import PrefilledPrompt
-from dllm.tasks.standard.code import MBPP, HumanEval, entry_of
-from dllm.tasks.standard.sanitize import fenced, sanitized
+from dllm.tasks.standard.code import MBPP, HumanEval, entry_of, fenced, sanitized
 
 HEAD = 'def add(a, b):\n    """Add two numbers."""\n'
 PROBLEM = {

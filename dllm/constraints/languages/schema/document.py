@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from dllm.constraints.languages.limits import Budget
-from dllm.constraints.languages.schema.drafts import as_2020
+from dllm.constraints.languages.schema.drafts import as_2020, check_schema
 from dllm.constraints.languages.schema.keywords import (
     ANCHORS,
     KNOWN_KEYWORDS,
@@ -18,7 +18,6 @@ from dllm.constraints.languages.schema.keywords import (
     SPEAKS,
     TYPES,
 )
-from dllm.constraints.languages.schema.metaschema import check_schema
 from dllm.constraints.languages.schema.places import Node, Schema, refused, too_deep
 from dllm.errors import UserError, first_line, nearest
 
