@@ -19,8 +19,7 @@ from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.trees import ByteAutomaton
 from dllm.constraints.runs import Indices, Runs
 from dllm.constraints.steps import Pairs, counted_places, steps_of
-from dllm.constraints.trie import Trie
-from dllm.constraints.vocabulary import Vocabulary
+from dllm.constraints.vocabulary import Trie, Vocabulary
 from dllm.errors import UserError
 
 

@@ -18,11 +18,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from dllm.models.conditioning import Conditioning
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, Router, StackedExperts, at_least_float32, mixed_experts, top_experts
 from dllm.models.gemma_config import LayerKind
 from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected
+from dllm.models.packed_calls import Conditioning
 from dllm.models.rope import Angles
 from dllm.models.transformer import Attention, Embedding, Layer, Rotary, RunLayer, Transformer, at, run_layer
 from dllm.models.visibility import columns_of

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.models.conditioning import Conditioning
 from dllm.models.memory import Memory, Projected, by_call
 from dllm.models.transformer import RunLayer, Transformer
 
@@ -60,3 +59,21 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     given = [call.conditioning for call in calls if call.conditioning is not None]
     more = {"conditioning": Conditioning.joined(given)} if given else {}
     return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """Of the queries of one call; those that are not denoised run by the causal pass. In papers: self-conditioning
+    (arXiv 2208.04202)."""
+
+    denoised: Tensor  # [b, n] queries of the block that is denoised
+    # [b, n, D] the embedding that was expected there after the last forward; 0 in the first
+    soft: Tensor
+
+    @staticmethod
+    def joined(calls: Sequence[Conditioning]) -> Conditioning:
+        """Those of several calls as one stream [1, T]."""
+        return Conditioning(
+            torch.cat([call.denoised.flatten() for call in calls])[None],
+            torch.cat([call.soft.flatten(0, 1) for call in calls])[None],
+        )

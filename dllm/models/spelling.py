@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from tokenizers import Encoding, Tokenizer
 
-from dllm.common.texts import refuse_unwritable
+from dllm.common.coerce import refuse_unwritable
 from dllm.errors import UserError
 from dllm.models.files import broken
 from dllm.models.keys import shown

@@ -13,7 +13,7 @@ from dllm.record.folders import relevant
 from dllm.record.measures import Measures, mean, score_over_tasks, scores_of
 from dllm.record.results import ResultRow
 from dllm.record.stored import StoredCell, refuse_versions, stored_cells
-from dllm.record.tabular import data_frame
+from dllm.record.trace_data import data_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame

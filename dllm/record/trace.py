@@ -13,8 +13,7 @@ from dllm.common.atomic_write import write_or_refuse
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
-from dllm.record.tabular import data_frame
-from dllm.record.trace_data import NoTrace, checked, json_of, jsonable, turn_of
+from dllm.record.trace_data import NoTrace, checked, data_frame, json_of, jsonable, turn_of
 from dllm.record.turns import TurnRecord
 
 if TYPE_CHECKING:

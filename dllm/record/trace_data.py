@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dllm.errors import not_installed
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -110,3 +117,15 @@ def turn_of(data: Any) -> TurnRecord:
 def commits_of(data: Iterable[Any]) -> list[Commits]:
     """Commits or edits of several candidates."""
     return [Commits(**checked(Commits, one, "a turn of it")) for one in data]
+
+
+def data_frame(what: str, rows: Sequence[Any], columns: Sequence[str]) -> DataFrame:
+    """A table of ``rows``, each a mapping from columns or a tuple in their order.
+
+    what: whatever asks for it, for the message. Raises UserError where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise not_installed(what, "pandas", "frame") from None
+    return pandas.DataFrame(rows, columns=list(columns))

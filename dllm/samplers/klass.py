@@ -10,8 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from dllm.common.float64 import in_float64
-from dllm.common.ranking import argmax_mask, top_k_mask
+from dllm.common.ranking import argmax_mask, in_float64, top_k_mask
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
 from dllm.contract.readouts import AllLogits

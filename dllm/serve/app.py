@@ -32,7 +32,7 @@ from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
 from dllm.serve.guard import GONE, Guard
-from dllm.serve.jobs import Closing, Full
+from dllm.serve.jobs import Closing, Full, RetryTimes
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
 from dllm.serve.playground import Shown, playground_page
@@ -42,7 +42,6 @@ from dllm.serve.request_parts import Defaults
 from dllm.serve.response_events import AnsweringResponse, ResponseEnvelope
 from dllm.serve.response_formats import formats_offered
 from dllm.serve.responses import parse_response
-from dllm.serve.retry import RetryTimes
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 from dllm.serve.typed import build_models, note_of

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from starlette.requests import Request as HttpRequest
 
-from dllm.common.texts import unwritable
+from dllm.common.coerce import unwritable
 from dllm.serve.api_errors import ApiError
 
 MAX_BYTES = 1 << 20

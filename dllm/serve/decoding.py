@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite, nan
 from typing import Any
 
 from dllm.prompts import Prompts
 from dllm.record.results import Result
+from dllm.record.trace import Trace, origin_of
 from dllm.serve.api_errors import ApiError, in_requests
 from dllm.serve.jobs import Done, Failed, Job, Mailbox, Progress, Update
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.thinking import ThoughtSplitter
-from dllm.serve.trace_file import trace_file
 from dllm.serve.wire import ParsedRequest
 
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
@@ -263,3 +263,11 @@ def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
     start, count = job.request.answer_start, len(ending.tokens)
     masked = job.request.masked[start:] if text.head is not None else job.request.masked[start : start + count]
     return max(0, count - list(masked).count(False))
+
+
+def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's content. config: the settings of the server's model."""
+    chosen, masked = job.chosen, job.request.masked
+    sampling = {field.name: getattr(chosen.parts.sampling, field.name) for field in fields(chosen.parts.sampling)}
+    settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
+    return replace(trace, origin=origin_of(job.request, (name, 0), [(name, 0)], settings)).content()

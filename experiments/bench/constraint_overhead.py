@@ -27,6 +27,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
 from dllm.constraints.automata import automaton_of
+from dllm.constraints.decoding import batch as batches
 from dllm.constraints.decoding import reproposals
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.constraints.decoding.compiled import CompiledConstraint
@@ -142,7 +143,7 @@ class Bench:
         with (
             inside.on(ConstrainedBatch, "propose", "filter_commits", "undo_invalid_cuts"),
             wide.on(reproposals, "repropose"),
-            wide.on(batch, "maxima"),
+            wide.on(batches, "maxima"),
             wide.on(LogitReproposer, "logits", "pick"),
             wide.on(CompiledConstraint, "ids"),
         ):

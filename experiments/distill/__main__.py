@@ -29,10 +29,10 @@ from dllm.models.transformer import Transformer
 from dllm.prompts import Prompts
 from dllm.record.environment import environment_stamp
 from dllm.record.fingerprint import fingerprint
-from experiments.distill import chunks, curve, decoding, student
+from experiments.distill import chunks, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
-from experiments.distill.train import LOG, STATE, Run
+from experiments.distill.train import LOG, STATE, Run, draw
 from experiments.support.scripts import refusing
 
 RECIPE, REPORT = "recipe.json", "report.json"
@@ -199,7 +199,7 @@ class Phases:
             )
         Console().print(table)
         try:
-            self.say(str(curve.draw(self.out)))
+            self.say(str(draw(self.out)))
         except UserError as error:
             self.say(str(error))
 

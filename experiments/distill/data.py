@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -13,8 +14,9 @@ from typing import Any
 from dllm.common.coerce import is_whole
 from dllm.errors import UserError, in_words
 from dllm.models.ids import Ids
-from dllm.prompts import Prompt, Prompts
-from experiments.distill import mini
+from dllm.prompts import Message, Prompt, Prompts
+from dllm.tasks.mini import tasks
+from dllm.tasks.mini.items import Sample
 from experiments.distill.recipe import Recipe
 
 NAMES = {"prompt": ("prompt", "question", "messages", "tokens"), "response": ("response", "llm_response")}
@@ -61,7 +63,7 @@ class Data:
         if recipe.data == "mini":
             train, held = (
                 [Question(f"{one.task} {number}", one.prompt, one.gen_length, judge=one.judge)
-                 for number, one in enumerate(mini.items(split, count, recipe.seed))]
+                 for number, one in enumerate(items(split, count, recipe.seed))]
                 for split, count in (("train", recipe.count), ("test", recipe.held_out))
             )  # fmt: skip
         else:
@@ -152,3 +154,24 @@ def sequence(example: Example, length: int | None, eos: int) -> list[int]:
     assert example.answer is not None, "the teacher has not answered"
     whole = [*example.prompt, *example.answer]
     return whole if length is None else [*whole, *[eos] * length][:length]
+
+
+@dataclass(frozen=True)
+class MiniQuestion:
+    """A question of a task. gen_length: of its canvas. judge: 1.0 for a right answer, else 0.0."""
+
+    task: str
+    prompt: list[Message]
+    gen_length: int
+    judge: Callable[[str], float]
+
+
+def items(split: str, count: int, seed: int) -> Iterator[MiniQuestion]:
+    """``count`` items of every task, from ``split`` (``train`` or ``test``)."""
+    for task in tasks.TASKS:
+        for sample in tasks.generate(task, seed + 2000, count, split):
+            yield MiniQuestion(task, sample.messages, tasks.longest(task), partial(score, sample))
+
+
+def score(sample: Sample, text: str) -> float:
+    return tasks.score(sample, text)["score"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -22,7 +24,6 @@ from dllm.models.fit import Fit
 from dllm.models.names import PUBLISHED_NAMES, parameter_source
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
-from experiments.distill.loss import Loss
 from experiments.distill.recipe import Recipe
 
 PRODUCTS = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.gate", "mlp.up", "mlp.down")
@@ -137,3 +138,50 @@ def pattern_of(config: ModelConfig) -> str:
     names = PUBLISHED_NAMES[config.family]
     last = "|".join(re.escape(names[product]) for product in PRODUCTS)
     return rf".*\.\d+\.({last})"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """beta: weight of the entropies (0: none, plain distillation on the teacher's answers). certain: where entropy is
+    penalised, ``right`` (where the argmax is the teacher's token already; elsewhere it would harden mistakes) or
+    ``all``. temperature: of the distributions whose entropy it is."""
+
+    beta: float
+    certain: str = "right"
+    temperature: float = 0.5
+
+    def __call__(self, terms: Terms) -> Tensor:
+        """The loss of each view [R]."""
+        return terms.cross_entropy + self.beta * terms.entropy
+
+    def terms(self, logits: Tensor, target: Tensor, view: Tensor, views: int) -> Terms:
+        """Means over the masked positions M of each of R views. logits [M, V], target [M], view [M]: which it is of."""
+        right = logits.argmax(-1) == target
+        wanted = right if self.certain == "right" else right | True
+        member = (view == view.new_tensor(range(views))[:, None]).to(logits.dtype)  # [R, M]; a sum in a fixed order
+        cross_entropy = F.cross_entropy(logits, target, reduction="none")
+        return Terms(
+            mean(cross_entropy, member), mean(entropy(logits / self.temperature), member * wanted),
+            mean(right.to(logits.dtype), member),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of each view [R]: mean cross entropy of its masked positions and mean entropy of the chosen ones, in nats, and
+    the share of positions that it has right; 0 without positions."""
+
+    cross_entropy: Tensor
+    entropy: Tensor
+    right: Tensor
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """In nats, of the distributions of logits [..., V]."""
+    logs = logits.log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+def mean(values: Tensor, member: Tensor) -> Tensor:
+    """Means [R] of values [M] over the rows of ``member`` [R, M]; 0 for a row without members."""
+    return member @ values / member.sum(1).clamp(min=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -9,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from dllm.errors import UserError, not_installed
 from dllm.models.ids import Ids
 from experiments.distill.data import Example, sequence
-from experiments.distill.masking import complementary
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.student import Student
+from experiments.support.scripts import refusing
 
 STATE, LOG = "training.pt", "log.jsonl"
 TERMS = ("cross_entropy", "entropy", "right")
@@ -205,3 +209,74 @@ def is_complete(line: str) -> bool:
 def log_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of the log."""
     return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+
+
+SHOWN = {"cross_entropy": "cross entropy, nats", "entropy": "entropy where right, nats", "right": "share right"}
+
+
+def draw(folder: Path) -> Path:
+    """Cross entropy, entropy and the share of right tokens by step. Raises UserError without a log or matplotlib."""
+    if not (folder / LOG).is_file():
+        raise UserError(f"{folder / LOG} is missing: give a folder that experiments.distill writes to.")
+    if find_spec("matplotlib") is None:
+        raise not_installed("a curve", "matplotlib", "report")
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    lines = log_of(folder)
+    figure, axes = pyplot.subplots(1, len(SHOWN), figsize=(11, 3), layout="constrained")
+    for axis, (name, label) in zip(axes, SHOWN.items(), strict=True):
+        axis.plot([line["step"] for line in lines], [line[name] for line in lines])
+        axis.set(xlabel="step", title=label, ylim=(0, None))
+    figure.savefig(folder / "curve.svg")
+    pyplot.close(figure)
+    return folder / "curve.svg"
+
+
+@refusing
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    print(*map(draw, parser.parse_args(arguments).folders), sep="\n")
+    return 0
+
+
+SHARE = (1 - 1e-3) * 0.5 + 1e-3  # of the segment's tokens are masked in the first view, as in the released code
+
+
+@dataclass(frozen=True)
+class Views:
+    """tokens [2, L]: the canvas of each view. loss [2, L]: masked positions of the segment, from which it learns."""
+
+    tokens: Tensor
+    loss: Tensor
+
+
+def segment(answer: int, block: int | None, generator: torch.Generator) -> tuple[int, int]:
+    """First position of the segment in an answer of that many tokens, and the one after it.
+
+    A block drawn uniformly from all that are complete and the rest after them, which may be empty. block=None: the
+    whole answer, as the released code has it for Dream.
+    """
+    if block is None:
+        return 0, answer
+    last = answer // block
+    drawn = int(torch.randint(last + 1, (), generator=generator))
+    return block * drawn, answer if drawn == last else block * (drawn + 1)
+
+
+def complementary(ids: Tensor, prompt: int, block: int | None, mask_id: int, generator: torch.Generator) -> Views:
+    """Two views of a sequence ``ids`` [L] whose first ``prompt`` tokens are the prompt, as decoding in blocks meets it:
+    clean before the segment, masked after it. Every position of the segment is masked in exactly one of the two."""
+    start, end = (prompt + place for place in segment(len(ids) - prompt, block, generator))
+    column = torch.arange(len(ids))
+    inside = (column >= start) & (column < end)
+    half = (torch.rand(len(ids), generator=generator) < SHARE) & inside
+    loss = torch.stack([half, inside & ~half])
+    return Views(torch.where(loss | (column >= end), mask_id, ids), loss)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,6 +6,7 @@ import ast
 import io
 import logging
 import re
+import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -116,3 +117,16 @@ def test_the_package_prints_in_one_place() -> None:
 ])  # fmt: skip
 def test_another_way_to_print_would_be_noticed(line: str) -> None:
     assert [*loose(ast.parse(line))]
+
+
+PROGRAM = """
+import dllm.common.terminal as t, os, sys
+t.say("a"); t.complain("b"); t.complain_folded("c"); t.VisibleLog()
+assert os.open(os.devnull, os.O_RDONLY) > 2
+sys.stdout.flush(); os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("closed", ["", ">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_silent(closed: str) -> None:
+    assert subprocess.run(["/bin/sh", "-c", f'"$0" -c "$1" {closed}', sys.executable, PROGRAM]).returncode == 7

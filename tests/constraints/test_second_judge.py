@@ -7,13 +7,15 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from harness import Combination, build, combinations, full
-from judges import other_judge, validates
+from judges import Real, other_judge, validates
 from law import law
 from random_schemas import Schemas
 
@@ -149,3 +151,10 @@ def test_what_lies_behind_a_cut_is_not_taken_back(sampler: str) -> None:
     asked, constraints = zip(*ASKED, strict=True)
     texts = [result.text for result in decoder(list(asked), constraints=constraints)]
     assert validates(LIST, texts[0]) and validates(RECORD, texts[2]) and re.fullmatch("[a-z]+( [a-z]+)*", texts[3])
+
+
+def test_a_number_is_whole_as_it_is_written() -> None:
+    parts = product(("", "-"), ("0", "7", "120", "1" * 70), ("", ".0", ".20", ".01"), ("", "e0", "E2", "e-1", "E-3"))
+    for text in map("".join, parts):
+        assert Real(text).is_integer() == (Fraction(text).denominator == 1), text
+    assert Real("1E1717").is_integer() and Real("-2.5e1717") == -1e300

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from dllm import Result, UserError
 from dllm.record.cost import Machine
 from dllm.runtime.runtime import Runtime
 from experiments.bench import attention as bench_attention
 from experiments.bench import cache as bench_cache
-from experiments.bench import fused as bench_fused
+from experiments.bench import constraint_overhead as bench
 from experiments.bench import kernels as bench_kernels
+from experiments.bench import llama_cpp
 from experiments.bench import scheduler as bench_scheduler
 from experiments.bench import step as bench_step
+from experiments.bench.laptop import rows, tiny_a2d
+from experiments.bench.llama_cpp import KINDS, blocks_of, forward_seconds, seconds
+from experiments.bench.maskbench import main
+from experiments.bench.wedlm import Way, qwen, random_table
 
 CPU = torch.device("cpu")
 QUICK = ("add_norm", "rope_scatter", "sparse_credit")
@@ -69,18 +79,6 @@ def test_every_cache_gets_the_runtimes_that_it_can_have() -> None:
     assert names == {"dual": every, "elastic": ["eager"]}
 
 
-@pytest.mark.parametrize("name", bench_fused.CASES)
-def test_fused_products_are_timed_against_separate_ones(name: str) -> None:
-    config = bench_fused.CASES[name]
-    moe = config.moe and replace(config.moe, experts=4, top_k=2, width=8)
-    small = replace(config, width=32, heads=2, kv_heads=2, head_dim=16, rotary_dim=16, mlp_width=48, vocab=90, moe=moe)
-    rows, apart, fused, _, difference = bench_fused.compare(small, 5, 1).split()
-    assert rows == "5"
-    assert float(apart) > 0
-    assert float(fused) > 0
-    assert float(difference) < 1e-5
-
-
 @pytest.mark.parametrize("way", bench_scheduler.WAYS)
 def test_every_way_of_batching_serves_everybody(way: str) -> None:
     model, asked = bench_scheduler.model_of(64, 1, 100), bench_scheduler.WAYS[way]
@@ -103,3 +101,117 @@ def test_attention_weights_are_timed_against_forwards_without(words: str) -> Non
     cells = bench_attention.line(bench_cache.random_model(small), "dual", words, 5, 64).strip("| ").split(" | ")
     assert cells[:2] == ["dual", words]
     assert float(cells[2]) > 0
+
+
+def test_cells_by_hand() -> None:
+    """Nine tokens and an end in 5 forwards of 4 rows and 2 s, against 4 tokens in 4 s."""
+    rows = [Result([1], [2] * 9, "", [2] * 9, 5, 20, 1.0, "eos", 0, [1] * 9)]
+    one = Way("it", lambda number: rows[number], rows, 2.0, 1.0)
+    other = Way("other", lambda number: rows[number], [replace(rows[0], tokens=[2] * 4, stop_reason="length")], 4.0)
+    assert one.cells(other, "50") == ["it", "50", "2.00", "4.0", "400.00", "200.00", "100.00", "5.00"]
+
+
+def test_random_weights_bring_the_tokens_that_are_prescribed() -> None:
+    config = replace(qwen(), width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=32, vocab=500, mask_id=499,
+                     eos_id=498, pad_id=498, rotary_dim=16)  # fmt: skip
+    lines = [line.split(" | ") for line in random_table(config, 5, 16, 1).splitlines()[4:]]
+    assert [line[2] for line in lines] == ["1.00", "2.00", "4.00", "8.00"]
+
+
+MINI = Path(bench.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
+
+
+def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"--tokenizer={MINI}", "--languages=date", "--gen-length=32", "--rows=2", "--joint"]
+    assert bench.main(arguments) == 0
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    corrected = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
+    assert list(corrected) == ["right", "right joint", "wrong", "wrong joint"]
+    assert (
+        corrected["right"][1] == corrected["right joint"][1] == 0 < corrected["wrong"][1] <= corrected["wrong joint"][1]
+    )
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_every_way_is_timed(weights: str) -> None:
+    config = replace(tiny_a2d(), width=32, layers=1, heads=2, kv_heads=1, head_dim=16, mlp_width=32, vocab=500,
+                     mask_id=499, eos_id=498, pad_id=498, rotary_dim=16)  # fmt: skip
+    found = rows(config, weights, 5, 8)
+    assert [row[:3] for row in found] == [
+        [weights, "full", "none"], [weights, "full", "dual"], [weights, "answer-blocks", "finished"],
+    ]  # fmt: skip
+    assert all(float(cell) >= 0 for row in found for cell in row[3:6]) and all(float(row[6]) > 0 for row in found)
+
+
+PLAIN = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+def write(folder: Path, name: str, schema: Any, *tests: tuple[bool, Any]) -> None:
+    listed = [{"description": "", "valid": valid, "data": data} for valid, data in tests]
+    (folder / f"{name}.json").write_text(json.dumps({"description": name, "schema": schema, "tests": listed}))
+
+
+def test_it_counts_outcomes_and_instances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "plain", PLAIN, (True, {"a": 1}), (True, {"a": 1, "b": 2}), (False, {"a": "x"}))
+    write(tmp_path, "format", {"type": "string", "format": "uri"}, (True, "http://a/b"), (False, "no uri"))
+    write(tmp_path, "refused", {"contains": {}}, (True, [1]))
+    write(tmp_path, "large", {"type": "string", "pattern": "^[ab]*a[ab]{15}$"}, (False, ""))
+    main([str(tmp_path)])
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in told[:3]] == ["2", "1", "1"]
+    assert [line.split()[0] for line in told[:3]] == ["compiled", "refused", "too"]
+    assert told[3].split() == ["valid", "accepted", "2", "of", "3"]
+    assert told[4].split() == ["invalid", "accepted", "1", "of", "2"]
+    assert any("'contains' is not supported" in line for line in told) and "  invalid accepted: format.json: " in told
+
+
+def test_a_sample_and_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        write(tmp_path, str(number), PLAIN, (True, {"a": number, "b": 2}))
+    main([str(tmp_path), "--schemas", "2", "--additional"])
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split() == ["compiled", "2"] and told[3].split() == ["valid", "accepted", "2", "of", "2"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="holds no .json files"):
+        main([str(tmp_path / "empty")])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_numbers_of_the_format(kind: str) -> None:
+    quants = pytest.importorskip("gguf.quants", reason="gguf is not installed: pip install 'dllm[gguf]'")
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    rows, columns, code = 8, 256, GGMLQuantizationType[kind]
+    made = blocks_of(kind, rows, columns, np.random.default_rng(0))
+    group, size = GGML_QUANT_SIZES[code]
+    assert made.shape == (rows, columns // group * size)
+    numbers = quants.dequantize(made, code)
+    assert numbers.shape == (rows, columns) and abs(float(numbers.std()) - 0.02) < 0.002
+
+
+def test_layers_that_are_not_there_are_counted_by_their_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that takes a second for the head, and a tenth for a layer and row."""
+    program = tmp_path / "bench"
+    program.write_text(
+        "#!/usr/bin/env python3\nimport json, sys\n"
+        "layers = int(open(sys.argv[sys.argv.index('-m') + 1]).read())\n"
+        "rows = map(int, sys.argv[sys.argv.index('-p') + 1].split(','))\n"
+        "print(json.dumps([{'n_prompt': n, 'samples_ns': [9e12, 1e9 + layers * n * 1e8]} for n in rows]))\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(llama_cpp, "write", lambda file, kind, layers: file.write_text(str(layers)))
+    found = forward_seconds(program, (1, 8), 32, 2, 1)
+    assert set(found) == set(KINDS)
+    assert all(times == pytest.approx([1 + 3.2, 1 + 8 * 3.2]) for times in found.values())
+
+
+def test_a_program_that_fails_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not run .*Give --llama-bench a built llama-bench"):
+        seconds(tmp_path / "none", tmp_path / "model.gguf", (1,), 1, 1)
+    program = tmp_path / "fails"
+    program.write_text("#!/bin/sh\necho no such file >&2\nexit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(UserError, match="ended with 3: .*no such file"):
+        seconds(program, tmp_path / "model.gguf", (1,), 1, 1)

@@ -11,9 +11,8 @@ from dllm.record.bounds import bits
 from experiments.method_claims import bits as rounds
 from experiments.method_claims.__main__ import main
 from experiments.method_claims.bits import fit, least_rounds, text_bits
-from experiments.method_claims.prophet import BRACKET, PLAIN, never
+from experiments.method_claims.prophet import BRACKET, PLAIN, Course, Standing, at_share, courses, never
 from experiments.method_claims.runs import items_of, less, run, text_of, until_end
-from experiments.method_claims.standing import Course, Standing, at_share, courses
 
 
 def test_shares_by_hand() -> None:

@@ -23,9 +23,9 @@ from experiments.figures.compare import (
     same_page,
     same_ratio,
     same_tables,
+    tables,
 )
 from experiments.figures.entries import ENTRIES
-from experiments.figures.tables import tables
 from experiments.pages import pictures as doc_pictures
 from experiments.reproduce import main
 

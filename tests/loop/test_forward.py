@@ -1,11 +1,40 @@
-"""The head runs on the rows somebody needs, and on no others."""
+"""How a forward and a loop treat rows: the head on those that somebody needs, rows that join, answers that end."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, starmap
+
 import pytest
 import torch
-from harness import Combination, model, requests, turns
+from harness import Combination, Shown, build, combinations, drawn, forward_of, model, parts_of, requests, turns
+from law import law
 from torch import Tensor
+
+from dllm import UserError
+from dllm.blocks.fixed import Fixed
+from dllm.cache.base import Cache
+from dllm.cache.dual import Dual
+from dllm.cache.elastic import Elastic
+from dllm.cache.prefix import Prefix
+from dllm.cache.window import Window
+from dllm.compose.fitted import Parts
+from dllm.compose.parts import choices
+from dllm.compose.validate import validate
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling, Setting
+from dllm.eos.none import FullLength
+from dllm.laws.decodes import LawAnswer, decode_joining
+from dllm.loop.denoise import denoise
+from dllm.samplers.base import Sampler
+from dllm.samplers.dream import Dream
+from dllm.samplers.order import Order
+from dllm.samplers.pc import PC
+from dllm.samplers.rcr import RCR
+from dllm.samplers.remdm import ReMDM
+from dllm.samplers.static import Static
 
 
 @pytest.fixture
@@ -73,3 +102,107 @@ def test_guidance_mixes_conditional_and_unconditional_logits(weight: float) -> N
     expected = logits.softmax(-1).amax(-1)[open_]
     assert torch.allclose(turn.view.scores.confidence[open_], expected, atol=1e-9)
     assert int(turn.cost.queries) == len(request.tokens) * (2 if weight else 1)
+
+
+def decoded(combination: Combination, arrivals: dict[int, list[Request]], sampling: Sampling) -> dict[int, LawAnswer]:
+    """Every request's answer by its seed, when so many turns have passed before it arrives."""
+    return decode_joining(model(combination.model, torch.float64), parts_of(combination, sampling), arrivals, sampling)
+
+
+def joining() -> Iterator[Combination]:
+    """The oracle is told the answers of certain requests."""
+    return (one for one in combinations() if one.sampler != "oracle")
+
+
+@law(joining, daily=9, least=5000)
+def test_a_row_that_joins_decodes_as_it_does_alone(combination: Combination) -> None:
+    noise = random.Random(str(combination))
+    sampling = some_sampling(combination, noise.choice((0.0, 0.7)))
+    requests = [
+        Request.answer([noise.randrange(1, 60) for _ in range(noise.randint(1, 9))], noise.randint(5, 20), 60, seed)
+        for seed in range(4)
+    ]
+    arrivals: dict[int, list[Request]] = {0: requests[:2]}
+    for one in requests[2:]:
+        arrivals.setdefault(noise.randint(1, 7), []).append(one)
+    together = decoded(combination, arrivals, sampling)
+    alone = {}
+    for one in requests:
+        alone |= decoded(combination, {0: [one]}, sampling)
+    assert together == alone
+
+
+def some_sampling(combination: Combination, guidance: float) -> Sampling:
+    """Guided where the parts take that. Confidences are tempered where the sampler's are."""
+    sampling = Sampling(guidance=guidance, tempered=parts_of(combination).sampler.traits.tempered)
+    try:
+        parts_of(combination, sampling)
+    except UserError:
+        return replace(sampling, guidance=0.0)
+    return sampling
+
+
+def test_a_session_that_forgot_its_rows_would_be_noticed() -> None:
+    """The law finds what it is for: without the columns that are written, a decode_joining row attends to zeros."""
+    combination = Combination("static", "fixed", "dual", "none", "tiny-llada")
+    requests = [Request.answer([7, 8, 9], 12, 60, seed) for seed in range(2)]
+    alone = decoded(combination, {0: [replace(requests[1])]}, Sampling())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dllm.cache.buffer.grown", lambda store, held, shape: torch.randn(
+            shape[0], store.shape[1], shape[1] + 1, store.shape[3], dtype=store.dtype))  # fmt: skip
+        decode_joining = decoded(combination, {0: [requests[0]], 3: [requests[1]]}, Sampling())
+    assert decode_joining[1] == alone[1]  # a fresh row writes before it reads
+    assert decode_joining[0] != decoded(combination, {0: [requests[0]]}, Sampling())[0]
+
+
+BLOCKS = Fixed(8)
+MOST = 200  # turns; 24 positions at one a turn, and what revocable rules add, take fewer
+
+# Caches that commit less than they are asked for: one at a time, or one first.
+NARROW: dict[str, Cache] = {
+    "elastic": Elastic(window_length=1), "window": Window(1, 4, 3), "window-first": Window(
+        4, 12, 2, "range", refresh_candidates="first"),
+    "dual": Dual(query_left=False), "prefix": Prefix(query_left=False),
+}  # fmt: skip
+SCHEDULES: dict[str, Sampler] = {
+    "one-step": Static(1), "steps": Static(7), "three": Static(per_step=3), "order": Order(steps=5),
+    "order-four": Order(per_step=4), "pc": PC(steps=3), "dream": Dream(steps=4), "rcr": RCR(3), "remdm": ReMDM(4),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Narrow(Shown):
+    """A sampler under a cache that commits less than it is asked for."""
+
+    sampler: str
+    cache: str
+    model: str
+
+    @property
+    def rule(self) -> Sampler:
+        return SCHEDULES[self.sampler] if self.sampler in SCHEDULES else build("sampler", self.sampler)
+
+    def accepted(self) -> bool:
+        try:
+            validate(Setting(model(self.model).config, BLOCKS, None), self.rule, NARROW[self.cache], FullLength())
+        except UserError:
+            return False
+        return True
+
+
+def narrow() -> Iterator[Narrow]:
+    cases = starmap(Narrow, drawn([*SCHEDULES, *choices("sampler")], list(NARROW), ("tiny-llada", "tiny-dream")))
+    return filter(Narrow.accepted, cases)
+
+
+@law(narrow, daily=15, least=200)
+def test_every_mask_is_decided_in_the_end(case: Narrow) -> None:
+    rule, keep = case.rule, FullLength()
+    forward = forward_of(
+        model(case.model), Parts(rule, BLOCKS, NARROW[case.cache], keep), Sampling(tempered=rule.traits.tempered)
+    )
+    with torch.inference_mode():
+        loop = denoise(Canvas.of(requests(), 61), forward, Parts(rule, BLOCKS, NARROW[case.cache], keep))
+        made = list(islice(loop, MOST))
+    assert len(made) < MOST
+    assert not made[-1].candidates.masked.any()

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.attention.varlen as varlen
 from harness import Combination, model, parts_of, requests, results
+from model_folders import copy_of, published
 from torch import Tensor
 
+from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.cache.calls import ROWS_PER_STREAMED
+from dllm.errors import UserError
 from dllm.models.attention import Visible, agrees, attend, attend_first, has_varlen
+from dllm.models.bundle import describe
+from dllm.models.config import ModelConfig
+from dllm.models.visibility import (
+    FULL,
+    AnswerBlocks,
+    AttentionKind,
+    BlockCausal,
+    CausalByRank,
+    ContextCausal,
+    PromptBlock,
+    SeededBlocks,
+)
+from dllm.models.weights import read_model_config
 
 CPU = torch.device("cpu")
 
@@ -118,3 +136,158 @@ def test_it_is_used_only_where_it_agrees(
     assert not has_varlen(torch.device("cuda"), torch.float32)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert not has_varlen(torch.device("cuda"), torch.bfloat16)
+
+
+LENGTH = 13
+Sees = Callable[[int, int, Sequence[bool], int], bool]
+
+
+def by_rank(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    """Places in the published input: known tokens first, then masks, both as they stand; attention there is causal."""
+    moved = [at for at in range(LENGTH) if not masked[at]] + [at for at in range(LENGTH) if masked[at]]
+    return moved.index(key) <= moved.index(query)
+
+
+def context(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    """Causal, and the block that holds the first mask sees itself whole; blocks of 4 count from the answer's start."""
+    first = next((at for at in range(LENGTH) if masked[at]), None)
+    active = [] if first is None else [at for at in range(start, LENGTH) if (at - start) // 4 == (first - start) // 4]
+    return key <= query or (query in active and key in active)
+
+
+def answer(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    """Blocks are laid from the answer's start to the right, and from there to the left."""
+    ends = [start + 4 * block for block in range(-3, 4)]
+    return key < next(end for end in ends if end > query)
+
+
+def prompt_block(query: int, key: int, masked: Sequence[bool], start: int) -> bool:
+    ends = [start, *(start + 4 * block for block in range(1, 5))]
+    return key < next(end for end in ends if end > query)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sees"),
+    [
+        (BlockCausal(4), lambda query, key, masked, start: key // 4 <= query // 4),
+        (CausalByRank(), by_rank),
+        (ContextCausal(4), context),
+        (AnswerBlocks(4), answer),
+        (PromptBlock(4), prompt_block),
+        (SeededBlocks(4), lambda query, key, masked, start: key // 4 <= query // 4),
+    ],
+    ids=["block-causal", "causal-by-rank", "context-causal", "answer-blocks", "prompt-block", "seeded-blocks"],
+)
+def test_a_column_sees_what_the_paper_says(kind: AttentionKind, sees: Sees) -> None:
+    draw = random.Random(3)
+    start = [draw.randrange(1, 6) for _ in range(40)]
+    masked = [[at >= first and draw.random() < share for at in range(LENGTH)]
+              for first, share in zip(start, [0, 0.2, 0.5, 0.8, 1] * 8, strict=True)]  # fmt: skip
+    order = kind.order(torch.tensor(masked), torch.tensor(start))
+    assert order is not None
+    visible = order.visible(order, None).tolist()
+    for row, (holes, first) in enumerate(zip(masked, start, strict=True)):
+        expected = [[sees(query, key, holes, first) for key in range(LENGTH)] for query in range(LENGTH)]
+        assert visible[row] == expected
+
+
+def test_full_attention_is_no_order() -> None:
+    masked = torch.zeros(1, LENGTH, dtype=torch.bool)
+    assert FULL.order(masked, torch.tensor([0])) is None and FULL.predicted(masked, torch.tensor([0])) is None
+
+
+def test_the_forward_that_opens_a_block_predicts_its_first_column_alone() -> None:
+    """Two blocks of 4 behind a prompt of 3; the second opens when the first is full."""
+    kind, start = ContextCausal(4), torch.tensor([3] * 4)
+    holes = ["...mmmmmmmm", "....mm.mmmm", ".......mmmm", ".........m."]
+    masked = torch.tensor([[sign == "m" for sign in row] for row in holes])
+    predicted, alone = (
+        ["".join(".x"[int(sign)] for sign in row) for row in found(masked, start)]  # type: ignore[union-attr]
+        for found in (kind.predicted, kind.alone)
+    )
+    assert predicted == ["...x.......", "....xxx....", ".......x...", "........xxx"]
+    assert alone == ["...x.......", "...........", ".......x...", "..........."]
+    assert kind.pieces(masked, start)[0].tolist() == [0] * 3 + [1] * 4 + [2] * 4
+
+
+def test_seeds_of_blocks_from_column_0_leave_the_prompts_block_alone() -> None:
+    """Blocks of 4; the prompt has 3 columns, so the first seed is column 4."""
+    kind, start = SeededBlocks(4), torch.tensor([3] * 3)
+    masked = torch.tensor([[sign == "m" for sign in row] for row in ["...mmmmmmmm", "....mmmmmmm", ".....mm.mmm"]])
+    predicted, alone = (
+        ["".join(".x"[int(sign)] for sign in row) for row in found(masked, start)]
+        for found in (kind.predicted, kind.alone)
+    )
+    assert predicted == [".xxx.......", "....x......", ".....xxx..."]
+    assert alone == ["...........", "....x......", "..........."]
+
+
+@pytest.mark.parametrize(("place", "given", "kind", "words"), [
+    ("a2d", None, FULL, "full attention is taken, as the -mdlm checkpoints have it"),
+    ("Qwen3-0.6B-diffusion-bd3lm-v0.1", None, AnswerBlocks(32), "blocks of 32 columns are taken, since the name"),
+    ("models--dllm-hub--Qwen3-diffusion-bd3lm-v0.1/snapshots/0a", None, AnswerBlocks(32), "-bd3lm-v0.1 says so"),
+    ("bd3lm/mdlm", None, FULL, "since the name mdlm says so"),
+    ("bd3lm", 0, FULL, ""), ("mdlm", 16, AnswerBlocks(16), ""),
+])  # fmt: skip
+def test_an_a2d_folder_does_not_tell_its_attention(
+    place: str, given: int | None, kind: object, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    folder = copy_of("a2d_qwen3", tmp_path).rename(tmp_path / place)
+    config = read_model_config(folder, given)
+    assert config.attention == kind
+    report = inspect_checkpoint(folder, 130, given)
+    assert report.usable and any("does not say which attention" in note for note in report.notes) == bool(words)
+    assert not words or (words in config.unsaid and "model.attention_block" in config.unsaid)
+
+
+def config_of(name: str, block: int | None, **changes: object) -> ModelConfig:
+    return ModelConfig.from_published(published(name, **changes)).with_attention_block(block)
+
+
+def test_a_block_that_the_file_leaves_out_is_the_users() -> None:
+    assert config_of("sdar_b4", 32, block_size=None).attention == BlockCausal(32)
+    assert config_of("sdar_b4", None, block_size=None).unsaid and not config_of("sdar_b4", 32, block_size=None).unsaid
+    assert config_of("diffcoder", 8).attention == BlockCausal(8)
+    assert config_of("fastdllm_v2", 16, bd_size=None).attention == SeededBlocks(16)
+    assert config_of("sdar_b4", 4).attention == BlockCausal(4)
+
+
+@pytest.mark.parametrize(("name", "block", "words"), [
+    ("sdar_b4", 8, "model.attention_block=8, but config.json says block_size=4"),
+    ("fastdllm_v2", 4, "model.attention_block=4, but config.json says bd_size=8"),
+    ("dream_gqa", 32, "model.attention_block=32: the attention of DreamModel is full, which has no blocks"),
+    ("wedlm_bias", 4, "known tokens before masks, which has no blocks"),
+    ("a2d_qwen3", -1, "model.attention_block=-1 must be from 0 to the model's 256 positions"),
+    ("a2d_qwen3", 257, "must be from 0 to"), ("diffcoder", 0, "must be from 1 to"), ("diffcoder", 999, "from 1 to"),
+])  # fmt: skip
+def test_a_block_that_cannot_be_is_refused(name: str, block: int, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config_of(name, block)
+    assert words in str(caught.value)
+
+
+def test_a_mask_that_nothing_names_is_asked_for(tmp_path: Path) -> None:
+    """151669 is no id of this vocabulary; iLLaDA's 5 is."""
+    with pytest.raises(UserError, match="mask_id=None: neither config.json"):
+        describe(copy_of("a2d_qwen3", tmp_path))
+    assert describe(copy_of("illada", tmp_path))[3].mask == 5
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    ({"architectures": ["VLMModel"]}, "a Nemotron-Labs-Diffusion with a tower for images.*NemotronLabsDiffusionModel"),
+    ({"architectures": ["NemotronHTwoTowerForCausalLM"]}, "Nemotron-Labs-TwoTower.*Take Nemotron-Labs-Diffusion"),
+    ({"architectures": ["MMadaModelLM"]}, "MMaDA, which reads and draws images"),
+    ({"architectures": ["Other"], "vision_config": {}}, "towers beside the text model"),
+    ({"architectures": ["LlamaForCausalLM"]}, "predicts the next token, and a mask means nothing to it"),
+    ({"architectures": ["NoSuchModel"]}, "known architectures are"),
+])  # fmt: skip
+def test_other_models_are_refused_by_name(config: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        ModelConfig.from_published(published("diffcoder", **config, auto_map=None))
+
+
+def test_an_older_diffcoder_is_told_by_its_remote_class() -> None:
+    older = {"AutoModel": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"}
+    config = ModelConfig.from_published(published("diffcoder", architectures=["LlamaForCausalLM"], auto_map=older))
+    assert config.family == "diffcoder" and config.architecture == "StableDiffcoderForCausalLM"

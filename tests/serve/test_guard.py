@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from dllm.errors import UserError
+from dllm.serve.api_errors import ApiError, in_requests, param_of
+from dllm.serve.api_keys import LOOK_SECONDS, Keys, keys_in_file
 from tests.serve.conftest import CHAT, Place, error_of
 
 KEY = "a-key-of-the-tests"
@@ -56,3 +61,96 @@ def test_pages_of_other_origins_are_let_in_by_name_only(placed: Callable[..., Pl
     assert open_.call("OPTIONS", CHAT, headers=asked).headers["access-control-allow-origin"] == "https://a.example"
     other = open_.call("OPTIONS", CHAT, headers={**asked, "origin": "https://b.example"})
     assert "access-control-allow-origin" not in other.headers
+
+
+OLD, NEW = "key-of-yesterday", "key-of-tomorrow"
+
+
+def status(place: Place, key: str) -> int:
+    return place.call("GET", "/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+
+def test_keys_are_rotated_without_a_restart(
+    placed: Callable[..., Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dllm.serve.api_keys.LOOK_SECONDS", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(f"# the two of this month\n{OLD}\n\n  {NEW}  \n")
+    place = placed(api_key_file=str(file))
+    assert [status(place, key) for key in (OLD, NEW, "# the two", "", f"{OLD}\n{NEW}")] == [200, 200, 401, 401, 401]
+    file.write_text(NEW)
+    assert [status(place, key) for key in (OLD, NEW)] == [401, 200]
+    with caplog.at_level(logging.WARNING):
+        for broken in (file.unlink, lambda: file.write_text("short"), lambda: file.write_text("")):
+            broken()
+            assert [status(place, key) for key in (OLD, NEW, "")] == [401, 200, 401]
+            assert status(place, NEW) == 200
+    told = [record.getMessage() for record in caplog.records if "still hold" in record.getMessage()]
+    assert len(told) == 2 and "cannot be read (No such file" in told[0] and "at least 8" in told[1], "each once"
+    assert "key-of" not in caplog.text
+    file.write_text(OLD)
+    assert [status(place, key) for key in (OLD, NEW)] == [200, 401]
+
+
+def test_the_file_is_looked_at_once_a_second(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(OLD)
+    keys = Keys(None, str(file))
+    file.write_text(NEW)
+    assert keys.opens(OLD) and LOOK_SECONDS == 1.0
+    keys.looked -= LOOK_SECONDS
+    assert keys.opens(NEW) and not keys.opens(OLD)
+    assert not Keys().opens("") and Keys("a-key-given").opens("a-key-given")
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "tooshort7"[:7], "with a space in it\n", "good-enough\nbad\n"])
+def test_a_file_without_sound_keys_is_refused_at_the_start(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"task\.api_key_file='.*keys' must hold a key of at least 8"):
+        keys_in_file(str(file))
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o400, False), (0o644, True), (0o620, True)])
+def test_a_key_file_that_others_may_read_gets_a_warning(
+    mode: int, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "keys"
+    file.write_text("a-key-of-many-letters\n")
+    file.chmod(mode)
+    Keys(file=str(file))
+    assert ("chmod 600" in capsys.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(("sentence", "told", "param"), [
+    ("gen_length=40 must be a multiple of blocks.block_length=32.",
+     "max_tokens=40 must be a multiple of diffusion.blocks.block_length=32.", "max_tokens"),
+    ("cache=dkv_greedy reads sampling.top_p=0.5. The nearest that works is cache=dual.",
+     "diffusion.cache=dkv_greedy reads top_p=0.5. The nearest that works is diffusion.cache=dual.", "diffusion.cache"),
+    ("put credit inside: sampler=prophet sampler/inner=credit sampler/inner@sampler.inner.inner=eb.",
+     "put credit inside: diffusion.sampler=prophet diffusion.sampler.inner=credit diffusion.sampler.inner.inner=eb.",
+     "diffusion.sampler"),
+    ("infill=['a'] has nothing to fill in.", "diffusion.canvas=['a'] has nothing to fill in.", None),
+    ("constraint=regex: its text is long. Raise gen_length to 5.",
+     "response_format of type regex: its text is long. Raise max_tokens to 5.", "response_format"),
+    ("constraint.schema at #/a: lower constraint.depth.",
+     "response_format.json_schema.schema at #/a: lower diffusion.constraint.depth.", "response_format"),
+    ("sampling.eos_last=true is the server's. The sampler is slow; infilling, too.",
+     "sampling.eos_last=true is the server's. The sampler is slow; infilling, too.", None),
+    ("stop='gen_length' is a value, and so is \"cache=dual\".",
+     "stop='gen_length' is a value, and so is \"cache=dual\".", None),
+])  # fmt: skip
+def test_settings_are_called_as_requests_call_them(sentence: str, told: str, param: str | None) -> None:
+    assert in_requests(sentence) == told
+    assert param is None or param_of(sentence) == param
+
+
+def test_a_field_with_several_names_is_called_as_it_was_sent() -> None:
+    names = {"diffusion.sampler.threshold": "diffusion.threshold", "max_tokens": "max_completion_tokens"}
+    refused = ApiError(400, "diffusion.sampler.threshold=2 must be 1.", "diffusion.sampler").renamed(names)
+    assert (refused.message, refused.param) == ("diffusion.threshold=2 must be 1.", "diffusion.threshold")
+    refused = ApiError(400, "max_tokens=0 must be 1.", "max_tokens", "c").renamed(names)
+    assert (refused.message, refused.param, refused.code) == ("max_completion_tokens=0 must be 1.",
+                                                              "max_completion_tokens", "c")  # fmt: skip
+    both = "max_tokens and max_completion_tokens differ."
+    assert ApiError(400, both, "max_tokens").renamed(names).message == both

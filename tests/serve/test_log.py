@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from dllm.errors import UserError
-from dllm.serve.jobs import Failed, Stats
+from dllm.serve.jobs import LONGEST_WAIT, Failed, RetryTimes, Stats
 from dllm.serve.log import AccessLine, formatter, request_id
-from dllm.serve.retry import LONGEST_WAIT, RetryTimes
 from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dllm.serve.api_errors import ApiError
-from dllm.serve.body import parsed
+from dllm.serve.body import MAX_BYTES, MAX_DEPTH, parsed
+from dllm.serve.offered import OFFERED_GROUPS, offers
 from dllm.serve.request_parts import Defaults
 from dllm.serve.wire import parse_request
 from tests.serve.bodies import MESSAGES
+from tests.serve.conftest import ASK, CHAT, Place, error_of
 
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2**63 - 1, -(2**63 - 1), 0.5, -0.0, 1e308, 5e-324, "", "x", "\0", "${oc.env:HOME}",
@@ -83,3 +86,175 @@ def test_whatever_a_body_says_it_is_served_or_refused(mini: Defaults) -> None:
         except ApiError as refused:
             assert refused.status in (400, 404) and refused.message
     assert 20 < served < 200
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "sentence"),
+    [
+        (b"", 400, "it is no JSON"), (b"{", 400, "it is no JSON"), (b"\xff{}", 400, "it is no UTF-8 (byte 0)"),
+        (b"[]", 400, "it is no object"), (b"null", 400, "it is no object"), (b'"a"', 400, "it is no object"),
+        (b'{"temperature": NaN}', 400, "NaN is no number of JSON"), (b'{"n": Infinity}', 400, "Infinity is no number"),
+        (b'{"n": -Infinity}', 400, "-Infinity is no number"), (b'{"n": 1e999}', 400, "inf is no number of JSON"),
+        (b'{"n": ' + b"9" * 30 + b"}", 400, "more than 64 bits"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 400, "it is no JSON"),
+        (b'{"messages": "\\ud800"}', 400, "half of a surrogate pair"), (b'{"\\udfff": 1}', 400, "half of a surrogate"),
+        (b'{"n": 1, "n": 2}', 400, "'n' stands in one object twice"),
+        (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
+        (b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}", 400, f"nested deeper than {MAX_DEPTH}"),
+        (b'{"a": "' + b"x" * MAX_BYTES + b'"}', 413, f"more than {MAX_BYTES}"),
+    ],
+    ids=range(18),
+)  # fmt: skip
+def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sentence: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parsed(raw)
+    assert refused.value.status == status and sentence in refused.value.message
+    assert json.dumps(refused.value.to_json()).encode()
+
+
+def test_a_body_of_another_type_is_refused() -> None:
+    for content_type in (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        with pytest.raises(ApiError, match=r"must be application/json") as refused:
+            parsed(b"{}", content_type)
+        assert refused.value.status == 415
+    assert parsed('{"a": "é\\ud83d\\ude00"}'.encode(), "Application/JSON; charset=utf-8") == {"a": "é\U0001f600"}
+
+
+SECRET = "a-secret-of-the-environment"
+
+
+@pytest.fixture
+def marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which nothing must appear, beside a file and a variable that nobody must be shown."""
+    monkeypatch.setenv("DLLM_SECRET", SECRET)
+    (tmp_path / "secret").write_text(SECRET)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def injections(folder: Path) -> list[Any]:
+    """What stands where a number, a word or a part is expected."""
+    makes, file = {"_target_": "os.mkdir", "path": f"{folder}/a"}, f"{folder.parent}/secret"
+    touches = {"_target_": "pathlib.Path.touch", "self": f"{folder}/b"}
+    return [
+        makes, touches, [makes], {"name": "confidence", **makes}, {"name": "confidence", "threshold": makes},
+        {"name": "credit", "inner": makes}, {"name": "credit", "inner": {"name": "static", **makes}},
+        "${oc.env:DLLM_SECRET}", {"name": "static", "score": "${oc.env:DLLM_SECRET}"},
+        {"name": "prophet", "region": "anchor", "anchor_text": "${oc.env:DLLM_SECRET}"},
+        {"name": "learn2pd", "filter": file}, {"name": "pc", "frequencies": file},
+        {"name": "oracle", "reference": file},
+        file, "../../secret", "{{ 7 * 7 }}", "__import__('os')",
+        "dllm.samplers.static.Static", "tests.serve.own.Mine", {"name": "confidence", "_convert_": "all"},
+        {"name": "confidence", "_partial_": True}, {"name": "static", "__class__": "x"},
+    ]  # fmt: skip
+
+
+FIELDS = ["sampler", "blocks", "cache", "eos", "threshold", "steps", "block_length", "guidance"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_of_diffusion_runs_or_reads_what_it_names(place: Place, marks: Path, field: str) -> None:
+    for injection in injections(marks):
+        reply = place.ask(max_tokens=4, diffusion={field: injection})
+        assert reply.status_code == 400, injection
+        error = error_of(reply)
+        assert SECRET not in reply.text and error["param"].startswith("diffusion"), error
+
+
+def test_no_other_field_does_either(place: Place, marks: Path) -> None:
+    fields = ("model", "messages", "max_tokens", "temperature", "top_k", "n", "seed", "logprobs", "chat_template",
+              "response_format", "stream_options", "tools", "suffix")  # fmt: skip
+    for field in fields:
+        for injection in injections(marks)[:8]:
+            reply = place.ask(**{field: injection})
+            if field == "stream_options" and reply.status_code == 200:  # a name that nobody knows is passed over
+                assert "passed over" in reply.text
+            else:
+                assert reply.status_code in (400, 404) and error_of(reply)["param"], (field, injection)
+            assert SECRET not in reply.text.replace(json.dumps(injection), "")
+
+
+def test_a_prompt_is_no_template_no_setting_and_no_token(place: Place, marks: Path) -> None:
+    """Its words go to the model as they are: as many tokens as the same words without a meaning."""
+    for text in ("${oc.env:DLLM_SECRET}", "{{ messages.__class__ }}", "{% raw %}", "<|mdm_mask|>", "<|endoftext|>"):
+        said = [{**ASK["messages"][0], "content": f"w5 {text.replace(' ', '')}"}]
+        reply = place.ask(messages=said, max_tokens=4)
+        assert reply.status_code == 200 and SECRET not in reply.text
+        tokens = place.service.defaults.prompts.encode(said)  # type: ignore[arg-type]
+        ids = place.service.defaults.model.ids
+        assert ids.mask not in tokens and ids.eos not in tokens
+        assert reply.json()["usage"]["prompt_tokens"] == len(tokens)
+
+
+def test_the_chat_template_is_the_checkpoints(place: Place, marks: Path) -> None:
+    reply = place.call("POST", CHAT, json={**ASK, "chat_template": "{{ raise_exception('x') }}"})
+    assert reply.status_code == 400 and error_of(reply)["code"] == "unknown_field"
+
+
+SORT = [{"role": "user", "content": 'Sort the list:\n["Kai", "Emma", "Hugo"]'}]  # an answer of seven tokens
+PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
+LENGTH, LEAST = 24, 12
+HELD: list[dict[str, Any]] = [
+    {"ignore_eos": True}, {"min_tokens": LENGTH}, {"min_tokens": LEAST}, {"min_tokens": LEAST, "temperature": 0.7},
+]  # fmt: skip
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("group", "name"), PARTS, ids=[f"{group}-{name}" for group, name in PARTS])
+def test_under_every_part_no_answer_ends_early(mini_place: Place, group: str, name: str) -> None:
+    """A part is served so, or refused in a sentence for what it is, with or without these fields."""
+    for held in HELD:
+        body = {"messages": SORT, "max_tokens": LENGTH, "diffusion": {group: name}, **held}
+        reply = mini_place.call("POST", CHAT, json=body)
+        if reply.status_code == 400:
+            assert reply.json()["error"]["param"].startswith(("diffusion", "temperature")), reply.text
+            continue
+        (choice,), written = reply.json()["choices"], reply.json()["usage"]["completion_tokens"]
+        least = held.get("min_tokens", LENGTH)
+        assert written >= least and (choice["finish_reason"] == "length") == (written == LENGTH), (held, reply.text)
+
+
+def test_without_them_the_same_answer_ends_early(mini_place: Place) -> None:
+    reply = mini_place.call("POST", CHAT, json={"messages": SORT, "max_tokens": LENGTH}).json()
+    assert reply["usage"]["completion_tokens"] == 7 and reply["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_form_has_as_many_tokens_or_is_refused(mini_place: Place) -> None:
+    form = {"response_format": {"type": "json_object"}, "max_tokens": LENGTH}
+    for held, least in (({"min_tokens": LEAST}, LEAST), ({"ignore_eos": True}, LENGTH)):
+        reply = mini_place.call("POST", CHAT, json={"messages": SORT, **form, **held}).json()
+        assert reply["usage"]["completion_tokens"] >= least
+        assert isinstance(json.loads(reply["choices"][0]["message"]["content"]), dict)
+    short = {"guided_choice": ["yes", "no"], "max_tokens": LENGTH, "min_tokens": LEAST}
+    refused = mini_place.call("POST", CHAT, json={"messages": SORT, **short})
+    assert "takes 12 to 24 tokens, and min_tokens=12 lets none end before" in refused.json()["error"]["message"]
+
+
+def test_a_stop_string_counts_behind_the_least(mini_place: Place) -> None:
+    body = {"messages": SORT, "max_tokens": LENGTH, "stop": ["Hugo", "Kai"]}
+    assert mini_place.call("POST", CHAT, json=body).json()["usage"]["completion_tokens"] == 3
+    for stream in (False, True):
+        reply = mini_place.call("POST", CHAT, json={**body, "min_tokens": 4, "stream": stream})
+        text = reply.json()["choices"][0]["message"]["content"] if not stream else "".join(
+            json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+            for line in reply.text.splitlines() if line.startswith("data: {"))  # fmt: skip
+        assert text == '["Emma", "Hugo", "'
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_each_chunk_tells_the_usage_so_far(mini_place: Place, path: str) -> None:
+    asked: dict[str, Any] = {"messages": SORT} if "chat" in path else {"prompt": "Sort the list"}
+    body = {**asked, "max_tokens": LENGTH, "ignore_eos": True, "stream": True, "n": 2, "seed": 3, "temperature": 0.5,
+            "diffusion": {"sampler": "static"}}  # fmt: skip
+    for options in ({"include_usage": True, "continuous_usage_stats": True}, {"continuous_usage_stats": True}, {}):
+        reply = mini_place.call("POST", path, json={**body, "stream_options": options})
+        chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        told = [chunk.get("usage") for chunk in chunks]
+        if not options:
+            assert told == [None] * len(told)
+            continue
+        counts = [usage["completion_tokens"] for usage in told]
+        assert counts == sorted(counts) and counts[-1] == 2 * LENGTH and len(set(counts)) > 4
+        assert (chunks[-1]["choices"] == []) == ("include_usage" in options)

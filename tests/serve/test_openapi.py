@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dllm import load
+from dllm.serve.settings import ServeSettings
+from tests.repo.test_docs import code
 from tests.serve.conftest import ASK, Place
+from tests.serve.live import Live, live
 from tests.serve.test_mutations import FORMS, SERVED
 from tests.serve.test_passing import SENT
 from tests.serve.test_refusal_table import PATHS, ROWS, unpacked
@@ -64,3 +73,76 @@ def test_every_field_says_what_it_means(document: dict[str, Any]) -> None:
               for field, one in held.get("properties", {}).items()
               if name != "Failure" and not one.get("description") and "$ref" not in one]  # fmt: skip
     assert silent == []
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "serving.md"
+TEXT = "".join(
+    (DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("serving", "serving_fields", "serving_operate")
+)
+HERE = "http://127.0.0.1:8000"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Live]:
+    from dllm.serve import request_parts
+    from tests.serve import conftest
+
+    model = load("mini-llada")
+    plain = conftest.defaults_of(model)
+    own = request_parts.Defaults(
+        model, "mini-llada", plain.sampler, plain.blocks, plain.cache, plain.eos, gen_length=32
+    )
+    with live(model, defaults=own) as started:
+        yield started
+
+
+def test_the_python_of_the_page_runs(server: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    for block in code(PAGE, "python"):
+        exec(compile(block.replace(HERE, server.url), PAGE.name, "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith('["Hugo", "Emma", "Kai"]\n["Hugo", "Emma", "Kai"]')
+    assert said.count('["Kai", "Emma", "Hugo"] 1\n') == 2
+    assert re.search(r"\nEmma\n(Kai|Emma|Hugo) choice\nseat \['names'\]\n\[\"Emma\", \"Hugo\", \"Kai\"\]\n$", said)
+
+
+def test_curl_gets_what_the_page_shows(server: Live) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    asked = [block for block in code(PAGE, "bash") if block.startswith("curl")]
+    said = []
+    for block in asked:
+        command = ["bash", "-c", block.replace(HERE, server.url)]
+        said.append(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    (shown,) = code(PAGE, "json")
+    pattern = re.escape(shown.strip()).replace("…", r"[\w.e-]+")
+    assert re.fullmatch(pattern, said[0]), said[0]
+    lines = [line for line in said[1].splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines[:-1]]
+    assert "".join(delta.get("content", "") for delta in deltas).count("\n") == 3
+
+
+def test_the_tables_of_the_page_are_complete(server: Live) -> None:
+    from dllm.compose.parts import composed
+    from dllm.serve.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
+    from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT
+    from dllm.serve.response_formats import MOST_BYTES, OFFERS
+    from dllm.serve.typed import names_of
+
+    models = (ChatBody, CompletionBody, Diffusion, ConstraintOptions)
+    for name in (*NEUTRAL, *WITHOUT_EFFECT, *(name for model in models for name in names_of(model))):
+        assert f"`{name}`" in TEXT, f"the field {name} is missing"
+    with server.client() as client:
+        page = client.get("/metrics").text
+    assert all(f'{{"type": "{kind}"' in TEXT for kind in OFFERS) and max(MOST_BYTES.values()) == 64 << 10
+    found = re.findall(r"^(dllm_\w+)", page, re.MULTILINE)
+    made = {re.sub(r"_(created|bucket|count|sum)$", "", name) for name in found}
+    assert sorted(name for name in made if f"`{name}" not in TEXT) == []
+    for name in ("max_rows", "max_tokens_in_flight", "max_prefill_tokens", "max_lanes", "max_waiting", "timeout",
+                 "max_connections", "compile_seconds"):  # fmt: skip
+        assert f"| `task.{name}` |" in TEXT
+        assert f"{int(composed(['task=serve']).task[name]):,}" in TEXT.split(f"| `task.{name}` |")[1].splitlines()[0]
+    assert ServeSettings().read_timeout == 30

@@ -15,8 +15,7 @@ from harness import full
 from dllm import load
 from dllm.models.bundle import Model
 from dllm.serve.messages import WRITTEN_OUT, validated_messages
-from dllm.serve.tool_stream import ToolDeltas
-from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse
+from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolDeltas, ToolUse
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written

@@ -11,7 +11,7 @@ import pytest
 
 from dllm.tasks.mini.word_lists import EVERYDAY, FULL_NAMES, RARE
 from dllm.tasks.parallelbench.catalog import SUITES, TaskSpec, templates
-from dllm.tasks.parallelbench.generate import generated_records, spaced, task_seed
+from dllm.tasks.parallelbench.classic import generated_records, spaced, task_seed
 from dllm.tasks.parallelbench.metrics import Judges, metric_scores
 from dllm.tasks.parallelbench.record import Record, chat_of, filled_template
 from dllm.tasks.parallelbench.scoring import read_lenient

@@ -12,7 +12,7 @@ import yaml
 
 from dllm import UserError
 from dllm.tasks.parallelbench.catalog import SUITES, templates
-from dllm.tasks.parallelbench.generate import generated_records
+from dllm.tasks.parallelbench.classic import generated_records
 from dllm.tasks.parallelbench.record import Record
 from dllm.tasks.parallelbench.suite import ParallelBench
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +91,17 @@ def test_a_traced_run_leaves_a_page_beside_every_trace(
     shown = capsys.readouterr().out
     assert "open in a browser: runs/traced/traces/*.html" in shown
     assert "confidence(threshold=0.7)" in (folder / "1-0.html").read_text()
+
+
+PROMPT = 'Sort {{MARKS}}{{DATA}} the list:\n["Kai", "Emma"]'
+
+
+def test_a_page_allows_its_script_by_hash_and_keeps_a_prompt_as_it_is() -> None:
+    trace = Decoder(load("mini-llada"), sampler="confidence", gen_length=8)([PROMPT], trace=True)[0].trace
+    page = trace_page([Pane.of("", trace.content(), trace)])
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}';" in page and "default-src 'none'" in page
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    (pane,) = json.loads(data)["panes"]
+    assert PROMPT in "".join(pane["words"][str(token)] for token in pane["prompt"])

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
+from dllm.common.coerce import unwritable
 from dllm.common.terminal import as_text, complain, complain_folded, say
-from dllm.common.texts import unwritable
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.prompts import Message

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from dllm.common.coerce import refuse_unwritable
 from dllm.common.digest import digest
 from dllm.common.terminal import complain
-from dllm.common.texts import refuse_unwritable
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
+
 from dllm.constraints.languages.automaton_of import compiled
+from dllm.constraints.languages.graph import BYTE_SYMBOLS, Graph, runs
 from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.marks import unmarked
 from dllm.constraints.languages.products import difference, intersection
 from dllm.constraints.languages.regex import End, regex_tree
+from dllm.constraints.languages.subsets import determinised
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Bytes, Cat, Language, Rep
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 
@@ -30,3 +33,17 @@ def _apart() -> ByteAutomaton:
     together = Cat((anything, word, WORD_ENDS, WORD_BEGINS, word, anything))
     with within_limits(CompileLimits()):  # no part of what a constraint may take
         return difference(compiled(Language({"start": anything})), compiled(Language({"start": together})))
+
+
+def unmarked(marked: ByteAutomaton, first: int) -> ByteAutomaton:
+    """The words without their marks, the bytes from ``first`` on."""
+    if not len(marked.moves):
+        return marked
+    graph = Graph()
+    graph.copy(runs(marked.moves[:, :first]), len(marked.moves))
+    source, mark = np.nonzero(marked.moves[:, first:] >= 0)
+    for state, target in zip(source.tolist(), marked.moves[source, first + mark].tolist(), strict=True):
+        graph.step(state, target)
+    table = determinised(graph, 0, np.flatnonzero(marked.accepting), BYTE_SYMBOLS)
+    graph.budget.states(len(table.moves))
+    return ByteAutomaton(table.over(slice(0, BYTE_SYMBOLS)), table.accepting)

@@ -19,8 +19,7 @@ from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import temper
 from dllm.loop.rows import Rows
-from dllm.models.conditioning import Conditioning
-from dllm.models.packed_calls import Inputs
+from dllm.models.packed_calls import Conditioning, Inputs
 from dllm.models.transformer import Transformer
 
 

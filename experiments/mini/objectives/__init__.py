@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.mini.objectives.base import Objective
-from experiments.mini.objectives.known_first import KnownFirst
 from experiments.mini.objectives.masked import Masked
 from experiments.mini.objectives.next_block import NextBlock
 from experiments.mini.objectives.next_token import NextToken
+from experiments.mini.objectives.streams import KnownFirst
 
 OBJECTIVES: dict[str, Objective[Any]] = {
     "mini-llada": Masked(), "mini-dream": Masked(), "mini-ar": NextToken(), "mini-wedlm": KnownFirst(),

@@ -9,7 +9,7 @@ Letters: R rows of a step, B of a group, A columns of the widest answer, L of te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dllm.models.transformer import Transformer
-from dllm.models.visibility import AttentionKind
+from dllm.models.visibility import AttentionKind, CausalByRank
 from experiments.mini import data
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives.base import Objective
@@ -208,3 +208,24 @@ def sees(kind: AttentionKind, masked: Tensor, start: Tensor, number: Tensor) -> 
     rank, reach = (one.unflatten(0, (rows, len(block))) for one in (order.rank, order.reach))
     own = number.clamp(min=0)
     return rank.gather(1, own[:, :, None].expand(-1, -1, width)) <= reach.gather(1, own[:, None]).transpose(1, 2)
+
+
+BLOCK = 16  # the window of ``experiment=wedlm``; published training has 32 for the same window
+
+
+class KnownFirst(FromStreams):
+    """Blocks count from the text's first column, so that answers begin anywhere in one. A mask's loss is over the
+    share of its block that is masked; the next-token loss of the clean text has the same weight as all of these."""
+
+    def batches(self, vocab: Tokenizer, recipe: Recipe, step: int) -> Sequence[Streams]:
+        rows, generator = drawn(vocab, recipe, step, canvas_of)
+        first = rows.starts[:, None]
+        number = (first + torch.arange(rows.answers.shape[1])) // BLOCK - first // BLOCK
+        masked, ratio = noise(number, rows.weight > 0, BLOCK, generator)
+        share = rows.shares(masked / ratio.clamp(min=1e-8))
+        return grouped(rows, CausalByRank(), 0, 1.0, Copies(number, masked, share))
+
+
+def canvas_of(rng: Random, answer: int) -> int:
+    """With ends of text, up to a window of them: the window runs on after the end."""
+    return answer + 1 + rng.randint(0, BLOCK)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import pty
+import re
+import shlex
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dllm.app.command_line import main as cli
 from dllm.app.command_line.commands import COMMANDS, with_command
 from dllm.app.command_line.help import command_help
+from dllm.app.command_line.overrides import hydra_quote, hydra_quoted, setting_names
+from dllm.compose.parts import composed, config_groups
 from dllm.errors import UserError
+from dllm.view import __main__ as view
 from tests.app.command_line.conftest import Run
+from tests.app.conftest import ROOT
 
 CASES: list[tuple[list[str], list[str]]] = [
     (["run", "Sort: a, b"], ["prompt=Sort: a, b"]), (["run", "x = 3?", "seed=1"], ["prompt=x = 3?", "seed=1"]),
@@ -60,3 +75,180 @@ def test_one_prompt_under_several_samplers(run: Run, monkeypatch: pytest.MonkeyP
     assert other["prompt"] == own["prompt"] and "confidence" in outcome.err
     assert not (outcome.run / "compare-static.jsonl").exists(), "the chosen one is not decoded twice"
     assert "same as the last" in outcome.err and sys.argv
+
+
+def test_the_version_is_this_programs(run: Run) -> None:
+    outcome = run("--version")
+    assert outcome.code == 0 and outcome.out.startswith("dllm ") and "Hydra" not in outcome.out
+
+
+def test_a_reader_that_leaves_ends_it_silently(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)  # as head does
+    with os.fdopen(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        outcome = run("--help")
+    assert (outcome.code, outcome.err) == (141, "")
+
+
+def test_a_checkpoint_is_checked_without_weights(run: Run, tiny: Path, tmp_path: Path, no_weights: None) -> None:
+    outcome = run("task=check", f"model.path={tiny}")
+    assert outcome.code == 0 and "ready" in outcome.out
+    (tmp_path / "empty").mkdir()
+    assert run("task=check", "model.path=empty").code != 0
+
+
+def test_help_shows_examples_choices_and_settings(run: Run) -> None:
+    outcome = run("--help", "-m", "sampler=static,eb")
+    assert outcome.code == 0 and "Hydra" not in outcome.out
+    for word in ("python run.py chat=true", "  sampler=\n", "gen_length=null", "* confidence", "task=replay"):
+        assert word in outcome.out
+
+
+TEXTS = ["a", "", "[b, a]", "it's", 'say "x"', "a\\", "\\'", "${x}", "\\${x", "a=b,c", "#(\n{"]
+
+
+@pytest.mark.daily(6)
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_prompt_reaches_the_program_as_it_was_typed(text: str) -> None:
+    (argument,) = hydra_quoted([f"prompt={text}"])
+    assert composed([argument]).prompt == text
+    assert composed([f"prompt={hydra_quote(text)}"]).prompt == text
+
+
+def test_only_texts_and_places_are_quoted() -> None:
+    plain = ["prompt='a'", "prompt=null", "stop=[a,b]", "resume=runs/x", "sampler=static", "-m", "trace=true", "seed=1"]
+    assert hydra_quoted(plain) == plain
+    assert hydra_quoted(["resume=my runs/(1)", "stop=###"]) == ["resume='my runs/(1)'", "stop='###'"]
+
+
+def readme_commands() -> list[str]:
+    """Every command of the README that starts with python run.py."""
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"^ *python run\.py(.*)$", text, re.MULTILINE)
+
+
+def test_the_commands_of_the_readme_name_things_that_exist() -> None:
+    commands = readme_commands()
+    assert len(commands) >= 5
+    for command in commands:
+        arguments = hydra_quoted([word for word in shlex.split(command, comments=True) if not word.startswith("-")])
+        config = composed(arguments)
+        assert all(name.split(".")[0] in [*config, *config_groups()] for name in setting_names(arguments))
+
+
+def test_the_python_example_of_the_readme_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(example.strip().splitlines()) < 10
+    if (ROOT / "dllm" / "models" / "checkpoints" / "mini-llada").is_dir():
+        exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("output=~/out", "output={home}/out"), ("task.questions=~/q.json", "task.questions={home}/q.json"),
+        ("model.adapter='~/a b'", "model.adapter='{home}/a b'"), ("+own.file=~", "+own.file={home}"),
+        ("model.path=~/a,~/b", "model.path={home}/a,{home}/b"), ("--config-dir=~/conf", "--config-dir={home}/conf"),
+        ("prompt=~/is a letter", "prompt='~/is a letter'"), ("output=a~b", "output='a~b'"), ("~task.x=1", "~task.x=1"),
+    ],
+)  # fmt: skip
+def test_a_value_that_begins_with_a_tilde_is_in_the_home_folder(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert hydra_quoted([typed]) == [meant.format(home=tmp_path)]
+
+
+ESCAPES = "A\x1b[2J\x1b]0;t\x07B"
+SHOWN = "A␛[2J␛]0;t␇B"
+# What rich and tqdm send to move and colour: no clearing of screens, no titles, no bell.
+OWN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[2K|\x1b\[[0-9]*A|\x1b\[\?25[lh]|\r")
+Typed = Callable[..., str]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    """What a terminal receives of a command, as text without the sequences that are our own."""
+
+    def call(command: Callable[[], Any], *arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
+        master, slave = pty.openpty()
+        received: list[bytes] = []
+        reader = threading.Thread(target=drain, args=(master, received))
+        reader.start()
+        with os.fdopen(slave, "w", encoding="utf-8") as stream, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stream)
+            patch.setattr(sys, "stderr", stream)
+            with suppress(SystemExit):
+                command()
+        reader.join()
+        os.close(master)
+        return OWN.sub("", b"".join(received).decode())
+
+    return call
+
+
+def drain(master: int, received: list[bytes]) -> None:
+    """All that arrives until the other side closes."""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # Linux says so when the last writer has left
+            return
+        if not part:
+            return
+        received.append(part)
+
+
+def written(folder: Path) -> Path:
+    """Two prompts whose ids and answers hold escape sequences."""
+    chosen = {"name": "choice", "options": [ESCAPES]}
+    rows = [{"prompt": "Sort", "id": f"{number}{ESCAPES}", "constraint": chosen} for number in range(2)]
+    file = folder / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows) + f"{ESCAPES}\n")
+    return file
+
+
+@pytest.mark.parametrize("live", ["live=true", "live=false compare=true"])
+def test_answers_ids_and_broken_lines(live: str, terminal: Typed, tmp_path: Path) -> None:
+    settings = ["model=mini-llada", f"prompts={written(tmp_path)}", "gen_length=32", "sampler=static", "batch_size=2"]
+    text = terminal(cli.main, *settings, *live.split())
+    assert "\x1b" not in text and "\x07" not in text
+    assert text.count(SHOWN) >= 4  # twice an id and an answer
+
+
+def test_a_prompt_and_its_run_folder(terminal: Typed) -> None:
+    text = terminal(cli.main, f"prompt='{ESCAPES}'", f"output='{ESCAPES}'", "gen_length=4", "trace=true")
+    assert "\x1b" not in text and text.count(SHOWN) >= 3
+
+
+def test_a_conversation(terminal: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{ESCAPES}\n"))
+    chosen = ["constraint=choice", f"constraint.options=['{ESCAPES}']"]
+    text = terminal(cli.main, "chat=true", "gen_length=32", *chosen)
+    assert "\x1b" not in text and SHOWN in text
+
+
+def test_names_in_errors_reports_and_replays(terminal: Typed, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / ESCAPES).symlink_to(tiny)
+    trace = tmp_path / f"{ESCAPES}.json"
+    trace.write_text(f'"{ESCAPES}')
+    for command, *arguments in (
+        (cli.main, "task=check", f"model.path='{ESCAPES}'"), (cli.main, f"{ESCAPES}=3"),
+        (cli.main, "task=replay", f"trace='{trace}'"), (lambda: view.main([str(trace)]),),
+        (lambda: view.main([ESCAPES] * 3),), (lambda: view.main(["no.json", "-o", ESCAPES]),),
+    ):  # fmt: skip
+        text = terminal(command, *arguments)
+        assert text and "\x1b" not in text, arguments
+
+
+def test_in_a_pipe_an_answer_is_raw(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run.py", f"prompts={written(tmp_path)}", "gen_length=32"])
+    cli.main()
+    out, err = capfd.readouterr()
+    assert out == f"{ESCAPES}\n" * 2 and "\x1b" not in err

@@ -23,10 +23,9 @@ from experiments.distill import decoding
 from experiments.distill import student as students
 from experiments.distill import train as training
 from experiments.distill.data import Example, ended
-from experiments.distill.loss import Loss
-from experiments.distill.masking import complementary
 from experiments.distill.recipe import Place, Recipe
-from experiments.distill.train import Run, drawn, pack, rate_factor, seeded
+from experiments.distill.student import Loss
+from experiments.distill.train import Run, complementary, drawn, pack, rate_factor, seeded
 from tests.experiments.distill.conftest import options
 from tests.support.adapters import DATA, Tree, matrices
 from tests.support.fake_gpu import GPU, FakeGPUs, place_of, put

@@ -22,9 +22,8 @@ from dllm.models.weights import load_model
 from dllm.tasks.mini import lexicon, wordings
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
-from experiments.mini.muon import Muon
 from experiments.mini.objectives import masked
-from experiments.mini.recipe import Recipe, build_model, embeddings, published_config, recipe_of
+from experiments.mini.recipe import Muon, Recipe, build_model, embeddings, published_config, recipe_of
 from experiments.mini.redraw import redraw_of
 from tests.support.fake_gpu import GPU, FakeGPUs, place_of, put
 from tests.support.killing import killed_after

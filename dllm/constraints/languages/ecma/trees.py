@@ -11,8 +11,8 @@ from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.ecma.classes import ASCII_WORD
 from dllm.constraints.languages.ecma.nodes import Assertion, Either, Pattern, Repeat, Sequence, Signs
 from dllm.constraints.languages.ecma.parser import Parser
-from dllm.constraints.languages.marks import unmarked
 from dllm.constraints.languages.products import intersection
+from dllm.constraints.languages.terminals import unmarked
 from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, Tree
 from dllm.constraints.languages.utf8 import ALL_CHARACTERS, characters
 from dllm.errors import UserError
