@@ -1,4 +1,4 @@
-"""The comparisons under experiments.compare: confidences by hand, groups, kinds of models, rounding, curves, refusals."""
+"""The comparisons: confidences by hand, groups, kinds of models, rounding, curves, refusals."""
 
 from __future__ import annotations
 

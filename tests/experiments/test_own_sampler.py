@@ -1,4 +1,4 @@
-"""The comparison of scout with the published rules, of defaults with published settings, and of decisions with decodes."""
+"""Scout beside the published rules, defaults beside published settings, and decisions beside decodes."""
 
 from __future__ import annotations
 
