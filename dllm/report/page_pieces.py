@@ -53,7 +53,7 @@ class ReportTable:
         return out.getvalue()
 
     def latex(self) -> str:
-        r"""A ``tabular`` with the rules of booktabs, to be read by ``\input``. Only needs ``\usepackage{booktabs}``."""
+        r"""A LaTeX table with the rules of booktabs, to be read by ``\input``. Only needs ``\usepackage{booktabs}``."""
 
         def line(cells: Sequence[str], bright: bool = False) -> str:
             shown = [f"\\textbf{{{tex(cell)}}}" if bright and cell else tex(cell) for cell in cells]
