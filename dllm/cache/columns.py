@@ -66,12 +66,13 @@ class KeptRows:
         self.length = length
         self.layers: list[Tensor] = []
 
-    def put(self, layer: int, rows: Tensor, columns: Tensor | None) -> Tensor:
-        """Keep rows [B, n, ...] at their columns [B, n] (None: all in order). Returns all rows of the layer."""
+    def put(self, layer: int, rows: Tensor, columns: Tensor | None, numbers: Tensor | None = None) -> Tensor:
+        """Keep rows [B, n, ...] at their columns [B, n] (None: the first n), or those of the batch's rows ``numbers``
+        at the first n. Returns all rows of the layer."""
         if len(self.layers) <= layer:
             self.layers.append(rows.new_zeros(len(rows), self.length + 1, *rows.shape[2:]))
         if columns is None:
-            self.layers[layer][:, : self.length] = rows
+            self.layers[layer][slice(None) if numbers is None else numbers, : rows.shape[1]] = rows
         else:
             self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
         return self.layers[layer]

@@ -131,10 +131,8 @@ class D2CacheMemory(BufferMemory[ForwardPass]):
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         self.show(layer, query, keys, visible, columns)
-        again = None
-        if query.dtype.itemsize <= 2 or fresh.tiled:
-            again = torch.arange(query.shape[1], device=query.device).expand(len(query), -1)
-        out, weights = attended(query, keys, values, visible, again, fresh.tiled)
+        read = query if query.dtype.itemsize <= 2 or fresh.tiled else None
+        out, weights = attended(query, keys, values, visible, read, fresh.tiled)
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)

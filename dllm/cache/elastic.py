@@ -1,9 +1,17 @@
-"""Refresh the layers after the one in which attention drifts (Elastic-Cache, arXiv 2510.14973)."""
+"""Refresh the layers after the one in which attention drifts (Elastic-Cache, arXiv 2510.14973).
+
+The published code tests layer by layer, and the host waits for each answer before it runs the next layer. Here all
+layers run narrow first, and the tests stay on the device. Then the host asks once in which layer each row has drifted
+first, and those rows run again, whole, from the next layer on. A test of one row reads nothing of another, and up to
+its first drift a row computes the same in both orders; what it computed narrow after it is overwritten. So tokens and
+costs are those of the published order (``ask_every=1``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from typing import Self
 
 import torch
@@ -13,15 +21,16 @@ from dllm.cache.base import AnySession
 from dllm.cache.buffer import Buffered, BufferSession, CacheView
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group
-from dllm.cache.columns import KeptRows, gather_rows, index_of, predictors
-from dllm.cache.drift import PreviousAttention, attended, attention_received, attention_similarity, strongest
+from dllm.cache.columns import KeptRows, gather_rows, predictors
+from dllm.cache.drift import attended, attention_received, attention_similarity, strongest
 from dllm.cache.passes import Call, ForwardPass
+from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.errors import in_choices, in_range
-from dllm.models.attention import attention_weights
+from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Memory, Projected
+from dllm.models.memory import AnyStack, Memory, Projected, Rerun, StaticMemory, summed
 
 
 class Elastic(Buffered):
@@ -33,7 +42,8 @@ class Elastic(Buffered):
     similarity: cosine over ``heads`` for every tracked position and key, or over ``keys`` for every head, averaged.
     trigger: ``same_step`` refreshes in the same forward (published; a decision per layer), ``next_step`` in the next
     one (a decision per forward). block_caching False: every mask is computed. first_layer: every forward refreshes from
-    this layer on, and none is tested for drift (0: no cache at all).
+    this layer on, and none is tested for drift (0: no cache at all). ask_every: layers that run narrow before the host
+    asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
     """
 
     traits = Buffered.traits.but(shadows=False)
@@ -41,6 +51,7 @@ class Elastic(Buffered):
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
         trigger: str = "same_step", block_caching: bool = True, first_layer: int | None = None,
+        ask_every: int | None = None,
     ) -> None:  # fmt: skip
         if first_layer is None:
             in_range("cache.gamma", gamma, 0.0, 1.0, "0 never refreshes. cache.first_layer=0 forces a refresh always.")
@@ -49,8 +60,10 @@ class Elastic(Buffered):
         in_range("cache.window_length", window_length, 1)
         in_range("cache.track_num", track_num, 1)
         in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
+        in_range("cache.ask_every", ask_every, 1, advice="It counts layers; null asks once for all layers.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
+        self.ask_every = ask_every
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return ElasticSession(self, canvas, config)
@@ -72,23 +85,19 @@ class Elastic(Buffered):
 
 @dataclass
 class Track:
-    """What a forward finds out from layer to layer: written while the network runs, where the pass itself is fixed."""
+    """What a forward finds out while the network runs, where the pass itself is fixed."""
 
     bound: Tensor  # [B] first layer that computes the whole canvas
     later: Tensor  # [B] the same of the next forward
-    bounds: list[int]  # ``bound`` on the host
-    widened: bool  # some row computes the whole canvas by now
-    ran: list[int] = field(default_factory=list)  # rows that each layer computed
-    # by layer, [B, S] attention that the window gives to each column
-    received: list[Tensor] = field(default_factory=list)
+    known: Sequence[int]  # ``bound``, as the host knew it before
+    bounds: Sequence[int]  # ``bound``, as far as the host knows it by now
+    narrow: int = 0  # how many layers have run narrow
+    alike: list[Tensor] = field(default_factory=list)  # by layer, [B, r] similarity of attention with the last one
+    received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
         return self.bound[:, None] <= layers
-
-    def reuses(self, layer: int) -> bool:
-        """Whether any row reuses columns in a layer."""
-        return max(self.bounds) > layer
 
 
 @dataclass(frozen=True)
@@ -98,58 +107,65 @@ class DriftPass(ForwardPass):
     decided: Tensor  # [B, L] columns that may be watched next
     columns: Tensor  # [L] 0 to L - 1
     probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
-    in_window: Tensor  # [B, w] which of the first w are columns
+    window: Tensor  # [B, w] the first of them
+    in_window: Tensor  # [B, w] which of these are columns
     mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
     seen: Tensor  # [B] keys of each row
+    width: int  # columns that rows compute which reuse some
     progress: Track  # what was read, layer after layer
 
 
 class ElasticSession(BufferSession[DriftPass]):
-    """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]. past: weights of the
-    rows watched in the last forward."""
+    """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]."""
 
     policy: Elastic
 
     def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(policy, canvas, config)
         self.gapless = False  # attention weights are computed under the mask
-        self.past, self.inputs, self.queried = PreviousAttention(), KeptRows(self.length), KeptRows(self.length)
+        self.inputs, self.queried = KeptRows(self.length), KeptRows(self.length)
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
-        """One call, because the rows that compute everything show only from layer to layer."""
+        """One call, because the rows that compute everything show only once layers have run."""
         return [Group(None, max(widths))]
 
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
         valid, columns, bound = candidates.valid, candidates.columns, plan.state["later"]
-        same_keys = torch.equal(plan.state["attended"], valid)
         (call,) = forward.calls
-        in_window, is_watched = plan.state["window"] & valid, plan.state["tracked"] & valid
-        window, watched = packed(in_window, columns), self.past.match(is_watched, columns, call.reach, same_keys)
-        probes, real = torch.cat([window, watched], 1), watched < self.length
-        if call.columns is not None:  # first the rows that are read, so that their weights need no copy
-            ordered = torch.cat([probes, packed(forward.queries & ~in_window & ~is_watched, columns)], 1)
+        window, watched = plan.state["window"] & valid, plan.state["tracked"] & valid
+        rest = forward.queries & ~window & ~watched
+        known = torch.stack([bound, *(part.sum(1) for part in (window, watched, rest))]).tolist()
+        bounds, widths = known[0], [max(counts) for counts in known[1:]]
+        window, watched, rest = (
+            packed(part, columns, width) for part, width in zip((window, watched, rest), widths, strict=True)
+        )
+        probes = torch.cat([window, watched], 1)
+        if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
+            ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
+        narrow = [count for count, own in zip(known[3], bounds, strict=True) if own > 0]
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
+        real = watched < self.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
-            probes=probes, in_window=window < self.length, mean=real / real.sum(1, keepdim=True).clamp(min=1),
-            seen=forward.keys.sum(1),
-            progress=Track(bound, torch.full_like(bound, first), bound.tolist(), forward.whole),
+            probes=probes, window=window, in_window=window < self.length,
+            mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
+            width=sum(widths[:2]) + max(narrow, default=0),
+            progress=Track(bound, torch.full_like(bound, first), bounds, bounds),
         )  # fmt: skip
 
     def memory(self, forward: DriftPass, call: Call) -> Memory:
-        return ElasticMemory(self, forward, call)
+        return NarrowMemory(self, forward, call)
 
     def cost(self, forward: DriftPass, scored: Tensor) -> ForwardCost:
-        layers = torch.arange(self.config.layers, device=forward.valid.device)
-        # A test changes later layers only, so the final bounds hold for every layer.
+        progress, layers = forward.progress, torch.arange(self.config.layers, device=forward.valid.device)
         valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
-        queries = torch.where(forward.progress.whole(layers), valid, wanted)
-        ran = forward.progress.ran
-        computed = torch.full_like(queries, ran[0])
-        for layer in range(1, len(ran)):  # assigning a number copies nothing from the host; it changes once or twice
-            if ran[layer] != ran[layer - 1]:
-                computed[:, layer:] = ran[layer]
+        whole = progress.whole(layers)
+        queries = torch.where(whole, valid, wanted)
+        if forward.whole:
+            computed = torch.full_like(queries, self.length)
+        else:
+            computed = whole * forward.calls[0].reach + (layers < progress.narrow) * forward.width
         keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
@@ -157,88 +173,185 @@ class ElasticSession(BufferSession[DriftPass]):
         super().join(fresh)
         for kept in (self.inputs, self.queried):
             kept.grow(self.rows, self.length)
-        self.past = PreviousAttention()  # its weights are over other keys; the old queries give new ones
         return self
 
     def select(self, rows: Tensor) -> Self:
-        for part in (self.inputs, self.queried, self.past):
+        for part in (self.inputs, self.queried):
             part.select(rows)
         return super().select(rows)
 
 
-class ElasticMemory(BufferMemory[DriftPass]):
-    """Widens a forward from the layer on in which the attention of a watched row has drifted."""
+class NarrowMemory(BufferMemory[DriftPass]):
+    """Runs the planned columns of all rows, tests them for drift, and runs the rows that have drifted again."""
 
     session: ElasticSession
     widens = True
 
+    def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        forward, progress, policy = self.forward, self.forward.progress, self.session.policy
+        inputs, count, whole = self.session.inputs, self.session.config.layers, WholeRows(self)
+        residual: Tensor | None = None
+        if columns is not None:
+            inputs.put(0, x, columns)
+            x, columns = x[:, : forward.width], columns[:, : forward.width]
+            self.call = replace(self.call, columns=columns, slots=columns)
+        step = policy.ask_every or count if self._tests and policy.trigger == "same_step" else count
+        for first in range(0, count, step):
+            last = min(first + step, count)
+            end = last if forward.whole else min(last, max(progress.bounds))
+            if first < end:
+                x, residual, columns = layers(summed(x, residual), columns, self, first, end)
+                progress.narrow = end
+                if self._tests:
+                    self._test(first, end)
+            if first <= end < last:
+                inputs.put(end, summed(x, residual), columns)
+            if not forward.whole:
+                whole.advance(layers, first, last)
+        self._show()
+        self._track()
+        if whole.numbers:
+            again = whole.left(layers)
+            if whole.rerun is None:
+                return again.hidden, again.columns
+            self.reruns = [again]
+        return layers.left(x, residual, columns)
+
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        forward, progress = self.forward, self.forward.progress
-        held = self.session.inputs.put(layer, hidden, columns)
-        if columns is not None and layer in progress.bounds:
-            progress.widened = True
-            if not progress.reuses(layer) and bool(forward.valid.all()):
-                hidden, columns = held[:, : self.session.length], None
-            else:
-                valid, wanted, everything = (
-                    self.copies(x, held.device) for x in (forward.valid, forward.queries, forward.columns)
-                )
-                progress.bound = progress.bound.to(held.device)
-                columns = packed(torch.where(progress.whole(layer), valid, wanted), everything)
-                hidden = gather_rows(held, columns)
-        progress.ran.append(hidden.shape[1])
+        self.session.inputs.put(layer, hidden, columns)
         return hidden, columns
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         session, forward, progress = self.session, self.forward, self.forward.progress
-        self.call = replace(self.call, columns=columns, slots=columns)
-        device, window, before = fresh.query.device, forward.in_window.shape[1], None
-        probes, in_window, lacking = (
-            self.copies(one, device) for one in (forward.probes, forward.in_window, session.past.lacking(layer))
-        )
-        if self._tests(layer) and lacking.shape[1]:
-            old, mask = self.buffer(layer, fresh)[0][:, :, : self.call.reach], self.call.visible.mask
-            old_query = gather_rows(session.queried.layers[layer], lacking)
-            before = attention_weights(old_query, old, self.copies(mask, device))
+        device, window, old = fresh.query.device, forward.window.shape[1], None
+        probes, in_window = self.copies(forward.probes, device), self.copies(forward.in_window, device)
+        if self._tests:
+            asking = gather_rows(session.queried.layers[layer], probes[:, window:])
+            keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
+            old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
         session.queried.put(layer, query, columns)
-        self.show(layer, query, keys, visible, columns)
-        few = not progress.widened and query.dtype.itemsize > 2 and not fresh.tiled
-        again = None if few else index_of(probes, columns, session.length)
-        out, weights = attended(query, keys, values, visible, again, fresh.tiled)
-        if self._tests(layer):
-            mean, seen = self.copies(forward.mean, device), self.copies(forward.seen, device)
-            pair = session.past.pair(layer, before, weights[:, :, window : probes.shape[1]])
-            alike = attention_similarity(*pair, seen, session.policy.similarity)
-            self._test(layer, (alike * mean).sum(1))
-        received = attention_received(weights[:, :, :window], in_window)
-        progress.received.append(received.to(forward.valid.device))
-        if len(progress.received) == session.config.layers:
-            self._track()
+        read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
+        few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
+        out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
+        if old is not None:
+            seen, new = self.copies(forward.seen, device), weights[:, :, window : probes.shape[1]]
+            progress.alike.append(attention_similarity(old, new, seen, session.policy.similarity))
+        progress.received[layer] = attention_received(weights[:, :, :window], in_window)
         return out
 
-    def _tests(self, layer: int) -> bool:
-        watches = self.forward.mean.shape[1] > 0 and self.session.policy.first_layer is None
-        return watches and self.forward.progress.reuses(layer)
+    @property
+    def _tests(self) -> bool:
+        """Whether this forward looks for drift: it reuses something, and the answer matters."""
+        policy, forward = self.session.policy, self.forward
+        matters = policy.trigger == "next_step" or not forward.whole
+        return matters and policy.first_layer is None and forward.mean.shape[1] > 0 and max(forward.progress.known) > 0
 
-    def _test(self, layer: int, similarity: Tensor) -> None:
-        """Make layers after ``layer`` compute the whole canvas in rows whose ``similarity`` [B] is too low."""
-        progress, policy, device = self.forward.progress, self.session.policy, similarity.device
-        bound, later = progress.bound.to(device), progress.later.to(device)  # they follow the rows between devices
-        drifted = (similarity < policy.gamma) & self.copies(self.forward.mean, device).any(1) & (layer < bound)
-        if policy.trigger == "next_step":
-            progress.later = torch.where(drifted & (later == self.session.config.layers), layer + 1, later)
-        else:
-            progress.bound = torch.where(drifted, layer + 1, bound)
+    def _test(self, first: int, end: int) -> None:
+        """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
+        forward, progress, policy = self.forward, self.forward.progress, self.session.policy
+        alike = (stacked(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
+        after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
+        drifted = (alike < policy.gamma) & forward.mean.any(1)
+        found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
+        if policy.trigger == "same_step":
+            progress.bound = torch.minimum(progress.bound, found)
             progress.bounds = progress.bound.tolist()
+        else:
+            first_one = torch.where(found <= progress.bound, found, self.session.config.layers)
+            progress.later = torch.minimum(progress.later, first_one)
+
+    def _show(self) -> None:
+        """Let the reader see all layers. What rows computed that ran again is written only now."""
+        session, forward, progress, reader = self.session, self.forward, self.forward.progress, self.reader
+        for layer in range(session.config.layers):
+            if reader is None or not reader.reads(layer):
+                continue
+            store, columns = session.stores[layer], self.call.columns
+            assert store is not None, "every layer has run"
+            if not forward.whole and min(progress.bounds) <= layer:
+                columns = packed(torch.where(progress.whole(layer), forward.valid, forward.queries), forward.columns)
+            held, device = session.queried.layers[layer], store[0].device
+            query = held[:, :-1] if columns is None else gather_rows(held, self.copies(columns, device))
+            visible = self.copies.of(self.call.visible, device)
+            reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
 
     def _track(self) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
-        session, progress, home = self.session, self.forward.progress, self.forward.valid.device
-        keys = self.call.reach
-        progress.bound, progress.later = progress.bound.to(home), progress.later.to(home)
-        found = torch.where(self.forward.decided[:, :keys], torch.stack(progress.received), 0.0)
-        most = strongest(found, session.policy.track_num) & (found > 0)  # an empty window attends to nothing
-        tracked = torch.zeros_like(self.forward.decided)
+        forward, progress, keys = self.forward, self.forward.progress, self.call.reach
+        received = stacked([progress.received[layer] for layer in sorted(progress.received)], forward.valid.device)
+        found = torch.where(forward.decided[:, :keys], received, 0.0)
+        most = strongest(found, self.session.policy.track_num) & (found > 0)  # an empty window attends to nothing
+        tracked = torch.zeros_like(forward.decided)
         tracked[:, :keys] = most.any(0)
-        self.forward.noted.update(tracked=tracked, later=progress.later)
+        forward.noted.update(tracked=tracked, later=progress.later)
+
+
+class WholeRows(Memory):
+    """Runs the whole canvas of some rows, each from the layer on that the host knows of it."""
+
+    widens = True
+
+    def __init__(self, first: NarrowMemory) -> None:
+        self.first, self.numbers, self.gathered = first, list[int](), -1
+        self.x = torch.empty(0)  # [b, S, D] what leaves the last layer that ran, of the rows ``numbers``
+
+    def advance(self, layers: AnyStack, first: int, last: int) -> None:
+        """Run the layers ``first`` to ``last`` - 1, of each row those from its bound on."""
+        bounds, reach = self.first.forward.progress.bounds, self.first.call.reach
+        for begin, end in pairwise([*sorted({max(bound, first) for bound in bounds if bound < last}), last]):
+            numbers = [row for row, bound in enumerate(bounds) if bound <= begin]
+            if numbers != self.numbers:
+                self._take(numbers, begin)
+            x, residual, _ = layers.of(self.rerun, reach)(self.x, None, self, begin, end)
+            self.x = summed(x, residual)
+
+    def left(self, layers: AnyStack) -> Rerun:
+        """What the rows have after the last layer."""
+        first, reach = self.first, self.first.call.reach
+        hidden, columns = layers.left(self.x, None, None)
+        if first.call.visible.mask is not None or reach < first.session.length:
+            valid = select_or_all(first.forward.valid[:, :reach], self.rerun)
+            columns = torch.where(valid, first.forward.columns[:reach], first.session.length)
+        return Rerun(self.rerun, hidden, columns)
+
+    def _take(self, numbers: list[int], layer: int) -> None:
+        """Go on with the rows ``numbers``, some of which begin with this layer."""
+        session, reach = self.first.session, self.first.call.reach
+        if self.numbers:
+            session.inputs.put(layer, self.x, None, self._here(self.x.device))
+        everyone = len(numbers) == session.rows
+        self.rerun = None if everyone else session.row_numbers(numbers, self.first.forward.valid.device)
+        held = session.inputs.layers[layer]
+        self.x = select_or_all(held, self._here(held.device))[:, :reach]
+        self.numbers, self.gathered = numbers, layer
+
+    def _here(self, device: torch.device) -> Tensor | None:
+        return self.first.copies(self.rerun, device)
+
+    def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if layer > self.gathered:
+            self.first.session.inputs.put(layer, hidden, None, self._here(hidden.device))
+        return hidden, columns
+
+    def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
+        first, session, forward = self.first, self.first.session, self.first.forward
+        device, rows, received = fresh.query.device, self._here(fresh.query.device), forward.progress.received
+        first.buffer(layer, fresh)
+        mask = select_or_all(first.copies(first.call.visible.mask, device), rows)
+        access = StaticMemory(Visible(mask), None, first.call.reach, session.stores, rows)
+        query, keys, values, visible = access.exchange(layer, fresh, None)
+        session.queried.put(layer, query, None, rows)
+        window, in_window = (
+            select_or_all(first.copies(one, device), rows) for one in (forward.window, forward.in_window)
+        )
+        out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
+        found = attention_received(weights, in_window)
+        received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)
+        return out
+
+
+def stacked(parts: Sequence[Tensor], home: torch.device) -> Tensor:
+    """What layers found [l, ...] on one device, moved at once from each device."""
+    runs = [torch.stack(list(same)).to(home) for _, same in groupby(parts, key=lambda part: part.device)]
+    return runs[0] if len(runs) == 1 else torch.cat(runs)

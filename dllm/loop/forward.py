@@ -21,7 +21,7 @@ from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
 from dllm.loop.head import run_head
-from dllm.loop.hidden import HiddenStates, call_states
+from dllm.loop.hidden import CallStates, HiddenStates, call_states
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
@@ -115,9 +115,11 @@ class Forward:
                 given = extra.at_call(work, forward, call, given)
             inputs.append(side_by_side(given, call))
         length, more = len(shown.columns), work.plan.shadows.shape[1]
-        calls = [call_states(call, *one, length, more)
-                 for call, one in zip(forward.calls, self._call(inputs), strict=True)]  # fmt: skip
-        return forward, HiddenStates.of(calls, shown.columns, len(shown.row_id))
+        states = list[CallStates]()
+        for call, given, one in zip(forward.calls, inputs, self._call(inputs), strict=True):
+            states.append(call_states(call, *one, length, more))
+            states += [call_states(call, hidden, own, length, more, rows) for rows, hidden, own in given.memory.reruns]
+        return forward, HiddenStates.of(states, shown.columns, len(shown.row_id))
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden states of each call and their columns."""

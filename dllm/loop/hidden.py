@@ -27,16 +27,16 @@ class HiddenStates:
 
     @staticmethod
     def of(calls: Sequence[CallStates], columns: Tensor, count: int) -> HiddenStates:
-        """From the calls of a forward of ``count`` candidates. ``columns`` [L]: 0 to L - 1."""
+        """From the calls of a forward of ``count`` candidates, of which each counts where it ran last. ``columns`` [L]:
+        0 to L - 1."""
         width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
         candidates, hidden, place = calls[0]
-        if candidates is None:
+        if len(calls) == 1 and candidates is None:
             return HiddenStates(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
         first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
         places, begin = columns.new_full((count, len(columns)), -1), 0
         for candidates, hidden, place in calls:
-            assert candidates is not None, "only a single call runs all of them"
-            rows, n = hidden.shape[:2]
+            candidates, (rows, n) = everyone if candidates is None else candidates, hidden.shape[:2]
             first[candidates] = begin + n * everyone[:rows]
             size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
             places[candidates] = columns if place is None else place
@@ -52,16 +52,22 @@ class HiddenStates:
         return self.take((self.size - count)[:, None] + torch.arange(count, device=self.size.device))
 
 
-def call_states(call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int) -> CallStates:
+def call_states(
+    call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int, rerun: Tensor | None = None
+) -> CallStates:
     """What a call computed: hidden states [b, n, D] and the ``columns`` [b, n] that ran (more than planned if its
-    memory widened it; None: all in order). extra: how many queries at its end belong to no column."""
+    memory widened it; None: all in order). extra: how many queries at its end belong to no column. rerun [b]: the rows
+    of the call that these are (None: all)."""
+    candidates = call.candidates
+    if rerun is not None:
+        candidates = rerun if candidates is None else candidates[rerun]
     if call.side_by_side is not None:
         hidden, columns = call.side_by_side.unpack(hidden), call.columns
     if columns is None:
-        return call.candidates, hidden, None
+        return candidates, hidden, None
     columns = columns[:, : columns.shape[1] - extra]
     if call.masks is not None:
         columns = columns.masked_fill(~call.masks, length)
     place = columns.new_full((len(columns), length + 1), -1)
     order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-    return call.candidates, hidden, place.scatter(1, columns, order)[:, :-1]
+    return candidates, hidden, place.scatter(1, columns, order)[:, :-1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,35 @@ class AnyLayer(Protocol):
 
     def fed(self, hidden: Tensor) -> Tensor:
         """What the MLP adds [B, n, D] to the sum of x, residual and ``mixed``."""
+
+
+class AnyStack(Protocol):
+    """What a memory knows of the layers of a network in one call (``LayerStack``)."""
+
+    def of(self, rows: Tensor | None, reach: int) -> AnyStack:
+        """The same for some rows [b] of the call (None: all), and its first columns."""
+
+    def __call__(
+        self, x: Tensor, columns: Tensor | None, memory: Memory, first: int = 0, last: int | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What leaves layer ``last`` - 1 (None: the last one), as a sum x + residual, and its columns, from rows x
+        [B, n, D] that enter layer ``first``."""
+
+    def left(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows after the final norm, and their columns, of rows x + residual that leave the last layer."""
+
+
+def summed(x: Tensor, residual: Tensor | None) -> Tensor:
+    """x + residual (None: x)."""
+    return x if residual is None else x + residual
+
+
+class Rerun(NamedTuple):
+    """Rows of a call that ran once more, whose states replace those of the first run."""
+
+    rows: Tensor | None  # [b] their numbers in the call (None: all)
+    hidden: Tensor  # [b, n, D] their hidden states
+    columns: Tensor | None  # [b, n] the columns of these (L: no column; None: all in order)
 
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.
@@ -140,6 +169,12 @@ class Memory:
 
     widens = False
     reader: AttentionReader | None = None
+    rerun: Tensor | None = None  # [b] the rows of the call that run here (None: all)
+    reruns: Sequence[Rerun] = ()  # what rows that ran once more have in the place of what the network returned
+
+    def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows after the last norm and their columns, from rows x [B, n, D] that enter the first layer."""
+        return layers.left(*layers(x, columns, self))
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,

@@ -10,13 +10,15 @@ Letters: B rows, L canvas columns, n queries, S keys, D width, H heads, h head s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dllm.common.rowwise import select_or_all
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.invariant import tile
 from dllm.kernels.narrow_embedding import NarrowEmbedding
@@ -25,7 +27,7 @@ from dllm.kernels.rope_scatter import HeadNorms
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
-from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected
+from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected, summed
 from dllm.models.rope import Angles, Yarn
 
 
@@ -194,11 +196,6 @@ class Places:
     offloaded: bool = False
 
 
-def summed(x: Tensor, residual: Tensor | None) -> Tensor:
-    """x + residual (None: x)."""
-    return x if residual is None else x + residual
-
-
 def at(tensor: Any, device: torch.device) -> Any:
     """The tensor on a device; None stays."""
     return None if tensor is None else tensor.to(device)
@@ -292,22 +289,7 @@ class Transformer(nn.Module):
         the queries (L: padding; None: all L in order). run: what runs a layer.
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
-        residual: Tensor | None = None
-        angles, placed, home = self.angles(positions, columns), columns, x.device
-        for index, layer in enumerate(cast("Iterable[Layer]", self.layers)):
-            if self.places is not None and x.device != self.places.layers[index]:
-                here, x, residual = self.places.layers[index], summed(x, residual), None
-                x, positions, columns = (at(one, here) for one in (x, positions, columns))
-            if memory.widens:
-                x, residual = summed(x, residual), None
-                x, columns = memory.enter(index, x, columns)
-            if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
-                angles, placed = self.angles(positions, columns), columns
-            x, residual = run(layer, x, residual, angles, columns, memory, index)
-        if self.places is None:
-            return self.norm(x, residual)[1], columns
-        x = at(summed(x, residual), self.places.norm)
-        return at(self.norm(x)[1], home), at(columns, home)
+        return memory.through(LayerStack(self, positions, run), x, columns)
 
     def angles(self, positions: Tensor, columns: Tensor | None) -> Angles:
         length = positions.shape[1]
@@ -355,3 +337,45 @@ class Transformer(nn.Module):
         order = self.config.attention.order(masked, start)
         visible = valid if order is None else order.visible(order, valid)
         return self(tokens, positions, NoCacheMemory(Visible(visible)))[0]
+
+
+@dataclass(frozen=True)
+class LayerStack:
+    """The layers of a network and what follows them, in one call: what ``Memory.through`` runs."""
+
+    model: Transformer  # whose layers they are
+    positions: Tensor  # [B, L] rotary position of every column
+    run: RunLayer  # what runs a layer
+
+    def of(self, rows: Tensor | None, reach: int) -> LayerStack:
+        """The same for some rows [b] of the call (None: all), and its first columns."""
+        return replace(self, positions=select_or_all(self.positions, rows)[:, :reach])
+
+    def __call__(
+        self, x: Tensor, columns: Tensor | None, memory: Memory, first: int = 0, last: int | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What leaves layer ``last`` - 1 (None: the last one), as a sum x + residual, and its columns, from rows x
+        [B, n, D] that enter layer ``first``."""
+        model, positions, residual, places = self.model, self.positions, None, self.model.places
+        if places is not None:
+            positions, columns = (at(one, x.device) for one in (positions, columns))
+        angles, placed = model.angles(positions, columns), columns
+        for index, layer in islice(enumerate(cast("Iterable[Layer]", model.layers)), first, last):
+            if places is not None and x.device != places.layers[index]:
+                here, x, residual = places.layers[index], summed(x, residual), None
+                x, positions, columns = (at(one, here) for one in (x, positions, columns))
+            if memory.widens:
+                x, residual = summed(x, residual), None
+                x, columns = memory.enter(index, x, columns)
+            if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
+                angles, placed = model.angles(positions, columns), columns
+            x, residual = self.run(layer, x, residual, angles, columns, memory, index)
+        return x, residual, columns
+
+    def left(self, x: Tensor, residual: Tensor | None, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden rows after the final norm, and their columns, of rows x + residual that leave the last layer."""
+        model, home = self.model, self.model.device
+        if model.places is None:
+            return model.norm(x, residual)[1], columns
+        x = at(summed(x, residual), model.places.norm)
+        return at(model.norm(x)[1], home), at(columns, home)

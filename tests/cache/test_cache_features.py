@@ -177,8 +177,8 @@ def test_weighed_once_or_twice_attention_is_the_same(again: bool, kv_heads: int)
     query = torch.randn(2, 4, 6, 8, generator=make)
     keys, values = (torch.randn(2, kv_heads, 30, 8, generator=make) for _ in range(2))
     visible, at = torch.arange(30).expand(2, -1) != 7, torch.tensor([[3, 0, 2], [1, 1, 3]])
-    out, weights = attended(query, keys, values, Visible(visible), at if again else None)
     batch = torch.arange(2)[:, None]
+    out, weights = attended(query, keys, values, Visible(visible), query[batch, at] if again else None)
     torch.testing.assert_close(out, attend(query, keys, values, Visible(visible)))
     wide = keys.repeat_interleave(6 // kv_heads, 1)
     scores = torch.einsum("bihd,bhjd->bhij", query[batch, at], wide) / 8**0.5

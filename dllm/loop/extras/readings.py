@@ -12,10 +12,10 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.contract.readouts import HeadInput, Readout
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates, call_states
-from dllm.models.memory import Memory
+from dllm.models.memory import Memory, summed
 from dllm.models.packed_calls import Inputs
 from dllm.models.rope import Angles
-from dllm.models.transformer import Layer, Transformer, run_layer, summed
+from dllm.models.transformer import Layer, Transformer, run_layer
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,11 @@ class InnerLayers(Extra):
 
     def states(self, layer: int, work: Work) -> HiddenStates:
         length, extra = len(work.canvas.columns), work.plan.shadows.shape[1]
-        calls = [call_states(call, *tap.kept[layer], length, extra) for call, tap in self.taps]
-        return HiddenStates.of(calls, work.canvas.columns, len(work.shown.row_id))
+        states = [
+            call_states(call, hidden, columns, length, extra, rows)
+            for call, tap in self.taps for rows, hidden, columns in tap.kept[layer]
+        ]  # fmt: skip
+        return HiddenStates.of(states, work.canvas.columns, len(work.shown.row_id))
 
 
 class LayerTap:
@@ -65,7 +68,8 @@ class LayerTap:
 
     def __init__(self, layers: Sequence[int]) -> None:
         self.layers = layers
-        self.kept: dict[int, tuple[Tensor, Tensor | None]] = {}  # by layer: rows [b, n, D], their columns [b, n]
+        # By layer, run by run: which rows of the call [b] (None: all), what leaves it [b, n, D], its columns [b, n].
+        self.kept: dict[int, list[tuple[Tensor | None, Tensor, Tensor | None]]] = {layer: [] for layer in layers}
 
     def __call__(
         self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,
@@ -73,5 +77,5 @@ class LayerTap:
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x, residual = run_layer(layer, x, residual, angles, columns, memory, index)
         if index in self.layers:
-            self.kept[index] = summed(x, residual), columns
+            self.kept[index].append((memory.rerun, summed(x, residual), columns))
         return x, residual
