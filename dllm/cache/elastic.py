@@ -189,10 +189,9 @@ class NarrowMemory(BufferMemory[DriftPass]):
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress, policy = self.forward, self.forward.progress, self.session.policy
-        inputs, count, whole = self.session.inputs, self.session.config.layers, WholeRows(self)
-        residual: Tensor | None = None
+        count, whole, residual = self.session.config.layers, WholeRows(self), None
         if columns is not None:
-            inputs.put(0, x, columns)
+            self._keep(0, x, columns)
             x, columns = x[:, : forward.width], columns[:, : forward.width]
             self.call = replace(self.call, columns=columns, slots=columns)
         step = policy.ask_every or count if self._tests and policy.trigger == "same_step" else count
@@ -205,7 +204,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
                 if self._tests:
                     self._test(first, end)
             if first <= end < last:
-                inputs.put(end, summed(x, residual), columns)
+                self._keep(end, summed(x, residual), columns)
             if not forward.whole:
                 whole.advance(layers, first, last)
         self._show()
@@ -216,6 +215,12 @@ class NarrowMemory(BufferMemory[DriftPass]):
                 return again.hidden, again.columns
             self.reruns = [again]
         return layers.left(x, residual, columns)
+
+    def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
+        """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""
+        inputs = self.session.inputs
+        there = inputs.layers[layer].device if layer < len(inputs.layers) else hidden.device
+        inputs.put(layer, hidden.to(there), self.copies(columns, there))
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         self.session.inputs.put(layer, hidden, columns)
@@ -318,11 +323,11 @@ class WholeRows(Memory):
     def _take(self, numbers: list[int], layer: int) -> None:
         """Go on with the rows ``numbers``, some of which begin with this layer."""
         session, reach = self.first.session, self.first.call.reach
+        held = session.inputs.layers[layer]
         if self.numbers:
-            session.inputs.put(layer, self.x, None, self._here(self.x.device))
+            session.inputs.put(layer, self.x.to(held.device), None, self._here(held.device))
         everyone = len(numbers) == session.rows
         self.rerun = None if everyone else session.row_numbers(numbers, self.first.forward.valid.device)
-        held = session.inputs.layers[layer]
         self.x = select_or_all(held, self._here(held.device))[:, :reach]
         self.numbers, self.gathered = numbers, layer
 
