@@ -1,0 +1,76 @@
+"""Elastic-Cache runs all layers before it asks which rows have drifted: nothing but what is computed changes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from harness import forward_of, model, requests
+
+from dllm.blocks.whole import Whole
+from dllm.cache.base import Cache
+from dllm.cache.elastic import Elastic
+from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
+from dllm.contract import Need, Turn
+from dllm.contract.canvas import Canvas
+from dllm.contract.readouts import AttentionMap, HiddenState
+from dllm.contract.setting import Sampling
+from dllm.eos.none import FullLength
+from dllm.loop.denoise import denoise
+from dllm.samplers.static import Static
+
+ASKED = AttentionMap(4, received=True)
+DRIFTING = {"window_length": 4, "gamma": 0.985, "track_num": 2}
+
+
+class Reads(Static):
+    """One token a turn; it reads attention and hidden states of all layers."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(reads=(ASKED, *(HiddenState(layer) for layer in (0, 1, 2, -1, None)))),)
+
+
+def play(name: str, cache: Cache, guidance: float = 0.0) -> Iterator[Turn]:
+    """Six turns of three unequal rows."""
+    network, sampling = model(name), Sampling(guidance=guidance)
+    parts = Parts(Reads(), Whole(), cache, FullLength(), sampling)
+    with torch.inference_mode():
+        yield from islice(denoise(Canvas.of(requests(), 61), forward_of(network, parts, sampling), parts), 6)
+
+
+def said(turn: Turn) -> dict[str, Any]:
+    """What a turn decodes, counts and reads."""
+    scores, cost, length = turn.view.scores, turn.cost, len(turn.canvas.columns)
+    weights = scores.of(ASKED)
+    read = {str(layer): scores.of(HiddenState(layer)).spread(length)[scores.scored] for layer in (0, 1, 2, -1, None)}
+    return {"tokens": turn.candidates.tokens, "queries": cost.queries, "keys": cost.keys, "scored": cost.scored,
+            "refreshed": cost.refreshed, "columns": weights.columns, "weights": weights.weights,
+            "received": weights.received, **read}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "guidance"), [("tiny-llada", 0.0), ("tiny-dream", 0.5)])
+def test_it_is_found_the_same_whenever_the_host_asks(name: str, guidance: float) -> None:
+    """``ask_every=1`` is the published order: test a layer, then widen the next."""
+    turns = [
+        [said(turn) for turn in play(name, Elastic(**DRIFTING, ask_every=layers), guidance)] for layers in (1, 3, None)
+    ]
+    mixed = [one["queries"] for one in turns[0] if bool((one["queries"] > one["queries"].amin(1, keepdim=True)).any())]
+    assert mixed, "no row drifted within the network"
+    for layerwise, *others in zip(*turns, strict=True):
+        for other in others:
+            for key, value in layerwise.items():
+                torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=key)
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+def test_what_runs_again_from_the_first_layer_on_is_what_no_cache_computes(name: str) -> None:
+    """Tokens, attention and the hidden states of every layer, in a batch of unequal rows."""
+    for again, plain in zip(*(play(name, kv) for kv in (Elastic(64, first_layer=0), NoCache())), strict=True):
+        one, other, scored = said(again), said(plain), again.view.scores.scored
+        assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(scored, plain.view.scores.scored)
+        for key in ("weights", "0", "1", "2", "-1", "None"):
+            torch.testing.assert_close(one[key], other[key], rtol=1e-9, atol=1e-9, msg=key)

@@ -1,0 +1,66 @@
+"""Elastic-Cache beside what it decoded when it tested layer by layer, in the published order.
+
+``tests/data/elastic_by_layer.json`` was recorded at commit 1465f3d4 with ``window_length=8`` and answers of 32: check
+sums (CRC-32) of the tokens and commit turns of 30 prompts of the mini suite, and the sums by layer over all forwards of
+what was computed. They were the same in float32 and float64, and in batches of 1 and 4.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from harness import DATA, full
+from torch import Tensor
+
+from dllm import Decoder, load
+from dllm.cache.elastic import DriftPass, Elastic, ElasticSession
+from dllm.contract import ForwardCost
+from dllm.tasks.mini import tasks as mini
+
+RECORDED = json.loads((DATA / "elastic_by_layer.json").read_text())
+CASES = [
+    pytest.param(one, dtype, batch, id="-".join([one["model"], dtype, str(batch), *map(str, one["options"].items())]))
+    for one, dtype, batch in product(RECORDED, ("float32", "float64"), (1, 4))
+]
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("recorded", "dtype", "batch"), CASES)
+def test_it_decodes_and_counts_what_layer_by_layer_did(recorded: dict[str, Any], dtype: str, batch: int) -> None:
+    """All 30 prompts and the sums with ``DLLM_LAWS=all`` (4 minutes), else three prompts."""
+    samples = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, 3, 3)][: 30 if full() else 3]
+    policy = Elastic(**{"window_length": 8, **recorded["options"]})
+    network = load(recorded["model"], dtype=dtype)
+    decoder = Decoder(network, "confidence", "whole", policy, "fill_after_block", gen_length=32, batch_size=batch)
+    with counted() as costs:
+        results = decoder([sample.messages for sample in samples])
+    assert [crc(one.tokens) for one in results] == recorded["tokens"][: len(results)]
+    assert [crc(one.turns) for one in results] == recorded["turns"][: len(results)]
+    if full():
+        for name in ("queries", "keys", "refreshed", "scored"):
+            assert sum(getattr(cost, name).sum(0) for cost in costs).tolist() == recorded[name], name
+
+
+def crc(numbers: list[int]) -> int:
+    return zlib.crc32(str(numbers).encode())
+
+
+@contextmanager
+def counted() -> Iterator[list[ForwardCost]]:
+    """What the forwards of a decode computed."""
+    plain, costs = ElasticSession.cost, list[ForwardCost]()
+
+    def cost(session: ElasticSession, forward: DriftPass, scored: Tensor) -> ForwardCost:
+        costs.append(plain(session, forward, scored))
+        return costs[-1]
+
+    with patch.object(ElasticSession, "cost", cost), torch.inference_mode():
+        yield costs
