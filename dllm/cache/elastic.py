@@ -255,7 +255,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def _test(self, first: int, end: int) -> None:
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
         forward, progress, policy = self.forward, self.forward.progress, self.session.policy
-        alike = (stacked(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
+        alike = (by_layer(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
         after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
         drifted = (alike < policy.gamma) & forward.mean.any(1)
         found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
@@ -284,7 +284,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def _track(self) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
-        received = stacked([progress.received[layer] for layer in sorted(progress.received)], forward.valid.device)
+        received = by_layer([progress.received[layer] for layer in sorted(progress.received)], forward.valid.device)
         found = torch.where(forward.decided[:, :keys], received, 0.0)
         most = strongest(found, self.session.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)
@@ -356,7 +356,7 @@ class WholeRows(Memory):
         return out
 
 
-def stacked(parts: Sequence[Tensor], home: torch.device) -> Tensor:
+def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:
     """What layers found [l, ...] on one device, moved at once from each device."""
     runs = [torch.stack(list(same)).to(home) for _, same in groupby(parts, key=lambda part: part.device)]
     return runs[0] if len(runs) == 1 else torch.cat(runs)
