@@ -96,7 +96,7 @@ def in_words(error: BaseException) -> str:
         case TypeError() | AttributeError() | AssertionError():
             return "it holds something else"
         case UnicodeDecodeError():
-            return f"byte {error.start} is no UTF-8"
+            return f"byte {error.start} is not UTF-8"
         case OSError():
             return error.strerror or first_line(error)
     return first_line(error)

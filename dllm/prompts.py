@@ -1,7 +1,7 @@
 """Makes requests from what a user writes. Needs a model's configuration and tokenizer, but no weights.
 
 A prompt is text: what spells a special token in it (``<|eot_id|>``) stays text, in plain prompts, in messages and in
-infilling alike. Only the chat template makes special tokens. Whoever wants others gives token ids.
+infilling alike. Only the chat template makes special tokens. To use others, give token ids.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Prompts:
                 others = sorted(names.difference(TEMPLATES_OWN, SPECIAL_TOKEN_KEYS))
                 why = f"which reads {', '.join(others) or 'nothing but the messages'}" if names else "which has none"
                 raise UserError(
-                    f"chat_template_kwargs.{name} is no switch of the chat template of {self.name}, {why}. Drop it: "
+                    f"chat_template_kwargs.{name} is not a switch of the chat template of {self.name}, {why}. Drop it: "
                     f"model.chat_template_kwargs=null.{nearest(name, others)}"
                 )
 
@@ -136,7 +136,7 @@ class Prompts:
         return self.tokenizer
 
     def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
-        """A request with masks anywhere: strings are text, a number stands for so many masks, in order. prompt: what
+        """A request with masks anywhere: strings are text, a number for that many masks, in order. prompt: what
         they answer, which goes into the chat template as any prompt does (None: the parts are the whole canvas).
 
         Raises UserError for other parts, for none or too many masks, and as ``encode`` does.

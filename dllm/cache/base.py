@@ -111,7 +111,7 @@ class StaticSession(Session[PlanKind, Pass]):
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
-        rows, none of which has more than ``width`` open columns (caches with ``bounds_late`` only)."""
+        rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
         raise NotImplementedError
 
     def graph_key(self) -> tuple[Hashable, ...]:

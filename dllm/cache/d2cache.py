@@ -28,7 +28,7 @@ class D2Cache(Buffered):
     last block first; what was just committed; and of all other columns those from which the whole network, over its
     layers, draws the share ``rollout`` (attention rollout). Nothing refreshes at the borders of blocks.
 
-    inflate: what lies between two such columns that are at most so far apart is computed, too.
+    inflate: columns between two such columns are computed too, if these are at most this far apart.
     """
 
     traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True)
@@ -101,7 +101,7 @@ class D2Cache(Buffered):
 
 
 def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
-    """``chosen`` [B, L], and what lies between two neighbours of it that are at most ``most`` columns apart."""
+    """``chosen`` [B, L], and the columns between two neighbours of it that are at most ``most`` columns apart."""
     if not most:
         return chosen
     far = len(columns) + most

@@ -61,7 +61,7 @@ class DLLMCache(Buffered):
             return None
         return (
             f"cache.response_interval={self.response_interval}: rows of the answer that a forward does not compute lag "
-            "behind what was committed: mini-llada gets 66 % right, and 95 % with cache.response_interval=1. Set that, "
+            "after what was committed: mini-llada gets 66 % right, and 95 % with cache.response_interval=1. Set that, "
             "or compare your own answers with cache=none."
         )
 
@@ -185,7 +185,7 @@ class FeatureMemory(BufferMemory[FeaturePass]):
     def _all(
         self, kept: KeptRows, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None
     ) -> Tensor:
-        """What is known of all rows [B, n, D] after ``fresh`` ones (None: there are none) were kept. The first layer,
+        """What is known of all rows [B, n, D] after ``fresh`` ones (None: without any) were kept. The first layer,
         which computes all of them, keeps none."""
         if index == 0:
             assert fresh is not None

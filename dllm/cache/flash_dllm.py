@@ -37,7 +37,7 @@ class FlashDLLM(Buffered):
     def __init__(self, window_length: int = 16, mask_windows: int = 4, track_windows: int = 4) -> None:
         in_range("cache.window_length", window_length, 1)
         in_range("cache.mask_windows", mask_windows, 1)
-        in_range("cache.track_windows", track_windows, -1, advice="-1 is no cache.")
+        in_range("cache.track_windows", track_windows, -1, advice="-1 means no cache.")
         if track_windows == 0:
             raise UserError(
                 "cache.track_windows=0 leaves no room for what was just committed, which would keep its mask's row for "

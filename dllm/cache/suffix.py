@@ -62,7 +62,7 @@ class Pruning(Cache):
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         if self.prunes and (regions := {need.region for need in needs} - {"block"}):
             raise IncompatibleParts(
-                f"cache.suffix_window={self.suffix_window} leaves out masks behind the open blocks, but a chosen part "
+                f"cache.suffix_window={self.suffix_window} leaves out masks after the open blocks, but a chosen part "
                 f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
             )
         if self.prunes and setting.blocks.traits.slides:
@@ -73,12 +73,12 @@ class Pruning(Cache):
         super().check(setting, sampler, needs)
         if self.prunes and setting.model.attention.sealed:
             raise IncompatibleParts(
-                f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "
+                f"cache={name_of(self)} leaves out masks after the open blocks, but this model is "
                 f"{setting.model.attention.is_called}, and the class counts positions without gaps."
             )
         if self.prunes and setting.model.attention.name != "full":
             raise IncompatibleParts(
-                f"cache={name_of(self)} leaves out masks behind the open blocks, but this model is "
+                f"cache={name_of(self)} leaves out masks after the open blocks, but this model is "
                 f"{setting.model.attention.is_called}: what is decoded does not see them."
             )
 

@@ -14,7 +14,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 # Numbers stay text: 1e999 is none of Python's, and a whole number of 5,000 digits is refused by ``int``.
@@ -53,7 +53,7 @@ def members(text: str) -> dict[str, str]:
     """
     value, end = _value(text, at := _past(text, 0))
     if not isinstance(value, dict) or _past(text, end) != len(text):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     found: dict[str, str] = {}
     at = _past(text, at + 1)
     while text[at] != "}":

@@ -195,7 +195,8 @@ def _json_text(name: str, value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise UserError(f"constraint.{name} is no JSON: {first_line(error)}. Give a mapping, or a FILE.json.") from None
+        why = first_line(error)
+        raise UserError(f"constraint.{name} is not JSON: {why}. Give a mapping, or a FILE.json.") from None
     except RecursionError:
         raise UserError(f"constraint.{name} is nested too deeply. Write it with definitions.") from None
 
@@ -219,4 +220,4 @@ def _parsed(text: str, name: str = "schema") -> Any:
     except (ValueError, RecursionError) as error:
         shown = repr(text if len(text) <= 40 else text[:40] + "...")
         why = first_line(error)
-        raise UserError(f"constraint.{name}={shown} is no JSON: {why}. Give JSON, or a FILE.json.") from None
+        raise UserError(f"constraint.{name}={shown} is not JSON: {why}. Give JSON, or a FILE.json.") from None

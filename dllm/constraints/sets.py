@@ -87,7 +87,7 @@ class TokenLanguage:
         self._fitting: dict[int, ClassSet] = {}
 
     def evict(self) -> int:
-        """Clear a memo that has grown too large. Returns how often that happened: rows then look up their sets anew."""
+        """Clear a memo that has grown too large. Returns how often that happened: rows then look their sets up."""
         if self.entries > REMEMBERED:
             self._forget()
             self.epoch += 1

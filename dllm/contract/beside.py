@@ -20,7 +20,7 @@ class Beside(Rowwise):
     """Query tokens of a forward that no column keeps, among which a position may occur twice: as a draft and as a mask.
     In papers: draft and mask tokens."""
 
-    columns: Tensor  # [B, n] where each query lies (L: nowhere); papers: position ids
+    columns: Tensor  # [B, n] the column of each query (L: none); papers: position ids
     number: Tensor  # [B, n] of the draft that it belongs to, from 1 (0: a decided column)
     mask: Tensor  # [B, n] whether the query is that draft's mask; papers: mask tokens
     drafts: Tensor  # [B, L] the same numbers by column; papers: draft tokens

@@ -24,8 +24,8 @@ _WORDS = {"float": "a floating-point type", "bool": "bool", "int64": "int64 (.lo
 
 
 def is_laid(value: object, what: str, shape: tuple[int, ...], kinds: tuple[torch.dtype, ...], like: Tensor) -> None:
-    """Refuse a ``value`` that is no tensor of this shape and of one of these kinds on the device of ``like``. what: who
-    returned which entry, for the message."""
+    """Refuse a ``value`` that is not a tensor of this shape and of one of these kinds on the device of ``like``. what:
+    who returned which entry, for the message."""
     if type(value) is Tensor and value.shape == shape and value.dtype in kinds and value.device == like.device:
         return
     if not isinstance(value, Tensor):
@@ -36,7 +36,7 @@ def is_laid(value: object, what: str, shape: tuple[int, ...], kinds: tuple[torch
         wanted = " or ".join(dict.fromkeys(_WORDS["float" if kind in FRACTIONS else str(kind)[6:]] for kind in kinds))
         raise UserError(f"{what} is of {value.dtype}, and must be of {wanted}.")
     if value.device != like.device:
-        raise UserError(f"{what} lies on {value.device}, and the canvas on {like.device}. Make it on view.open.device.")
+        raise UserError(f"{what} is on {value.device}, and the canvas on {like.device}. Make it on view.open.device.")
 
 
 def _listed(shape: Iterable[int]) -> str:
@@ -44,8 +44,8 @@ def _listed(shape: Iterable[int]) -> str:
 
 
 def needs_of(group: str, part: Any) -> tuple[Need, ...]:
-    """What a part needs scored. Raises UserError, which names the part, for what is no tuple of needs, and for a need
-    that there is not."""
+    """What a part needs scored. Raises UserError, which names the part, for anything but a tuple of needs, and for a
+    need that does not exist."""
     try:
         needs = part.needs()
     except UserError as error:
@@ -81,7 +81,7 @@ def _follow(what: str, state: Mapping[str, object], known: Mapping[str, object],
                 "rows share comes from shared()."
             )
         if value.device != like.device:
-            raise UserError(f"{entry} lies on {value.device}, and the canvas on {like.device}.")
+            raise UserError(f"{entry} is on {value.device}, and the canvas on {like.device}.")
 
 
 def checked_step(rule: Rule, step: object, view: View, state: State) -> Step:

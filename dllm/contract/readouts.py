@@ -82,10 +82,10 @@ class HeadInput(Protocol):
 
     def hidden(self, layer: int | None) -> Tensor:
         """Hidden states [N, n, D] that predict these columns, as they leave a ``layer`` (None: as the head reads them,
-        behind the last norm). Under guidance, of the canvas as it is."""
+        after the last norm). Under guidance, of the canvas as it is."""
 
     def head(self, hidden: Tensor) -> Tensor:
-        """The model's own logits [..., V] of hidden states [..., D] behind the last norm, in float32 or wider."""
+        """The model's own logits [..., V] of hidden states [..., D] after the last norm, in float32 or wider."""
 
     def lookup(self) -> Lookup:
         """Reads the logits of a few tokens."""
@@ -247,7 +247,7 @@ class Shadow(Readout[Tensor]):
 class AttentionMap(Readout["AttentionWeights"]):
     """Attention weights of the rows that predict open masks: a mean over heads and layers. In papers: attention map."""
 
-    layers: int | None = None  # the mean is over so many of the last layers (None: the last quarter)
+    layers: int | None = None  # the mean is over this many of the last layers (None: the last quarter)
     received: bool = False  # also what each column gets on average; papers: column sums
     # in models that predict a token at the position before it, read the token's own query instead of that one
     unshifted: bool = False
@@ -283,7 +283,7 @@ class AttentionWeights(Rowwise):
         return pairs.gather(2, inside[:, None].expand(-1, inside.shape[1], -1))
 
     def at_masks(self, values: Tensor) -> Tensor:
-        """values [N, L] at those columns [N, m]; 0 where there is none."""
+        """values [N, L] at those columns [N, m]; 0 elsewhere."""
         inside = self.columns.clamp(max=values.shape[1] - 1)
         return values.gather(1, inside).masked_fill(self.columns >= values.shape[1], 0)
 
@@ -293,7 +293,7 @@ class AttentionWeights(Rowwise):
 
 
 def check_reads(reads: object) -> None:
-    """Raise UserError for what is no tuple of readouts."""
+    """Raise UserError for what is not a tuple of readouts."""
     if isinstance(reads, tuple) and all(isinstance(one, Readout) for one in reads):
         return
     raise UserError(f"Need.reads={reads!r} must be a tuple of readouts, such as (Statistic('entropy'),).")

@@ -30,12 +30,12 @@ class Sampling:
     suppress_mask: bool = True  # never propose the mask token
     # never propose what ends a text or a turn (LLaDA's ``logits_eos_inf`` bans the end of text alone)
     forbid_eos: bool = False
-    min_tokens: int = 0  # the same in so many positions from the answer's start (vLLM's, transformers' min_new_tokens)
+    min_tokens: int = 0  # the same in the answer's first positions, this many (vLLM's, transformers' min_new_tokens)
     # commit such proposals after everything else (the intent of LLaDA's ``confidence_eos_eot_inf``)
     eos_last: bool = False
     # confidences come from the tempered and filtered distribution (Dream, NBDiff) instead of the model's own (LLaDA)
     tempered: bool = False
-    # the end of thought is written when a block opens that reaches beyond so many tokens of the answer; None is off
+    # the end of thought is written when a block opens that reaches beyond this many tokens of the answer; None is off
     thinking_budget: int | None = None
     end_of_thought: str | None = None  # the token that ends a thought; None: the chat template's
 
@@ -90,19 +90,19 @@ class Setting:
 
     model: ModelConfig  # the checkpoint's description: shape, attention, ids
     blocks: Schedule  # the block schedule that is chosen
-    gen_length: int | None  # masks behind the prompt (None: infilling, where only the prompts tell)
+    gen_length: int | None  # masks after the prompt (None: infilling, where only the prompts tell)
     sampling: Sampling = Sampling()  # how tokens are proposed
     name: str = ""  # the model's
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
 
     def check_process(self, sampler: Rule) -> None:
         """Raise UserError for a rule of masks under a model of noise, for one of noise under a model of masks, for a
-        temperature beside the rule's own, and for blocks that are no canvas of the model."""
+        temperature beside the rule's own, and for blocks that are not the canvas of the model."""
         name, temperature = f"sampler={name_of(sampler)}", self.sampling.temperature
         if self.model.process == "uniform" and not sampler.traits.renoises:
             raise UserError(
                 f"{name} decides masks for good, but {self.model.architecture} was trained to undo noise: it has no "
-                "mask, and what a position shows is decided anew in every forward. Use sampler=renoise."
+                "mask, and what a position shows is decided again in every forward. Use sampler=renoise."
             )
         if self.model.process != "uniform" and sampler.traits.renoises:
             raise UserError(
@@ -155,7 +155,7 @@ class Setting:
                             " Use sampler=confidence.")  # fmt: skip
         if any(need.region not in ("block", "before") for need in needs):
             raise UserError(
-                f"a chosen part reads what lies behind the open block, but {called}, and it predicts one block at a "
+                f"a chosen part reads what is after the open block, but {called}, and it predicts one block at a "
                 "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
 
     def check_layers(self, sampler: Rule, readouts: Sequence[Readout[Any]]) -> None:

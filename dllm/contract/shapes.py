@@ -74,7 +74,7 @@ class Shapes:
         return update_rows(active, new, old) if self.waits else new
 
     def started(self, width: int) -> Shapes:
-        """The shapes of rows of which none will have more than ``width`` open columns."""
+        """The shapes of rows that will have at most ``width`` open columns."""
         return self
 
     def twice(self) -> Shapes:
@@ -132,7 +132,7 @@ class Bounded(Shapes):
         return replace(self, width=width)
 
     def bounded_by(self, bounds: Sequence[int]) -> Bounded:
-        """The shapes of the coming turn, in which each row computes so many columns at most."""
+        """The shapes of the coming turn, in which each row computes at most this many columns."""
         return replace(self, bounds=tuple(bounds))
 
     def reported(self, widths: Sequence[Sequence[int]], length: int) -> Bounded:
@@ -160,7 +160,7 @@ def bucket(width: int, length: int) -> int:
 
 
 def shapes_for(lag: int | None, waits_on_open: bool) -> Shapes:
-    """Exact shapes (``lag`` None), or bounded ones, of which the host learns so many turns late what a turn has filled.
+    """Exact shapes (``lag`` None), or bounded ones, where the host learns ``lag`` turns late what a turn has filled.
     waits_on_open: a row whose block has opened then waits until the host knows."""
     return Shapes() if lag is None else Bounded(lag, lag if waits_on_open else 0)
 

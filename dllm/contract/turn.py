@@ -1,4 +1,4 @@
-"""What a turn leaves behind: the turn itself, and the ledger of what was recorded of the rows.
+"""What a turn gives: the turn itself, and the ledger of what was recorded of the rows.
 
 Letters as in ``dllm/contract/types.py``.
 """

@@ -40,14 +40,14 @@ class Scores:
     committable: Tensor  # [N, L] scored, and the cache's plan allows its commit; papers: eligible
     # those that some part asked for. first: probability of the likeliest token; second: of the runner-up; gap:
     # difference of the two largest logits; entropy: in nats; logsumexp: of the logits; current: log-probability of the
-    # token now on the canvas (where a draft lies beside a mask: the draft's); likeliest: the likeliest token, where
+    # token now on the canvas (where a draft is beside a mask: the draft's); likeliest: the likeliest token, where
     # ``token`` is a draw; own: log-probability in nats of the proposal under the model alone, at temperature 1
     # (own_likeliest: of the likeliest token); drawn: under what it was drawn from, as temperature, filters and a
     # constraint left it (0: nothing is drawn; inf: drawn with others); papers: top-1, top-2 probability, margin,
     # verification confidence
     statistics: dict[str, Tensor] = field(default_factory=dict)
     readings: dict[Readout[Any], Any] = field(default_factory=dict)  # what the other readouts found, see ``of``
-    # proposals anew among fewer tokens, and all logits (None: no row is under a constraint, and nobody asked for them)
+    # proposals again among fewer tokens, and all logits (None: no row is under a constraint, and none were asked for)
     repropose: Reproposer | None = None
     # [N, L] numbers of the drafts that lay in the forward, from 1, 0 elsewhere (None: there were none); papers: draft
     # tokens
@@ -70,8 +70,8 @@ class BlockState(Rowwise):
     shared: ClassVar[tuple[str, ...]] = ("lookahead", "alone", "shapes")
 
     begin: Tensor  # [B] first column of the current block; papers: block start
-    end: Tensor  # [B] column behind its last; papers: block end
-    open_end: Tensor  # [B] column behind the last open block (= ``end`` without lookahead)
+    end: Tensor  # [B] the column after its last; papers: block end
+    open_end: Tensor  # [B] the column after the last open block (= ``end`` without lookahead)
     index: Tensor  # [B] index of the current block; papers: `num_block`
     masks: Tensor  # [B] masks that it had when it opened
     forwards: Tensor  # [B] forwards that it has had, the one under way included; papers: inner step
@@ -239,7 +239,7 @@ class ForwardPlan(Rowwise):
     keys: Tensor
     shapes: Shapes  # how wide the forward may be
     state: State  # changed entries of what the policy remembers [B, ...]
-    # where drafts lie: in query tokens that are computed and not kept, or in their own columns (None: there are none)
+    # where drafts are: in query tokens that are computed and not kept, or in their own columns (None: there are none)
     beside: DraftPlaces | None = field(default=None, kw_only=True)
 
 
@@ -256,4 +256,4 @@ class ForwardCost(Rowwise):
     computed: Tensor  # [N, l] query tokens that ran, with padding
     scored: Tensor  # [N] hidden states that the head ran on
     copies: int = 1  # how often a row has keys of its own (2 under guidance)
-    values: Tensor | int = 0  # [N, l] tokens of which the value alone was computed
+    values: Tensor | int = 0  # [N, l] tokens whose value alone was computed

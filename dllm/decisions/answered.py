@@ -44,7 +44,7 @@ def options_of(given: Mapping[str, Any], model: str) -> DecisionOptions:
     for name in given:
         if name not in known:
             hint = nearest(name, known)
-            raise UserError(f"{name} is no option of a decision; choose among {', '.join(known)}.{hint}")
+            raise UserError(f"{name} is not an option of a decision; choose among {', '.join(known)}.{hint}")
     kept = given.get("calibration") or {}
     kept = read_calibration(kept, model) if isinstance(kept, str | Path) else kept
     return DecisionOptions(**{**given, "calibration": kept})

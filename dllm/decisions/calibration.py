@@ -103,9 +103,9 @@ def read_calibration(file: str | Path, model: str) -> dict[str, float]:
         content = json.loads(Path(file).expanduser().read_text(encoding="utf-8"))
         kept, found = content["model"], {kind: float(one["temperature"]) for kind, one in content["types"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"calibration={str(file)!r} is no file of task=decide calibrate=true. Name one.") from None
+        raise UserError(f"calibration={str(file)!r} is not a file of task=decide calibrate=true. Name one.") from None
     if kept != model:
-        raise UserError(f"calibration={str(file)!r} was fitted for {kept}, and this model is {model}. Fit it anew.")
+        raise UserError(f"calibration={str(file)!r} was fitted for {kept}, and this model is {model}. Fit it again.")
     for kind, temperature in found.items():
         in_choices(f"calibration={str(file)!r}, type", kind, QUESTION_TYPES)
         in_range(f"calibration={str(file)!r}, temperature of {kind}", temperature, LOW, HIGH)

@@ -94,7 +94,7 @@ def _cut(encode: Encode, before: str, texts: Sequence[str], behind: str) -> tupl
         if bare[: len(head)] != head or len(bare) == len(head):
             raise UserError(f"{text!r} merges with the text before it. Put a space or a quote between.")
         if whole[: len(bare)] != bare or (tails and tuple(whole[len(bare) :]) != tails[0]):
-            raise UserError(f"{text!r} merges with the text behind it. Put a space or a quote between.")
+            raise UserError(f"{text!r} merges with the text after it. Put a space or a quote between.")
         found.append(tuple(bare[len(head) :]))
         tails.append(tuple(whole[len(bare) :]))
     if len(set(found)) < len(found):

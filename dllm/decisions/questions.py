@@ -64,7 +64,7 @@ class Question:
             raise UserError(f"{self.unit} must not be empty. Give each a text.")
         if len(set(texts)) < len(texts):
             twice = next(text for text in texts if texts.count(text) > 1)
-            raise UserError(f"{self.unit} must be distinct, and {twice!r} stands there twice. Drop one.")
+            raise UserError(f"{self.unit} must be distinct, and {twice!r} is there twice. Drop one.")
         if self.descriptions and len(self.descriptions) != len(texts):
             raise UserError(f"there are {len(self.descriptions)} descriptions for {len(texts)} {self.unit}.")
         if self.template is not None and (count := self.template.count(SLOT_MARK)) != 1:

@@ -54,8 +54,8 @@ def start_rows(
 ) -> Rows:
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
-    parts: of these rows, of which only ``per_request`` parameters may differ from those of their turns. lag: shapes are
-    bounded, and the host learns so many turns late what a turn has filled; a row that depends on its knowing waits, and
+    parts: of these rows. Only ``per_request`` parameters may differ from those of their turns. lag: shapes are
+    bounded, and the host learns that many turns late what a turn filled; a row that depends on its knowing waits, and
     nothing of it changes meanwhile (None: shapes are exact, and the host asks in every turn). constraints: those that
     the rows are under (None: all are free).
     """
@@ -77,7 +77,7 @@ def turns(
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
-    that were started with the same parts, of which only ``per_request`` parameters may differ. stuck: is told the
+    that were started with the same parts. Only ``per_request`` parameters may differ. stuck: is told the
     number of a row that would never end, and why; by default that is raised (UserError).
     """
     while len(rows):

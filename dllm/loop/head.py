@@ -38,7 +38,7 @@ class ScoredHead:
         return self.work.canvas
 
     def hidden(self, layer: int | None) -> Tensor:
-        """Hidden states [N, n, D] as they leave a layer (None: behind the last norm)."""
+        """Hidden states [N, n, D] as they leave a layer (None: after the last norm)."""
         if layer is None:
             return self.states[: len(self.columns)]
         index = layer % self.model.config.layers

@@ -60,10 +60,10 @@ class HostReport:
 class Rows:
     """The N candidates of B rows, with everything that belongs to them. In papers: batch, running requests.
 
-    The session changes in place: whoever has selected or joined rows goes on with the result alone.
+    The session changes in place: use only the result after selecting or joining rows.
     """
 
-    # What a turn makes anew, all on the device (``ON_DEVICE``).
+    # What each turn makes, all on the device (``ON_DEVICE``).
 
     candidates: Canvas  # [N] their canvases; papers: drafts
     owner: Owner  # the row of each candidate
@@ -113,7 +113,7 @@ class Rows:
         return self.owner.rows
 
     def tensors(self) -> list[Tensor]:
-        """All tensors that a turn makes anew, in a fixed order."""
+        """All tensors that each turn makes, in a fixed order."""
         found: list[Tensor] = []
 
         def note(tensor: Tensor) -> Tensor:

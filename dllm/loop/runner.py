@@ -96,8 +96,8 @@ class Runner:
 
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
-        """Decode requests in their order, at most so many rows at once: as one ends, the next joins. ``joined`` is told
-        when, with the request's place."""
+        """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``joined``
+        is told when, with the request's place."""
         left = deque(enumerate(requests))
 
         def refilled(rows: Rows | None) -> Rows:

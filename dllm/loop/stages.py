@@ -44,14 +44,14 @@ class Decision:
 
 
 def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
-    """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made anew."""
+    """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made again."""
     scored = forward(rows)
     scores, corrected = rows.constraints.propose(scored.canvas, scored.owner, scored.scores)
     return replace(scored, scores=scores, corrected=corrected)
 
 
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared: Shared) -> ChosenCandidates:
-    """The candidate that each row goes on with, of which the cache keeps what it computed."""
+    """The candidate that each row goes on with. The cache keeps what it computed."""
     blocks, owner = rows.blocks.after_forward(), scored.owner
     index, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:

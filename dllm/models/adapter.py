@@ -155,7 +155,7 @@ def attach_drafts(model: Transformer, adapter: Adapter) -> None:
 def _read_config(place: Path) -> dict[str, Any]:
     if not (place / ADAPTER_CONFIG).is_file():
         raise UserError(
-            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is no adapter of peft. Point it at a "
+            f"model.adapter={str(place)!r} holds no {ADAPTER_CONFIG}, so it is not an adapter of peft. Point it at a "
             "folder that peft or experiments.distill wrote."
         )
     content = read_json(place / ADAPTER_CONFIG)
@@ -177,7 +177,7 @@ def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
         match = re.fullmatch(re.escape(MODULE_PREFIX) + r"(.+)\.lora_([AB])\.weight", stored.name)
         if match is None or len(stored.shape) != 2:
             shape = list(stored.shape)
-            raise broken(f"{file} holds {shown(stored.name)} of shape {shape}, which is no matrix of a LoRA")
+            raise broken(f"{file} holds {shown(stored.name)} of shape {shape}, which is not a matrix of a LoRA")
         halves.setdefault(match[1], {})[match[2]] = stored
     found = {}
     for module, half in halves.items():

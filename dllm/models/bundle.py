@@ -83,10 +83,10 @@ def locate(path: str | Path, weights: bool = True) -> Path:
         name, file = found[1], found[2]
         wanted = [re.sub(r"-\d{5}-of-", "-*-of-", file)]  # all parts, where there are several
     elif folder.suffix.lower() == GGUF_SUFFIX:
-        raise UserError(f"model.path={name!r} is no file here. Download it, and give its path.")
+        raise UserError(f"model.path={name!r} is not a file here. Download it, and give its path.")
     elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or str(path).endswith("@"):
         raise UserError(
-            f"model.path={str(path)!r} is no shipped model ({', '.join(known) or 'there are none'}), no folder and no "
+            f"model.path={str(path)!r} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
             "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
             f"{nearest(name, known)}"
         )

@@ -115,7 +115,7 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise broken(f"{file} is no readable UTF-8 text ({error})") from error
+        raise broken(f"{file} is not readable UTF-8 text ({error})") from error
 
 
 def read_contents(folder: Path) -> Contents:
@@ -139,7 +139,7 @@ def headers(file: Path) -> list[Stored]:
     except Exception as error:
         if "allocate memory" in str(error):  # the file is fine, and larger than the memory
             raise MemoryError(f"{file} cannot be mapped") from error
-        raise broken(f"{file} is no readable safetensors file ({error})") from error
+        raise broken(f"{file} is not a readable safetensors file ({error})") from error
 
 
 def _no_weights(folder: Path) -> UserError:

@@ -104,7 +104,7 @@ def _read(files: tuple[tuple[Path, int, int], ...]) -> GgufFile:
         except (OSError, ValueError, struct.error) as error:
             if isinstance(error, UserError):
                 raise
-            raise broken(f"{file} is no readable GGUF file ({error})") from error
+            raise broken(f"{file} is not a readable GGUF file ({error})") from error
         metadata = {**header.metadata, **metadata}
         tensors |= header.tensors
     if (count := metadata.get("split.count", 1)) not in (0, len(files)):

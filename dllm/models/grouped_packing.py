@@ -143,7 +143,7 @@ def with_packed(found: Contents, settings: GroupedSettings) -> Contents:
     for name in [name for name in tensors if name.endswith(".qweight")]:
         stem = name.removesuffix(".qweight")
         if f"{stem}.weight" in tensors and f"{stem}.weight" not in found.unnamed:
-            raise broken(f"tensor {printed(stem)}.weight stands beside {printed(name)}: which one counts is not known")
+            raise broken(f"tensor {printed(stem)}.weight is beside {printed(name)}: which one counts is not known")
         packings[stem] = _packing(stem, {leaf: tensors.pop(f"{stem}.{leaf}", None) for leaf in leaves}, settings)
     if not packings:
         note = f"{QUANTISATION} says {settings.kind}, and no tensor is packed: the weights are read as they are."
@@ -188,7 +188,7 @@ def _symmetric(
 def _packing(stem: str, parts: Mapping[str, Stored | None], settings: GroupedSettings) -> Grouped:
     weight, zeros, scales, index = (parts.get(leaf) for leaf in _LEAVES)
     if weight is None or zeros is None or scales is None:
-        raise broken(f"tensor {printed(stem)}.qweight stands without its qzeros and scales")
+        raise broken(f"tensor {printed(stem)}.qweight is there without its qzeros and scales")
     if len(weight.shape) != 2:
         raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes")
     made = Grouped(settings, weight, zeros, scales, index)

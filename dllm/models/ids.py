@@ -124,7 +124,7 @@ def _check_mask(mask: SourcedId, eos: int, pad: int, config: ModelConfig, tokeni
     _check_range(mask, config, advice)
     if tokenizer is not None and tokenizer.token(mask.id) is None:
         hint = "" if tokenizer.mask_id is None else f" Its own mask token has id {tokenizer.mask_id}."
-        raise UserError(f"{mask} is no token of the tokenizer, which has {len(tokenizer)} tokens.{hint} {advice}")
+        raise UserError(f"{mask} is not a token of the tokenizer, which has {len(tokenizer)} tokens.{hint} {advice}")
     for name, number in (("pad", pad), ("eos", eos)):
         if mask.id == number:
             raise UserError(f"{mask} is also the {name} id: masks and {name} tokens must differ. {advice}")

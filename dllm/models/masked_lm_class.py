@@ -58,7 +58,7 @@ def _fields(config: Any) -> dict[str, Any]:
     sizes = {name: getattr(config, name, None) for name in NEEDED_SIZES}
     missing = [name for name, value in sizes.items() if not isinstance(value, int)]
     if missing or getattr(config, "is_encoder_decoder", False) or getattr(config, "is_decoder", False):
-        why = f"has no {missing[0]}" if missing else "is no plain encoder"
+        why = f"has no {missing[0]}" if missing else "is not a plain encoder"
         raise UserError(f"{FILE}: a {type(config).__name__} {why}, so its class cannot be decoded with. Use a masked "
                         "language model such as BertForMaskedLM or ModernBertForMaskedLM.")  # fmt: skip
     width, heads = config.hidden_size, config.num_attention_heads

@@ -1,8 +1,8 @@
 """``task=quantize``: a checkpoint's weights in fewer bits, as a folder of their own (``dllm.models.narrow_folder``).
 
 Part by part: read, fuse, quantise, write, free. A part's file has its own name only when it is whole and on the disk.
-config.json comes last, so what is not whole is no checkpoint. ``quantizing.json`` says what is done: a conversion that
-was killed goes on where it stopped.
+config.json comes last, so a folder that is not whole is not a checkpoint. ``quantizing.json`` says what is done: a
+conversion that was killed goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Conversion:
             )
         found = Conversion(folder, about, kept["files"], kept["places"], kept["total"])
         for sentence in changed_files(folder, found.files):
-            raise UserError(f"quantize.to={folder}: {sentence}. Delete the folder, and begin anew.")
+            raise UserError(f"quantize.to={folder}: {sentence}. Delete the folder, and begin again.")
         return found
 
     def note(self) -> None:

@@ -89,14 +89,14 @@ def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
     found = [(place, inner) for name in _OBJECTS for place, inner in _flat_objects(name, published.get(name), file)
              if inner]  # fmt: skip
     if not found:
-        raise wrong_value(file, "neither rope_parameters nor rope_scaling, one of which this architecture needs")
+        raise wrong_value(file, "neither rope_parameters nor rope_scaling, and this architecture needs one")
     (place, inner), *others = found
     for other, more in others:
         if inner != more:
             raise wrong_value(file, f"{place}={shown(inner)}, {other}={shown(more)}: they contradict each other")
     if unknown := [key for key, value in inner.items() if key not in _YARN and value is not None]:
         given = f"{place}.{printed(unknown[0])}={shown(inner[unknown[0]])}"
-        raise wrong_value(file, f"{given}, which is no key of a YaRN embedding")
+        raise wrong_value(file, f"{given}, which is not a key of a YaRN embedding")
     inner = {"rope_type": inner.get("type"), **inner}
     table = {f"{place}.{key}": rule for key, rule in _YARN.items()}
     values = read_keys(table, {f"{place}.{key}": value for key, value in inner.items()}, file)

@@ -31,8 +31,8 @@ def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
     own = getattr(model, "config", None)
     if own is None or not hasattr(own, "to_json_string"):
         raise UserError(
-            f"{type(model).__name__} is no model object of transformers: it has no config. Give load the model itself, "
-            "not what wraps it (DDP: .module; peft: .merge_and_unload()), or a folder."
+            f"{type(model).__name__} is not a model object of transformers: it has no config. Give load the model "
+            "itself, not what wraps it (DDP: .module; peft: .merge_and_unload()), or a folder."
         )
     published = {**json.loads(own.to_json_string()), "architectures": [architecture_of_object(model, own)]}
     return ModelConfig.from_published(published).with_attention_block(attention_block)

@@ -80,7 +80,7 @@ class Tokenizer:
         bytes."""
         named = _by_name(templates)
         if not all(isinstance(one, str) for one in named.values()):
-            raise broken(f"{file} holds a chat_template that is no text")
+            raise broken(f"{file} holds a chat_template that is not text")
         backend.no_truncation()
         backend.no_padding()
         encode_text(backend, PROBE)
@@ -136,7 +136,7 @@ class Tokenizer:
         """Ids of a text, none added. What spells a special token in it stays text.
 
         special: special tokens written in the text are recognised, all but the mask, for which only a position to
-        decide stands. most: tokens that may come of it (None: any number), as far as its bytes tell. Raises TooLong
+        decide is. most: tokens that may come of it (None: any number), as far as its bytes tell. Raises TooLong
         where it cannot have so few, before it is tokenized, and UserError where a special token is a single character,
         which no other tokens can write.
         """
@@ -159,7 +159,7 @@ class Tokenizer:
         return [token for some in found for _, ids in some for token in ids]
 
     def _refuse_long(self, text: str, most: int | None) -> None:
-        """Raise TooLong for a text of which ``most`` tokens cannot write all bytes."""
+        """Raise TooLong for a text whose bytes ``most`` tokens cannot all write."""
         if most is not None and len(text) > most and (least := self.least_tokens(text)) > most:
             raise TooLong(
                 f"the prompt takes at least {least} tokens, more than the model's limit of {most}. Shorten it."
@@ -234,7 +234,7 @@ class Tokenizer:
 
     @cached_property
     def thought_marks(self) -> ThoughtMarks | None:
-        """What stands around a thought, where the chat template knows of thoughts."""
+        """What is around a thought, where the chat template knows of thoughts."""
         return thought_marks(self.template)
 
     @cached_property

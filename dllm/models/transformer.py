@@ -47,7 +47,7 @@ class RMSNorm(nn.Module):
 
 
 class Rotary:
-    """Cosines and sines by position, in float32 or wider. The tables are no parameters or buffers, so that they are
+    """Cosines and sines by position, in float32 or wider. The tables are neither parameters nor buffers: they are
     never cast with the model: in bfloat16, positions are exact only up to 256. They grow on demand, one for each
     device that has layers.
     """
@@ -323,7 +323,7 @@ class Transformer(nn.Module):
     def encode(
         self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0
     ) -> Tensor:
-        """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are no padding.
+        """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are not padding.
         masked [B, L]: which of them are masks (None: nothing), and start [B]: where the answer begins; both matter
         where attention depends on them (``dllm.models.visibility``).
 

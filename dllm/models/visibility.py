@@ -174,11 +174,11 @@ class PromptBlock(ByBlock):
     2512.14067)."""
 
     name = "prompt-block"
-    is_called = "block-causal behind a prompt of one block"
+    is_called = "block-causal after a prompt of one block"
 
     @property
     def text(self) -> str:
-        return f"both ways in the prompt, block-causal behind it; decode with blocks.block_length={self.length}"
+        return f"both ways in the prompt, block-causal after it; decode with blocks.block_length={self.length}"
 
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
@@ -311,7 +311,7 @@ class CausalByRank(AttentionKind):
 
     name = "causal-by-rank"
     is_called = "causal, known tokens before masks"
-    advice = "exact: keys of what lies before the first mask never change"
+    advice = "exact: keys before the first mask never change"
     causal = True
     judges = False
 

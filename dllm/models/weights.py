@@ -70,7 +70,7 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
         files = sorted(one.name for one in folder.glob(f"*{GGUF_SUFFIX}"))
         way_out = f"Name a file of it: model.path={folder / files[0]}" if files else "Point model.path at one"
         held = f" It has {first_names(files)}." if files else ""
-        raise UserError(f"{folder} holds no config.json, so it is no checkpoint folder.{held} {way_out}.")
+        raise UserError(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_file_beside(folder, read_json(file))
     return ModelConfig.from_published(published).with_attention_block(attention_block, called)

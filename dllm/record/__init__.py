@@ -1,1 +1,1 @@
-"""What a decode leaves behind."""
+"""The record of a decode."""

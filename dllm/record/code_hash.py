@@ -34,7 +34,7 @@ def code_hash(names: Iterable[str]) -> str:
     """A hash of the modules that define these classes and their bases. For classes that are not ours it includes the
     modules that these import from the folder of their package.
 
-    The loop and the models are no part of it: with them every new version would decode every sweep again. Which version
+    The loop and the models are not part of it: with them each new version would decode every sweep again. Which version
     ran is in ``environment.json``.
     """
     found: dict[str, ModuleType] = {}

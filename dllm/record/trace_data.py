@@ -54,13 +54,13 @@ def json_of(file: Path) -> Any:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise NoTrace("is no trace of this program (it is no text in UTF-8)") from None
+        raise NoTrace("is not a trace of this program (it is not text in UTF-8)") from None
     try:
         return json.loads(text)
     except RecursionError:
-        raise NoTrace("is no trace of this program (its brackets are nested too deep)") from None
+        raise NoTrace("is not a trace of this program (its brackets are nested too deep)") from None
     except ValueError as error:
-        raise NoTrace(f"is no trace of this program ({no_json(text, error)})") from None
+        raise NoTrace(f"is not a trace of this program ({no_json(text, error)})") from None
 
 
 def no_json(text: str, error: ValueError) -> str:
@@ -73,7 +73,7 @@ def no_json(text: str, error: ValueError) -> str:
         return "it has an object in each line, as results have; their traces lie in the folder traces beside them"
     if isinstance(error, json.JSONDecodeError) and cut_off(text, error):
         return "it is cut off before its end; copy it again"
-    return f"it is no JSON: {error}"
+    return f"it is not JSON: {error}"
 
 
 def cut_off(text: str, error: json.JSONDecodeError) -> bool:
@@ -87,7 +87,7 @@ FORMER = {"steered": "corrected"}  # names of older versions' fields
 def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
     """``data`` if it has the fields of the dataclass ``kind``. Raises NoTrace where one is missing, or unknown."""
     if not isinstance(data, Mapping):
-        raise NoTrace(f"is no trace of this program ({what} is no object)")
+        raise NoTrace(f"is not a trace of this program ({what} is not an object)")
     known = {entry.name: entry.default is MISSING and entry.default_factory is MISSING for entry in fields(kind)}
     if former := next((name for name in FORMER if name in data), None):
         raise NoTrace(
@@ -95,9 +95,9 @@ def checked(kind: type, data: Any, what: str) -> dict[str, Any]:
         )
     lacking = [name for name, needed in known.items() if needed and name not in data]
     if {"canvas", "nfe", "tokens"} <= data.keys():
-        raise NoTrace("is no trace of this program (it is a result, whose trace lies in the folder traces beside it)")
+        raise NoTrace("is not a trace of this program (it is a result, whose trace is in the folder traces beside it)")
     if lacking or ("turns" in known and "turns" not in data):
-        raise NoTrace(f"is no trace of this program ({what} has no {(lacking or ['turns'])[0]!r})")
+        raise NoTrace(f"is not a trace of this program ({what} has no {(lacking or ['turns'])[0]!r})")
     if more := [name for name in data if name not in known]:
         raise NoTrace(f"is of a newer version of dllm ({what} has {more[0]!r})")
     return dict(data)

@@ -15,7 +15,7 @@ from dllm.report.setting_tables import NAME_HEADS
 METHOD = (
     "Score minus the baseline's on the same items, in points, mean over sub-tasks. Answers are paired by item, seed "
     "and number; of several pairs of an item the mean counts, as one. low, high: Bonett and Price's 95 % interval for "
-    "paired scores (2012), of each comparison by itself. worse, better: sub-tasks whose own interval lies wholly below "
+    "paired scores (2012), of each comparison by itself. worse, better: sub-tasks whose own interval is wholly below "
     "or above 0. left out: items that one of the two lacks at a common seed, that were asked in other words, or that "
     "could not be judged in both. By sub-task, * marks an interval without 0."
 )

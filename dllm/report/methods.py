@@ -97,7 +97,7 @@ def matching(settings: Sequence[SettingResults], name: str, option: str) -> set[
     known = sorted({one.method for one in settings})
     found = {method for method in known if method == name} or {m for m in known if m.startswith(f"{name} + ")}
     if not found:
-        raise UserError(f"{option} {name!r} is no method here; there are {'; '.join(known)}.{nearest(name, known)}")
+        raise UserError(f"{option} {name!r} is not a method here; there are {'; '.join(known)}.{nearest(name, known)}")
     return found
 
 

@@ -116,4 +116,4 @@ def read_filter(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(file, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in WEIGHTS}, stored.metadata() or {}
     except Exception as error:
-        raise UserError(f"sampler.filter={str(file)!r} is no filter file ({in_words(error)}).") from error
+        raise UserError(f"sampler.filter={str(file)!r} is not a filter file ({in_words(error)}).") from error

@@ -37,7 +37,7 @@ class LoPA(Sampler):
         alpha: float = 0.0, as_published: bool = False,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        in_range("sampler.branching_factor", branching_factor, 0, 64, "0 and 1 are no lookahead.")
+        in_range("sampler.branching_factor", branching_factor, 0, 64, "0 and 1 mean no lookahead.")
         in_choices("sampler.score", score, ("confidence", "margin", "entropy"))
         in_range("sampler.share", share, 0.0, 1.0)
         in_range("sampler.alpha", alpha, 0.0, 1.0)

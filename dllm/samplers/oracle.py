@@ -86,7 +86,7 @@ def answers_of(folder: Path) -> dict[tuple[int, ...], list[int]]:
         answers = {tuple(row["prompt_tokens"]): list(row["canvas"]) for row in reversed(rows)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"sampler.reference={str(folder)!r} is no folder of a run ({in_words(error)}). Name one that holds "
+            f"sampler.reference={str(folder)!r} is not a folder of a run ({in_words(error)}). Name one that holds "
             "results.jsonl."
         ) from error
     if not answers:

@@ -94,8 +94,8 @@ class Frequencies:
             table = {int(token): float(f) / total for token, f in data.get("p_baseline_dict", data).items()}
         except (OSError, ValueError, AttributeError, TypeError, LookupError, ZeroDivisionError) as error:
             raise UserError(
-                f"sampler.frequencies={str(file)!r} is no table of token frequencies ({in_words(error)}): it must be "
-                '{"num_token": N, "p_baseline_dict": {id: count}} or {id: relative frequency}, in JSON.'
+                f"sampler.frequencies={str(file)!r} is not a table of token frequencies ({in_words(error)}): it must "
+                'be {"num_token": N, "p_baseline_dict": {id: count}} or {id: relative frequency}, in JSON.'
             ) from error
         if not table or min(table) < 0 or not all(0 < f <= 1 for f in table.values()):
             raise UserError(

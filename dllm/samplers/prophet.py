@@ -103,7 +103,7 @@ class Prophet(Wrapper):
         if self.region != "all_masked":
             return None
         return (
-            f"sampler.region={self.region}: the ends of text behind a short answer look sure from the start, and then "
+            f"sampler.region={self.region}: the ends of text after a short answer look sure from the start, and then "
             f"sampler={name_of(self)} commits everything at once: mini-llada gets 63 % right, and 97 % with "
             "sampler.region=none. Set that, or name the columns of the answer itself (sampler.region=offset "
             "sampler.start=N sampler.length=M)."
@@ -112,7 +112,7 @@ class Prophet(Wrapper):
     def _leaves_room(self, length: int) -> None:
         if (self.begin or 0) >= length:
             raise UserError(
-                f"sampler.anchor_position={self.anchor_position} leaves no room behind the anchor in an answer of "
+                f"sampler.anchor_position={self.anchor_position} leaves no room after the anchor in an answer of "
                 f"{length} positions. Choose a smaller one."
             )
 

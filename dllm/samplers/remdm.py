@@ -50,7 +50,7 @@ class ReMDM(Scheduled):
         if self.per_step <= 2:
             return None
         return (
-            f"sampler.per_step={self.per_step}: so many tokens are committed however unsure they are, more than the "
+            f"sampler.per_step={self.per_step}: this many tokens are committed however unsure they are, more than the "
             "further forwards can take back: mini-dream gets 70 % right at 4, and 81 % with sampler.per_step=2 "
             "sampler.number=1. Set these, or use sampler=confidence."
         )

@@ -72,8 +72,8 @@ class TACG(Sampler):
             in_range(f"sampler.{name}", share, 0.0, 1.0)
         for name, least in (("ratio", ratio), ("bonus", bonus), ("guidance_weight", guidance_weight), ("kl", kl)):
             in_range(f"sampler.{name}", least, 0.0)
-        in_range("sampler.most", most, 0, advice="0 is no extras.")
-        in_range("sampler.streak", streak, 1, advice="It counts forwards; 1 is no gate.")
+        in_range("sampler.most", most, 0, advice="0 means no extras.")
+        in_range("sampler.streak", streak, 1, advice="It counts forwards; 1 means no gate.")
         in_range("sampler.kl_turns", kl_turns, 1, advice="It counts forwards.")
         if (torch.as_tensor(floor) > torch.as_tensor(threshold)).any():
             raise UserError(

@@ -29,7 +29,7 @@ def keys_in_file(file: str) -> tuple[str, ...]:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UserError(f"{source} cannot be read ({reason}). Name a file that holds a key in each line.") from None
     keys = tuple(line for line in map(str.strip, lines) if line and not line.startswith("#"))
     for key in keys or ("",):

@@ -35,11 +35,11 @@ def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[st
     try:
         body = json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
-        raise _unsound(f"it is no UTF-8 (byte {error.start})") from None
+        raise _unsound(f"it is not UTF-8 (byte {error.start})") from None
     except RecursionError:
         raise _unsound(f"it is nested deeper than {MAX_DEPTH}") from None
     except ValueError as error:
-        raise _unsound(f"it is no JSON ({error})") from None
+        raise _unsound(f"it is not JSON ({error})") from None
     check_values(body)
     return dict(body)
 
@@ -57,7 +57,7 @@ def check_values(body: Any) -> None:
     """Raise ApiError unless ``body`` is an object of what JSON can write: texts of whole characters, finite numbers of
     64 bits, true, false, null, and lists and objects of them that are not nested too deeply."""
     if not isinstance(body, Mapping):
-        raise _unsound('it is no object. Send {"messages": [...]} or {"prompt": "..."}')
+        raise _unsound('it is not an object. Send {"messages": [...]} or {"prompt": "..."}')
     level: list[Any] = [body]  # lists and objects of one depth; a pair for each value would take 30 MB
     for _ in range(MAX_DEPTH):
         level = [one for held in level for one in _containers(held)]
@@ -89,11 +89,11 @@ def _check_plain(value: Any) -> None:
         if (problem := unwritable(value)) is not None:
             raise _unsound(f"a text in it {problem}")
     elif isinstance(value, float) and not isfinite(value):
-        raise _unsound(f"{value} is no number of JSON")
+        raise _unsound(f"{value} is not a number of JSON")
     elif isinstance(value, int) and abs(value) > MAX_WHOLE:
         raise _unsound("a whole number in it has more than 64 bits")
     elif not isinstance(value, bool | int | float | None):
-        raise _unsound(f"a {type(value).__name__} is no value of JSON")
+        raise _unsound(f"a {type(value).__name__} is not a value of JSON")
 
 
 def _unsound(what: str) -> ApiError:
@@ -101,14 +101,14 @@ def _unsound(what: str) -> ApiError:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number of JSON")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands in one object twice")
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is in one object twice")
     return found
 
 

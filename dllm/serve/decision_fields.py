@@ -268,7 +268,7 @@ def _questions(asked: DecisionBody, template: Any) -> tuple[dict[str, Question],
             raise ApiError(400, "diffusion.template must be a text.", "diffusion.template")
         found[name] = _question(f"questions[{number}]", question, asked.diffusion.labels, own)
     if isinstance(template, Mapping) and (lost := [name for name in template if name not in found]):
-        raise ApiError(400, f"diffusion.template names {lost[0]!r}, which is no question.", "diffusion.template")
+        raise ApiError(400, f"diffusion.template names {lost[0]!r}, which is not a question.", "diffusion.template")
     return found, frozenset(ours)
 
 

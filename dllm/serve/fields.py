@@ -251,4 +251,4 @@ class CompletionBody(Answered):
         bool | int,
         must(lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
              f"a number from 0 to {MAX_LIKELIEST}, true or false"),
-    ] = Field(False, description="the same; a number asks for so many of the likeliest tokens, too")  # fmt: skip
+    ] = Field(False, description="the same; a number asks for that many of the likeliest tokens, too")  # fmt: skip

@@ -161,7 +161,7 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`The schema is no JSON: ${error.message}.`);
+    throw new Error(`The schema is not JSON: ${error.message}.`);
   }
 }
 

@@ -68,7 +68,7 @@ def _schema(value: Any) -> Any:
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise wrong(f"is no JSON ({error}). Send a schema.") from None
+            raise wrong(f"is not JSON ({error}). Send a schema.") from None
     if not isinstance(value, Mapping | bool):
         raise wrong("must be a schema: an object, true or false.", value=value)
     return value
@@ -92,7 +92,7 @@ class NamedSchema(BodyObject):
     schema_: SentSchema = Field(alias="schema", description="the JSON schema (Draft 2020-12)")
     name: AnyText | None = Field(None, description="without effect")
     description: AnyText | None = Field(None, description="without effect")
-    strict: bool = Field(False, description="a keyword that nobody knows is refused")
+    strict: bool = Field(False, description="an unknown keyword is refused")
 
 
 class SchemaForm(BodyObject):
@@ -202,7 +202,7 @@ def _of_words(kind: str, value: Any) -> Form:
 
 
 def parse_constraint(form: Form | None, given: Mapping[str, Any], use: ToolUse | None = None) -> Constraint | None:
-    """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools, one of which may have
+    """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools; one of them may have
     to be called. Raises ApiError for what is too long, and options without a meaning. Whether its language can be
     compiled is not asked here."""
     if use is not None and use.forced:

@@ -342,7 +342,7 @@ class Scheduler:
             del self.lanes[key]
             if len(entries) > 1:
                 kind = type(error).__name__  # its text may quote a prompt
-                LOG.warning("a turn of %d rows failed (%s); each begins anew alone", len(entries), kind)
+                LOG.warning("a turn of %d rows failed (%s); each begins again alone", len(entries), kind)
                 self.queue.extendleft(reversed([again(entry, alone=True) for entry in entries]))
                 return
         for entry in entries:

@@ -24,7 +24,7 @@ from dllm.serve.log import log
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
-DEAD = 70  # EX_SOFTWARE: whoever keeps the process starts it again
+DEAD = 70  # EX_SOFTWARE: a supervisor starts the process again
 KEEP_ALIVE = 75  # seconds; above the 60 for which nginx keeps its own connections
 SPARE = 5  # seconds after the grace in which the last events are sent
 
@@ -37,7 +37,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except socket.gaierror:
-        raise UserError(f"task.host={host!r} is no address. Write 127.0.0.1, or one of this machine's.") from None
+        raise UserError(f"task.host={host!r} is not an address. Write 127.0.0.1, or one of this machine's.") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             way_out = "Stop what listens there, or choose another: task.port=NUMBER (0 takes a free one)."
@@ -120,7 +120,7 @@ def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:
     """Serve until a signal. Exits with ``DEAD`` if the decode thread has died."""
     server.run(sockets=[listening])
     if server.dead:
-        complain("Error: the decode thread has died; the log says why. Start the server anew.")
+        complain("Error: the decode thread has died; the log says why. Start the server again.")
         raise SystemExit(DEAD)
 
 

@@ -57,7 +57,7 @@ class FunctionSpec(BodyObject):
     parameters: Annotated[
         dict[str, Any], must(lambda value: isinstance(value, Mapping), "a JSON schema: an object")
     ] = Field({"type": "object", "properties": {}}, description="the JSON schema of its arguments")
-    strict: bool = Field(False, description="a keyword of the schema that nobody knows is refused")
+    strict: bool = Field(False, description="an unknown keyword of the schema is refused")
 
 
 class FunctionTool(BodyObject):
@@ -76,7 +76,7 @@ def _distinct(tools: list[FunctionTool]) -> list[FunctionTool]:
     names = [tool.function.name for tool in tools]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise wrong("stands there twice. Rename one.", f"[{number}].function.name", name)
+            raise wrong("is there twice. Rename one.", f"[{number}].function.name", name)
     return tools
 
 

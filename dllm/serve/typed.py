@@ -34,7 +34,7 @@ from dllm.serve.api_errors import ApiError
 _MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
 _LONGEST = 64  # characters of a name that may be a slip
 _SHOWN = 100  # characters of a value in a sentence
-_PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields; anything else is no version of a field
+_PLAIN = re.compile(r"[A-Za-z][\w.:-]*", re.ASCII)  # what programs call fields
 _UNKNOWN, _WRONG = "unknown_field", "wrong"  # types of our own errors
 # What a value must be, by the type of pydantic's error.
 _KINDS = {
@@ -197,7 +197,7 @@ def _one_of(words: Sequence[str], given: Any) -> str:
 def _unknown(place: str, context: Mapping[str, Any]) -> ApiError:
     name = context["name"]
     sentence = f"{place} has no field {name!r}; it has {context['known']}" if place else (
-        f"{name!r} is no field of this request")  # fmt: skip
+        f"{name!r} is not a field of this request")  # fmt: skip
     end = f", and more than {_MOST} others are unknown, too. Drop them." if context["many"] else context["hint"] or "."
     return ApiError(400, sentence + end, f"{place}.{name}".lstrip("."), _UNKNOWN)
 

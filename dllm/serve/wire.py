@@ -214,14 +214,14 @@ def _length(body: Answered, defaults: Defaults) -> int | None:
         raise ApiError(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
     if body.diffusion.canvas is not None:
         if body.stop:
-            sentence = "stop ends an answer, and diffusion.canvas has given parts behind it. Drop one."
+            sentence = "stop ends an answer, and diffusion.canvas has given parts after it. Drop one."
             raise ApiError(400, sentence, "stop")
         for name in (*names, *["min_tokens"] * (body.min_tokens != 0)):
             raise ApiError(400, f"{name} and diffusion.canvas both say how long the answer is. Drop one.", name)
         return None
     limit = defaults.model.config.max_length
     most = max(limit - FOR_THE_PROMPT, 1)
-    why = f": the model's limit is {limit} tokens, of which {FOR_THE_PROMPT} are left to the prompt"
+    why = f": the model's limit is {limit} tokens, and {FOR_THE_PROMPT} of them are left to the prompt"
     if not names:
         return max(defaults.gen_length, within_bounds("min_tokens", body.min_tokens, 0, most, why))
     return within_bounds(names[0], getattr(body, names[0]), 1, most, why)

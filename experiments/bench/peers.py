@@ -171,7 +171,7 @@ def checkouts(options: argparse.Namespace) -> dict[str, Path]:
     named = {name: vars(options)[name.replace("-", "_")] for name in REPOSITORIES}
     for name, folder in named.items():
         if folder is not None and not folder.is_dir():
-            raise UserError(f"--{name}={folder} is no folder. Clone github.com/{REPOSITORIES[name].name} there.")
+            raise UserError(f"--{name}={folder} is not a folder. Clone github.com/{REPOSITORIES[name].name} there.")
     return {name: folder for name, folder in named.items() if folder is not None}
 
 

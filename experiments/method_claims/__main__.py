@@ -17,7 +17,7 @@ from dllm import Model, load
 from experiments.method_claims import bits, credit, early_end, prophet
 from experiments.support.scripts import counted, refusing
 
-# The tables of a model with so many items of each task, and how many the page has.
+# The tables of a model with this many items of each task, and how many the page has.
 PARTS: dict[str, tuple[Callable[[Model, int], str], int]] = {
     "prophet": (prophet.tables, prophet.COUNT), "eotp": (early_end.tables, early_end.COUNT),
     "ete": (bits.tables, bits.COUNT), "credit": (credit.tables, credit.COUNT),

@@ -1,7 +1,7 @@
 """Early answer convergence, and the forwards that Prophet saves by it (arXiv 2508.19982).
 
-The paper's answers are a few tokens behind a long reasoning, and its anchor is a phrase. The suite's answers are the
-whole text, from the canvas's first position on: the region lies there. The models were never trained on a phrase before
+The paper's answers are a few tokens after a long reasoning, and its anchor is a phrase. The suite's answers are the
+whole text, from the canvas's first position on: the region is there. The models were never trained on a phrase before
 an answer. So the anchor that they know is the bracket with which every list begins. The paper's phrase and its place,
 at 0.78 of the canvas, have rows of their own.
 """

@@ -1,7 +1,7 @@
 """The card of a mini model from its figures: ``python -m experiments.mini.card FOLDER`` writes FOLDER/README.md.
 
 Reads scores.json (what ``experiments.mini.evaluate`` found) and training.json, or, for OUT/checkpoint, which
-``experiments.distill`` left, OUT/report.json. ``--again`` measures parts anew and prints their tables instead, for
+``experiments.distill`` left, OUT/report.json. ``--again`` measures parts again and prints their tables instead, for
 ``experiments.reproduce``.
 """
 
@@ -47,7 +47,7 @@ def masked(mix: Mix) -> str:
         f"{100 * share:.0f} of 100" for share in (sum(late.further.values()), late.at_once, ALONE, mix.kept, mix.frozen)
     )
     blocks = (
-        f"{frozen} rows are masked in a part of one block of 4 to 32\ntokens and behind it, and "
+        f"{frozen} rows are masked in a part of one block of 4 to 32\ntokens and after it, and "
         "what lies outside the block does not see what is committed in it.\n"
     )
     return (
@@ -55,7 +55,7 @@ def masked(mix: Mix) -> str:
         f"answer's, and in {kept} committed tokens do not see later ones, so that caches\nmay freeze them. "
         f"{blocks if mix.frozen else ''}{since}{further} requests that are not plain follow further wordings\n("
         + ", ".join(f"`{source}_wordings.txt`" for source in late.further)
-        + " of `dllm/tasks/mini`, of which one in six is held back for measuring), and\n"
+        + " of `dllm/tasks/mini`, one in six of them is held back for measuring), and\n"
         f"{once} answers of tasks with one right answer are masked from the start of a block of {BLOCK} tokens on."
     )
 
@@ -100,7 +100,7 @@ PARTS = {
     "way": ("Ways to decode", "Those of `experiments.mini.decoders`."),
     "speed": (
         "Tokens a step", "In blocks of 32 tokens, which short answers are, the most confident positions first. In one "
-        "block long\nanswers lose more: the ends of text behind an answer look surest, and those that are committed "
+        "block long\nanswers lose more: the ends of text after an answer look surest, and those that are committed "
         "too early cut it."
     ),
     "wording": (
@@ -145,7 +145,7 @@ def table(right: Mapping[str, Right]) -> str:
 
 
 def paired(of: Right, none: Right) -> tuple[float, list[str]]:
-    """The mean loss against ``none`` in points, and the tasks whose 95 % interval of it lies above 6 points."""
+    """The mean loss against ``none`` in points, and the tasks whose 95 % interval of it is above 6 points."""
     losses, bad = [], []
     for task, right in none.items():
         differences = [before - after for before, after in zip(right, of[task], strict=True)]
@@ -278,7 +278,7 @@ def options_of(recipe: Mapping[str, Any]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder that training left; with --again also a shipped model")
-    parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these anew and print their tables")
+    parser.add_argument("--again", nargs="+", choices=list(PARTS), help="measure these again and print their tables")
     parser.add_argument("--items", nargs=2, type=int, metavar=("SHORT", "LONG"), help="with --again: items of a task, "
                         "and of one with long answers, instead of the card's")  # fmt: skip
     given = parser.parse_args(arguments)

@@ -130,7 +130,7 @@ def test_an_end_in_a_gap_does_not_end_what_is_given_behind() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"track_windows": 0}, "track_windows=0 leaves no room"), ({"track_windows": -2}, "-1 is no cache"),
+        ({"track_windows": 0}, "track_windows=0 leaves no room"), ({"track_windows": -2}, "-1 means no cache"),
         ({"window_length": 0}, "window_length=0"), ({"mask_windows": 0}, "mask_windows=0 must be at least 1"),
     ],
 )  # fmt: skip

@@ -88,5 +88,5 @@ def test_what_is_no_choice_is_one_sentence(given: Any) -> None:
 
 def test_a_schema_may_be_text() -> None:
     assert JsonSchema('{"type": "object"}') == JsonSchema({"type": "object"}) != JsonSchema(True) == JsonSchema("true")
-    with pytest.raises(UserError, match="is no JSON: Expecting value"):
+    with pytest.raises(UserError, match="is not JSON: Expecting value"):
         JsonSchema("schema.json")

@@ -104,7 +104,7 @@ def test_functions_are_data_with_names_of_their_own() -> None:
     said = FunctionCall('[{"name": "f"}]')
     assert said == FunctionCall([{"name": "f", "parameters": {}, "strict": False}]) != FunctionCall([{"name": "g"}])
     for wrong, why in (([], "not empty"), ([{"name": "f"}] * 2, "of their own"), ([{"nmae": "f"}], "must be a mapping"),
-                       ([{"name": "f", "parameters": 5}], "parameters=5 must be a JSON schema"), ("[", "is no JSON"),
+                       ([{"name": "f", "parameters": 5}], "parameters=5 must be a JSON schema"), ("[", "is not JSON"),
                        ([{"name": "f", "strict": 1}], "must be true or false")):  # fmt: skip
         with pytest.raises(UserError, match=why):
             FunctionCall(wrong)  # type: ignore[arg-type]

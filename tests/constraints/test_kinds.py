@@ -68,8 +68,8 @@ def test_a_choice_is_one_of_its_texts() -> None:
         (lambda: Regex("a", joint=1), "constraint.joint=1 must be true or false."),  # type: ignore[arg-type]
         (lambda: Regex("a", limit=0), "constraint.limit=0 must be a whole number of at least 1."),
         (lambda: Regex("a", seconds=float("nan")), "constraint.seconds=nan must be a number of at least 0.001."),
-        (lambda: JsonSchema({"enum": {1, 2}}), "constraint.schema is no JSON: Object of type set is"),
-        (lambda: JsonSchema({"const": float("nan")}), "constraint.schema is no JSON"),
+        (lambda: JsonSchema({"enum": {1, 2}}), "constraint.schema is not JSON: Object of type set is"),
+        (lambda: JsonSchema({"const": float("nan")}), "constraint.schema is not JSON"),
         (lambda: Grammar("start: a", depth="4"), "constraint.depth='4' must be a whole number"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip

@@ -72,8 +72,9 @@ def test_what_is_no_complete_text_is_no_word() -> None:
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("a(", "constraint.pattern='a(' is no regular expression: missing ), unterminated subpattern at position 1."),
-        ("a(?=b)", "constraint.pattern='a(?=b)' looks ahead or behind, which is no regular language here. Write the "
+        ("a(", "constraint.pattern='a(' is not a regular expression: missing ), unterminated subpattern at "
+               "position 1."),
+        ("a(?=b)", "constraint.pattern='a(?=b)' looks ahead or behind, which is not a regular language here. Write the "
                    "alternatives out."),
         ("(?<!a)b", "looks ahead or behind"), (r"(a)\1", "refers back to a group, "), ("(a)(?(1)b|c)", "refers back"),
         ("(?m)a", "sets a flag; only (?s) and (?i) are known. Write the cases out."), ("(?i:a)b", "sets a flag"),

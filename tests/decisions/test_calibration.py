@@ -67,7 +67,7 @@ def test_few_errors_are_refused_and_files_belong_to_a_model(tmp_path: Path) -> N
     assert read_calibration(tmp_path / "c.json", "mine")["choice"] == pytest.approx(2, rel=0.2)
     with pytest.raises(UserError, match="was fitted for mine"):
         read_calibration(tmp_path / "c.json", "other")
-    with pytest.raises(UserError, match="is no file of task=decide"):
+    with pytest.raises(UserError, match="is not a file of task=decide"):
         read_calibration(tmp_path / "none.json", "mine")
 
 
@@ -225,4 +225,4 @@ def test_a_fitted_temperature_is_read_by_the_command_by_python_and_by_the_server
     code, _, err = files.run("model=mini-dream", f"model.calibration={kept}")
     assert code == 2 and "was fitted for mini-llada, and this model is mini-dream" in err
     code, _, err = files.run("model.calibration=nowhere.json")
-    assert code == 2 and "is no file of task=decide" in err
+    assert code == 2 and "is not a file of task=decide" in err

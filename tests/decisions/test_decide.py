@@ -165,7 +165,7 @@ def test_unsound_questions_are_refused(make: Any, words: str) -> None:
         ({"questions": {"first": SPELT}}, "two questions are called 'first'"),
         ({"calibration": {"choise": 2.0}}, "Did you mean 'choice'"),
         ({"calibration": {"choice": "warm"}}, "calibration of choice='warm' must be a number"),
-        ({"calibration": "nowhere.json"}, "is no file of task=decide"),
+        ({"calibration": "nowhere.json"}, "is not a file of task=decide"),
     ],
 )
 def test_unsound_options_are_refused(decoder: Decoder, options: dict[str, Any], words: str) -> None:
@@ -199,7 +199,7 @@ def test_a_model_of_one_block_at_a_time_reads_a_slot_at_the_end() -> None:
     assert sum(decoder.decide(STATE, spelt=bare)["spelt"].probabilities.values()) == pytest.approx(1)
     with pytest.raises(UserError, match="'spelt': .* does not predict a position while text that comes first"):
         decoder.decide(STATE, spelt=bare, estimator="marginal")
-    with pytest.raises(UserError, match="does not see the text behind its block"):
+    with pytest.raises(UserError, match="does not see the text after its block"):
         decoder.decide(STATE, first=Choice(FIRST.values, template='["{slot}", "' + "Kai " * 40), slot="closed")
     names = {"a": FIRST, "b": FIRST}
     with pytest.raises(UserError, match="does not predict a position while text that comes first"):

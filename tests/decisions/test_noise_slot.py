@@ -46,5 +46,5 @@ def test_alternatives_of_one_token_have_the_softmax_of_their_logits(noisy: Model
 
 def test_what_lies_behind_the_canvas_of_the_slot_is_refused(noisy: Model) -> None:
     behind = " ".join(["w7"] * 12)
-    with pytest.raises(UserError, match="a position does not see the text behind its block"):
+    with pytest.raises(UserError, match="a position does not see the text after its block"):
         decoder(noisy).decide("w9", q=Choice(["w11", "w14"], template=f"w5 {{slot}} {behind}"), slot="closed")

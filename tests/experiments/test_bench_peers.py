@@ -153,7 +153,7 @@ def test_a_checkout_that_lacks_a_function_is_a_sentence(
 
 def test_a_wrong_folder_or_interpreter_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_peers.main([f"--d2cache={tmp_path / 'nowhere'}"]) == 1
-    assert "nowhere is no folder. Clone github.com/Kamichanw/d2Cache there." in capsys.readouterr().err
+    assert "nowhere is not a folder. Clone github.com/Kamichanw/d2Cache there." in capsys.readouterr().err
     assert bench_peers.main([f"--d2cache={tmp_path}", "--python=d3cache=python3"]) == 1
     assert "--python=d3cache=python3 must be PATH, or NAME=PATH with one of fast-dllm, " in capsys.readouterr().err
 

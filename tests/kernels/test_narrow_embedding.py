@@ -60,7 +60,7 @@ def test_the_head_multiplies_with_them(bits: int, count: int, width: int) -> Non
 @BITS
 @pytest.mark.parametrize(("count", "width"), SHAPES)
 def test_sums_of_rows(bits: int, count: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By tiles, of which the last is no whole one."""
+    """By tiles, of which the last is not a whole one."""
     monkeypatch.setattr(narrow_embedding, "outputs_at_once", lambda width: 64)
     weight, shares = matrix(count, width), matrix(3, count).softmax(-1)
     found = NarrowEmbedding.of(weight, bits).mixed(shares)

@@ -112,7 +112,7 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     assert "alpha_pattern={'(': 1}, which must be" in sentence(alpha_pattern={"(": 1})
     assert "says rank 4 of 'model.layers" in sentence(r=4)
     assert "has no two matrices that fit for 'model.layers.0.mlp.up_proj'" in sentence(tensors={pair.format("A"): None})
-    assert "which is no matrix of a LoRA" in sentence(tensors={"head.weight": torch.zeros(2, 2)})
+    assert "which is not a matrix of a LoRA" in sentence(tensors={"head.weight": torch.zeros(2, 2)})
     # Another base: of another family, of another size, or other weights of the same sizes.
     words = "was made for another base than model.path="
     other = sentence(DATA / "llada_mha_untied")

@@ -166,7 +166,7 @@ def test_shipped_models_go_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     copy_of("tiny-llada", tmp_path)
     monkeypatch.setattr(shipped, "CHECKPOINTS", tmp_path)
     assert load("tiny-llada").path == tmp_path / "tiny-llada"
-    with pytest.raises(UserError, match="'tiny-lada' is no shipped model.*Did you mean 'tiny-llada'"):
+    with pytest.raises(UserError, match="'tiny-lada' is not a shipped model.*Did you mean 'tiny-llada'"):
         load("tiny-lada")
 
 

@@ -354,7 +354,7 @@ def test_a_folder_of_files_is_told_to_name_one(sound: bytes, tmp_path: Path) -> 
 
 
 def test_a_missing_file_and_a_missing_library(tmp_path: Path, sound: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"is no file here\. Download it, and give its path"):
+    with pytest.raises(UserError, match=r"is not a file here\. Download it, and give its path"):
         load(tmp_path / "none.gguf")
     (tmp_path / "m.gguf").write_bytes(sound)
     monkeypatch.setattr("dllm.models.gguf_file.find_spec", lambda name: None)

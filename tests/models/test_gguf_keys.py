@@ -78,7 +78,7 @@ PASSES: dict[str, dict[str, Any]] = {
     "one number for each layer": {".attention.head_count_kv": [2, 2], ".feed_forward_length": [SIZE, SIZE]},
     "switched off": {".attention.causal": False, ".attention.sliding_window": 0, ".logit_scale": 1.0},
     "where it comes from": {"general.name": "x", "general.tags": ["a"], "quantize.imatrix.file": "y"},
-    "a text that is no UTF-8": {"general.description": b"caf\xe9"}, "unshifted": {"diffusion.shift_logits": False},
+    "a text that is not UTF-8": {"general.description": b"caf\xe9"}, "unshifted": {"diffusion.shift_logits": False},
 }  # fmt: skip
 
 

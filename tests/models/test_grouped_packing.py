@@ -168,7 +168,7 @@ QUERY = "model__transformer__blocks__1__q_proj"
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
-    ({f"{QUERY}__scales": None}, r"blocks\.1\.q_proj\.qweight stands without its qzeros and scales"),
+    ({f"{QUERY}__scales": None}, r"blocks\.1\.q_proj\.qweight is there without its qzeros and scales"),
     ({f"{QUERY}__qweight": None}, r"blocks\.1\.q_proj\.g_idx is of quantised weights"),
     ({f"{QUERY}__qzeros": torch.zeros(4, 15, dtype=torch.int32)}, r"q_proj\.qzeros has shape \[4, 15\]"),
     ({f"{QUERY}__scales": torch.zeros(4, 128, dtype=torch.int32)}, r"q_proj\.scales is stored as I32"),

@@ -132,7 +132,7 @@ def test_a_tensor_that_is_missing_is_not_drawn_at_random(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("change", "words"), [
     ({"architectures": ["NoSuchForMaskedLM"]}, "does not have natively, and code of a checkpoint is never run"),
-    ({"is_decoder": True}, "is no plain encoder"),
+    ({"is_decoder": True}, "is not a plain encoder"),
     ({"hidden_size": "x"}, "is refused by transformers' BertConfig|has no hidden_size"),
 ])  # fmt: skip
 def test_a_class_that_is_no_encoder_of_transformers_is_refused(

@@ -215,7 +215,7 @@ def test_check_compares_the_checksums(mini: Path, tmp_path: Path) -> None:
                                                    "SHA-256 is another.",)  # fmt: skip
     file.write_bytes(data[:-64])
     assert not inspect_checkpoint(folder).usable
-    with pytest.raises(UserError, match="model-00003-of-00007.safetensors is no readable safetensors file"):
+    with pytest.raises(UserError, match="model-00003-of-00007.safetensors is not a readable safetensors file"):
         load(folder, dtype="bfloat16")
 
 

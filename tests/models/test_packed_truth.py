@@ -245,7 +245,7 @@ def test_a_plain_weight_beside_a_packed_one_is_refused(tmp_path: Path) -> None:
     name = "model.transformer.blocks.0.q_proj.weight"
     held = load_file(tmp_path / "case" / "model.safetensors")
     save_file(held | {name: plain[name]}, tmp_path / "case" / "model.safetensors")
-    with pytest.raises(UserError, match=r"q_proj\.weight stands beside .*q_proj\.qweight: which one counts is not kn"):
+    with pytest.raises(UserError, match=r"q_proj\.weight is beside .*q_proj\.qweight: which one counts is not kn"):
         load_model(tmp_path / "case")
 
 

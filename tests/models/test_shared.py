@@ -165,7 +165,7 @@ def mixed() -> nn.Module:
 
 
 @pytest.mark.parametrize(("model", "message"), [
-    (lambda: Wrapped(made()), r"Wrapped is no model object of transformers: it has no config.*DDP: .module"),
+    (lambda: Wrapped(made()), r"Wrapped is not a model object of transformers: it has no config.*DDP: .module"),
     (lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES)), r"names architectures=\['Qwen3ForCausalLM'\]"),
     (narrowed, r"A2DQwen3LMHeadModel: model.layers.0.mlp.gate_proj.weight has the shape \[96, 48\]"),
     (renamed, r"has no plain tensor model.layers.0.mlp.gate_proj.weight.*save_pretrained"),

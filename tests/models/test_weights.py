@@ -176,7 +176,7 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     folder = copy_of("llada_mha_untied", tmp_path)
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"model\.safetensors is no readable"):
+    with pytest.raises(UserError, match=r"model\.safetensors is not a readable"):
         load_model(folder)
 
 
@@ -200,7 +200,7 @@ def test_config_and_weights_must_agree(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_nothing_is_refused_without_the_network(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no folder and no hub id"):
+    with pytest.raises(UserError, match="a folder or a hub id"):
         locate(tmp_path / "nothing" / "here")
 
 

@@ -1,4 +1,4 @@
-"""A trace of Python's is kept in a file that every reader opens; what is no trace is refused in one sentence."""
+"""A trace of Python's is kept in a file that every reader opens; what is not a trace is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -128,10 +128,12 @@ def turn(change: Callable[[dict[str, Any]], Any]) -> Callable[[dict[str, Any]], 
 @pytest.mark.parametrize(("content", "said"), [
     (lambda data: "", "it is empty"), (lambda data: json.dumps(data)[:-30], "it is cut off"),
     (lambda data: json.dumps(data)[:500], "it is cut off"), (lambda data: '{"a": 1}', "it has no 'prompt'"),
-    (lambda data: "[1]", "it is no object"), (lambda data: "[" * 99999, "is no trace"),
+    (lambda data: "[1]", "it is not an object"), (lambda data: "[" * 99999, "is not a trace"),
     (lambda data: "<!doctype html>", "it is a page"), (lambda data: '{"id": 1}\n{"id": 2}\n', "an object in each line"),
-    (lambda data: '{"canvas": [], "nfe": 1, "tokens": []}\n', "it is a result"), (lambda data: "nope", "it is no JSON"),
-    (edited(id=3), "its 'id' is 3"), (edited(trace=3), "it is no object"), (edited(config=[]), "its 'config' is []"),
+    (lambda data: '{"canvas": [], "nfe": 1, "tokens": []}\n', "it is a result"),
+    (lambda data: "nope", "it is not JSON"),
+    (edited(id=3), "its 'id' is 3"), (edited(trace=3), "it is not an object"),
+    (edited(config=[]), "its 'config' is []"),
     (turn(lambda one: one.pop("kept")), "a turn of it has no 'kept'"),
     (turn(lambda one: one.update(later=1)), "is of a newer version of dllm (a turn of it has 'later')"),
     (turn(lambda one: one["candidates"][0].update(positions=[9999])), "do not fit its canvas"),
@@ -150,7 +152,7 @@ def test_a_file_that_is_no_trace(content: Any, said: str, result: Result, tmp_pa
 def test_places_that_hold_or_take_no_trace(result: Result, tmp_path: Path) -> None:
     (tmp_path / "t.json.gz").write_bytes(gzip.compress(b"{}"))
     (tmp_path / "t.bin").write_bytes(b"\xff\xfe\x00")
-    for name, said in (("t.json.gz", "gzip"), ("t.bin", "no text"), ("", "is a folder"), ("no.json", "cannot be read")):
+    for name, said in (("t.json.gz", "gzip"), ("t.bin", "not text"), ("", "is a folder"), ("no.json", "cannot be read")):
         with pytest.raises(UserError, match=said):
             Trace.load(tmp_path / name)
     for name in ("no/t.json", ""):

@@ -14,15 +14,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # A pattern, and the most places that comments, docstrings, texts and comments of YAML files may have. Lower it.
 MOST = {
-    r"(?<!there )\b(?:is|are) no (?!longer|more\b)": 100,
-    r"\bbehind\b": 54,
-    r"\b(?:lies|stands)\b(?! for| out| still)": 32,
-    r"\bof which\b": 22,
-    r"\bso many\b": 16,
-    r"\banew\b": 19,
-    r"\bthere (?:is|are) none\b": 11,
-    r"\b[Nn]obody\b": 7,
-    r"\b[Ww]hoever\b": 8,
+    r"(?<!there )\b(?:is|are) no (?!longer|more\b)": 8,
+    r"\bbehind\b": 11,
+    r"\b(?:lies|stands)\b(?! for| out| still)": 1,
+    r"\bof which\b": 0,
+    r"\bso many\b": 0,
+    r"\banew\b": 1,
+    r"\bthere (?:is|are) none\b": 4,
+    r"\b[Nn]obody\b": 0,
+    r"\b[Ww]hoever\b": 0,
 }
 
 

@@ -52,7 +52,7 @@ def test_files_are_given_by_name(tmp_path: Path) -> None:
     assert decode("sampler=oracle", f"sampler.reference={tmp_path}") == plain.text
     (tmp_path / "f.json").write_text('{"5": 0.5}')
     assert decode("sampler=pc", f"sampler.frequencies={tmp_path / 'f.json'}")
-    with pytest.raises(UserError, match=r"sampler\.filter='nowhere' is no filter file"):
+    with pytest.raises(UserError, match=r"sampler\.filter='nowhere' is not a filter file"):
         decode("sampler=learn2pd", "sampler.filter=nowhere")
 
 

@@ -80,7 +80,7 @@ def test_a_filter_for_another_block_length_or_model_is_refused(tmp_path: Path) -
 def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     for name in ("x.safetensors", "nowhere.safetensors"):
-        with pytest.raises(UserError, match=r"sampler\.filter=.* is no filter file"):
+        with pytest.raises(UserError, match=r"sampler\.filter=.* is not a filter file"):
             Learn2PD(str(tmp_path / name))
 
 

@@ -143,7 +143,7 @@ def test_a_plan_made_for_the_first_candidate_opens_the_masks_of_each() -> None:
     ("options", "words"),
     [
         ({"score": "neg_entropy"}, "sampler.score='neg_entropy' must be one of confidence, margin, entropy"),
-        ({"branching_factor": -1}, r"sampler.branching_factor=-1 must lie in \[0, 64\]. 0 and 1 are no lookahead"),
+        ({"branching_factor": -1}, r"sampler.branching_factor=-1 must lie in \[0, 64\]. 0 and 1 mean no lookahead"),
         ({"share": 1.5}, r"sampler.share=1.5 must lie in \[0, 1\]"),
         ({"alpha": -0.1}, r"sampler.alpha=-0.1 must lie in \[0, 1\]"),
         ({"threshold": 2}, r"sampler.threshold=2 must lie in \[0, 1\]"),

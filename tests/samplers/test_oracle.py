@@ -51,7 +51,7 @@ def test_the_reference_comes_out_and_takes_no_more_forwards(tiny: Path, tmp_path
 def test_without_a_reference_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"needs sampler\.reference.*Make one with"):
         Oracle(None)
-    with pytest.raises(UserError, match="is no folder of a run"):
+    with pytest.raises(UserError, match="is not a folder of a run"):
         Oracle(str(tmp_path))
     (tmp_path / "results.jsonl").write_text("")
     with pytest.raises(UserError, match="holds no answers"):

@@ -218,7 +218,7 @@ def test_a_row_alone_has_the_history_that_it_has_in_a_batch(name: str, options: 
         ({"threshold": 0.7}, "sampler.floor=0.8 must not exceed sampler.threshold=0.7"),
         ({"escape": 1.5}, r"sampler.escape=1.5 must lie in \[0, 1\]"),
         ({"decay": -1}, r"sampler.decay=-1 must lie in \[0, 1\]"),
-        ({"most": -1}, "sampler.most=-1 must be at least 0. 0 is no extras"),
+        ({"most": -1}, "sampler.most=-1 must be at least 0. 0 means no extras"),
         ({"streak": 0}, "sampler.streak=0 must be at least 1"),
         ({"bonus": -0.5}, "sampler.bonus=-0.5 must be at least 0"),
         ({"kl": -1.0}, "sampler.kl=-1.0 must be at least 0"),

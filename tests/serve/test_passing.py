@@ -68,9 +68,9 @@ def test_a_field_that_nobody_knows_passes_with_a_note(mini: Defaults) -> None:
     assert parse_response(body, mini).unknown == ("zzz", "reasoning.mode", "input[0].timestamp")
     strict = replace(mini, refuses_unknown=True)
     for route in (True, False):
-        with pytest.raises(ApiError, match="'zzz' is no field of this request."):
+        with pytest.raises(ApiError, match="'zzz' is not a field of this request."):
             parse_request({"model": "mini", "messages" if route else "prompt": MESSAGES, "zzz": 1}, route, strict)
-    with pytest.raises(ApiError, match="'zzz' is no field of this request."):
+    with pytest.raises(ApiError, match="'zzz' is not a field of this request."):
         parse_response({"model": "mini", "input": "a", "zzz": 1}, strict)
 
 

@@ -360,7 +360,7 @@ def window_diffusion(params: Case) -> CaseParts:
 
 
 def sliding(params: Case) -> CaseParts:
-    """DSB's window; -1 is no bound."""
+    """DSB's window; -1 is not a bound."""
     bound, threshold = params["max_block_length"], params["threshold"]
     sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
     options = {"prefix_window": params["prefix_window"]} if params["cache"] == "dsb" else {}

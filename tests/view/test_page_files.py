@@ -63,7 +63,7 @@ def test_a_file_that_is_no_trace_is_one_sentence(tmp_path: Path, capsys: Any) ->
         main([str(tmp_path / "bad.json")])
     assert stop.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith("Error: ") and "is no trace of this program" in error and error.count("\n") == 1
+    assert error.startswith("Error: ") and "is not a trace of this program" in error and error.count("\n") == 1
 
 
 def test_parts_have_the_names_that_one_types() -> None:

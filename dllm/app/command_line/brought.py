@@ -1,6 +1,6 @@
 """Words, flags and sentences that people bring from other programs: what to write instead, with the value they gave.
 
-Each function returns what follows ``X is no setting here: ``, such as ``write sampler.threshold=0.5``, or None where
+Each function returns what follows ``X is not a setting here: ``, such as ``write sampler.threshold=0.5``, or None where
 what was meant cannot be known.
 """
 

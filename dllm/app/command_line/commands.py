@@ -99,7 +99,7 @@ def _set(name: str, bare: Sequence[str]) -> list[str]:
     found = [f"prompt={words.pop()}"] if name == "run" and words else []
     if len(words) > (name != "sweep"):
         usual = f"dllm {name} {COMMANDS[name].usage}"
-        raise UserError(f"{words[0]!r} is no setting: write {usual}; dllm {name} --help has examples.")
+        raise UserError(f"{words[0]!r} is not a setting: write {usual}; dllm {name} --help has examples.")
     return [*(setting for word in words for setting in _model(name, word)), *found]
 
 
@@ -120,4 +120,4 @@ def _model(name: str, word: str) -> list[str]:
     said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""
     near = of_model(word) or ""
     hint = f" Did you mean {near.removeprefix('write model=')!r}?" if near else nearest(word, choices("model"))
-    raise UserError(f"{word!r} is no model. {way_out}{said}.{hint}")
+    raise UserError(f"{word!r} is not a model. {way_out}{said}.{hint}")

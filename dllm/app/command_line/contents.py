@@ -34,7 +34,7 @@ def _loaded(name: str, value: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         shown = repr(value if len(value) <= 60 else value[:60] + "...")
-        raise UserError(f"constraint.{name}={shown} is no JSON: {first_line(error)}. Mend it there.") from None
+        raise UserError(f"constraint.{name}={shown} is not JSON: {first_line(error)}. Mend it there.") from None
 
 
 def _read(name: str, file: str, instead: str) -> str:

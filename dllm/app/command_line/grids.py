@@ -25,7 +25,7 @@ from dllm.record.folders import CONFIG, SWEEP
 
 UNQUOTED = re.compile(r"[\w./+-]+|glob\(.*\)")  # values that are not quoted
 SWEEP_SETTINGS = ("name", "output", "experiment", "grids", "hydra.sweep.dir")  # settings that are read here
-PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings of which every grid gets its own
+PLACE_SETTINGS = ("name", "hydra.sweep.dir")  # settings that each grid has its own of
 
 
 @dataclass(frozen=True)

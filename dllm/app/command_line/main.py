@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def read_as_utf8(word: str) -> str:
-    """An argument that the locale (``LANG=C``) cannot read, read as UTF-8; one that is no UTF-8 either stays."""
+    """An argument that the locale (``LANG=C``) cannot read, read as UTF-8; one that is not UTF-8 either stays."""
     if word.isascii() or not re.search("[\ud800-\udfff]", word):
         return word
     try:

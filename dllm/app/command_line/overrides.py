@@ -58,7 +58,7 @@ def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:
         at = next((at for at, one in enumerate(arguments) if one.startswith(word)), len(arguments))
         shown, advice = of_flag(" ".join(arguments[at : at + 1]), arguments[at + 1 :], values_beside(arguments))
         if advice is not None:
-            raise UserError(f"{shown} is no flag here: {advice}.")
+            raise UserError(f"{shown} is not a flag here: {advice}.")
         hint = nearest(word, USUAL_FLAGS)
         raise UserError(f"{message}.{hint} Settings are NAME=VALUE; {program()} --help lists them.")
     raise UserError(f"{message}. Settings are NAME=VALUE; {program()} --help lists them.")

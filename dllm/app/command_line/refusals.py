@@ -78,7 +78,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
     known = config_groups()
     for argument in arguments:
         if re.search("[\ud800-\udfff]", argument):  # how Python shows bytes of another encoding
-            yield f"{ascii(argument)} is no UTF-8: write it in that encoding."
+            yield f"{ascii(argument)} is not UTF-8: write it in that encoding."
         override = parsed_override(argument)
         if override is None or not override.key_or_group:
             yield _unreadable(argument, arguments)
@@ -89,7 +89,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
         elif override.is_delete():
             yield f"{line} would take away what every run needs. Leave it out for its default, or set {key}=VALUE."
         elif override.is_interval_sweep():
-            yield f"{line} tries what lies between two numbers: write the values to try, as in {key}=1,2."
+            yield f"{line} tries values between two numbers: write the values to try, as in {key}=1,2."
         elif override.is_sweep_override() and not sweep:
             yield f"{line} tries several values: add -m to run them all, or choose one."
         elif key == "grids" and not isinstance(override.value(), list):
@@ -106,7 +106,7 @@ def _unreadable(argument: str, arguments: Sequence[str]) -> str:
     if not equals or not key or re.search(r"\s", key):
         advice = of_bare_word(argument, values_beside(arguments)) if argument else None
         usual = f"write NAME=VALUE, such as sampler=static or prompt=TEXT; {program()} --help lists them"
-        return f"{shortened(argument)!r} is no setting: {advice or usual}."
+        return f"{shortened(argument)!r} is not a setting: {advice or usual}."
     if (problem := _unclosed(value)) is not None:
         return f"{shortened(argument)!r} cannot be read: {problem}."
     quoted = f'"{key}={hydra_quote(value)}"'
@@ -140,7 +140,7 @@ def _unclosed(value: str) -> str | None:
 
 
 def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
-    """Refuse those of Hydra's settings that would have no effect here, or would change what a run leaves behind."""
+    """Refuse those of Hydra's settings that would have no effect here, or would change what a run writes."""
     key, allowed = str(override.key_or_group), OF_SWEEP if sweep else OF_RUN
     plain = not _adds(override) and not override.is_delete() and "._" not in key
     if not plain or not any(key == name or name.endswith(".") and key.startswith(name) for name in allowed):
@@ -283,7 +283,7 @@ def _unknown_key(
             hint = nearest(f"{key}.{name}", under)
             yield f"{line} is unknown: {key} has {_listed(key, under)}, each set by {key}.NAME=VALUE.{hint}"
     elif key not in keys and (advice := of_setting(key, line.partition("=")[2], keys)) is not None:
-        yield f"{line} is no setting here: {advice}."
+        yield f"{line} is not a setting here: {advice}."
     elif key not in keys and beside:
         group = key.rpartition(".")[0]
         owner = next((name for name in chosen[0] if name.startswith(f"{group}=")), group)

@@ -50,7 +50,7 @@ def talk(conversation: Conversation) -> None:
             conversation.command(line)
             continue
         if unwritable(line) is not None:  # how Python shows what it cannot decode
-            complain("Your message holds bytes that are no UTF-8. Write it in that encoding.")
+            complain("Your message holds bytes that are not UTF-8. Write it in that encoding.")
             continue
         try:
             conversation.say(line)
@@ -94,7 +94,7 @@ class Conversation:
             facts = {**setting_facts(self.plan.config), "gen_length": str(self.plan.options.gen_length)}
             complain("\n".join(f"{name}: {value}" for name, value in facts.items()))
         else:
-            complain_folded(HELP if command == "/help" else f"{command} is no command. {HELP}")
+            complain_folded(HELP if command == "/help" else f"{command} is not a command. {HELP}")
 
     def say(self, message: str) -> None:
         """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""

@@ -93,7 +93,7 @@ class Report:
 def inspect_checkpoint(
     path: str | Path, mask_id: int | None = None, attention_block: int | None = None
 ) -> Report:  # fmt: skip
-    """Inspect a checkpoint: a folder, a shipped model's name or a hub id, of which only the small files are downloaded.
+    """Inspect a checkpoint: a folder, a shipped model's name or a hub id, whose small files are downloaded.
 
     mask_id, attention_block: as in ``bundle.load``. Raises UserError only where the folder does not exist. Whatever is
     wrong inside becomes a sentence of the report.

@@ -90,7 +90,8 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
             raise UserError(f"line {number} of prompts={str(file)!r} must be like {rule}. Correct it.") from None
         for name, value in truth.items():
             if name not in questions or place_of(questions[name], value) is None:
-                raise UserError(f"line {number} of prompts={str(file)!r}: truth {name}={value!r} is no alternative.")
+                place = f"line {number} of prompts={str(file)!r}"
+                raise UserError(f"{place}: truth {name}={value!r} is not an alternative.")
         found.append((state, truth))
     if not found:
         raise UserError(f"prompts={str(file)!r} holds no line. Write a state in each.")

@@ -149,7 +149,7 @@ class PromptRun:
         self, name: str, decoder: Decoder, todo: Sequence[PlannedSample], watch: Stopwatch
     ) -> Iterator[LiveView | None]:
         """The live view, where somebody can see it, under its name where there are several. Before a race it is not
-        animated, and leaves nothing behind."""
+        animated, and writes nothing."""
         if not self.watched:
             yield None
             return

@@ -86,7 +86,7 @@ def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[s
             )
         if target not in known and package not in packages:
             raise UserError(
-                f"the trace names {group}._target_={target!r}, which is no part of dllm, and whoever wrote the trace "
+                f"the trace names {group}._target_={target!r}, which is not part of dllm, and who wrote the trace "
                 f"chose it. If you trust that package, add task.packages=[{package}]."
             )
 

@@ -70,7 +70,7 @@ def stored_config(folder: Path) -> dict[str, Any]:
     except OSError:
         if (folder / SWEEP).exists():
             raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
-        raise UserError(f"{folder} holds no {CONFIG}, so it is no run folder. Point resume at one.") from None
+        raise UserError(f"{folder} holds no {CONFIG}, so it is not a run folder. Point resume at one.") from None
     assert isinstance(config, dict)
     return config
 

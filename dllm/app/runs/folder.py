@@ -5,7 +5,7 @@ FOLDER/environment.json   versions, device, commit, and the identity of the run 
 FOLDER/results.jsonl      one line per sample, written when the sample is done
 FOLDER/traces/            with trace=true one file per sample, and beside it a page to look at it
 
-A sweep is a folder of such folders, each named by its identity; FOLDER/refused.json stands alone in the folder of a
+A sweep is a folder of such folders, each named by its identity; FOLDER/refused.json is the only file in the folder of a
 combination that cannot work.
 """
 

@@ -106,7 +106,7 @@ def prompt_entries(
         try:
             entry = _entry(number, line, prompts, constraint, check)
             if entry.id in entries:
-                raise UserError(f"the id {entry.id!r} stands in line {entries[entry.id].number + 1} already.")
+                raise UserError(f"the id {entry.id!r} is in line {entries[entry.id].number + 1} already.")
             entries[entry.id] = entry
         except UserError as error:
             complain(f"{file}, line {number + 1} is skipped: {error}")
@@ -147,9 +147,9 @@ def _entry(
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"it is no JSON ({error}).") from None
+        raise UserError(f"it is not JSON ({error}).") from None
     if not isinstance(data, dict):
-        raise UserError('it is no object; write {"prompt": "..."}.')
+        raise UserError('it is not an object; write {"prompt": "..."}.')
     present = [key for key in PROMPT_KEYS if key in data]
     if len(present) != 1 and not (len(present) == 2 and "infill" in present):
         raise UserError(

@@ -142,7 +142,7 @@ class Wiring:
         return list(zip(parts, stops, stops[1:], strict=False))
 
     def _repeated(self, part: Tree, low: int, high: int | None, source: int, target: int) -> Legs:
-        """``low`` copies in a row; then a loop, or as many more, after each of which it may end."""
+        """``low`` copies in a row; then a loop, or as many more, and after each one it may end."""
         copies = low if high is None else high
         if copies < low:
             return []

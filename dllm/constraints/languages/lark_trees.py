@@ -166,6 +166,6 @@ def _plain(inner: Any, node: Any) -> Tree:
             part, operator, *numbers = node.children
             low, high = OPERATORS[str(operator)] if not numbers else (int(numbers[0]), int(numbers[-1]))
             if high is not None and not 0 <= low <= high:
-                raise UserError(f"constraint.grammar: ~ {low}..{high} is no range. Give the smaller number first.")
+                raise UserError(f"constraint.grammar: ~ {low}..{high} is not a range. Give the smaller number first.")
             return Rep(inner(part), low, high)
     raise UserError(f"constraint.grammar: {node.data} is not known here.")

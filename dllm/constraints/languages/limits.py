@@ -56,7 +56,7 @@ class Budget:
             raise self.too_large()
 
     def unmerged(self, count: int) -> None:
-        """The same for states many of which may turn out equal: four times as many."""
+        """The same for states that may often turn out equal: four times as many."""
         self.states(-(-count // UNMERGED))
 
     def nondeterministic(self, count: int) -> None:

@@ -73,7 +73,7 @@ class Extra:
         return canvas
 
     def session(self, session: AnySession, rows: int) -> AnySession:
-        """The cache's session of so many rows, opened on what ``opened`` makes of their canvas."""
+        """The cache's session of this many rows, opened on what ``opened`` makes of their canvas."""
         return session
 
     def opened(self, canvas: Canvas) -> Canvas:

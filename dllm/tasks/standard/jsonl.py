@@ -42,8 +42,8 @@ MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": co
 
 
 class JsonLines(Task):
-    """path: a file of {"prompt": text or messages, "answer": text, or a list of which any counts}; an "id", a "task"
-    and a "constraint", such as {"name": "regex", "pattern": "a+"}, may be beside them. match: how answers are
+    """path: a file of {"prompt": text or messages, "answer": text, or a list of right ones}; an "id", a "task" and
+    a "constraint", such as {"name": "regex", "pattern": "a+"}, may be beside them. match: how answers are
     compared. budget: tokens of an answer; stop: what ends it."""
 
     name = "jsonl"

@@ -1,4 +1,4 @@
-"""Short commands: what they stand for, their own help, and what is no model."""
+"""Short commands: what they stand for, their own help, and what is not a model."""
 
 from __future__ import annotations
 

@@ -73,13 +73,13 @@ def test_a_grammar_is_its_rules_or_a_file(run: Run, tmp_path: Path) -> None:
 
 LINES: list[tuple[Any, str | None]] = [  # a line's content; why it is skipped
     ({"prompt": "x", "constraint": {"name": "choice", "options": ["yes", "no"]}}, None),
-    ({"prompt": "x", "constraint": {"name": "regex", "pattern": "a("}}, "is no regular expression"),
+    ({"prompt": "x", "constraint": {"name": "regex", "pattern": "a("}}, "is not a regular expression"),
     ({"prompt": "x", "constraint": {"name": "json_schema", "schema": LIST}}, None),
     ({"prompt": "x", "constraint": {"name": "regx", "pattern": "a"}}, "Did you mean 'regex'?"),
     ({"prompt": "x", "constraint": {"name": "regex", "patern": "a"}}, "Did you mean 'pattern'?"),
     ({"prompt": "x", "constraint": 5}, '{"name": NAME, OPTION: VALUE}'),
     ({"prompt": "x", "constraint": {"name": "from_task"}}, "what each question of a task says"),
-    ({"prompt": "x", "constraint": {"name": "json_schema", "schema": "schema.json"}}, "is no JSON"),
+    ({"prompt": "x", "constraint": {"name": "json_schema", "schema": "schema.json"}}, "is not JSON"),
     ({"infill": ["It takes ", 6, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]+ days[.]"}},
      None),
     ({"infill": ["It takes ", 2, " days."], "constraint": {"name": "regex", "pattern": "It takes [0-9]{9} days[.]"}},
@@ -109,7 +109,7 @@ def test_each_line_of_a_file_may_bring_its_own(run: Run, tmp_path: Path) -> None
 
 REFUSED = {
     "too short": (["regex", "pattern=a[0-9]{60}"], "Raise gen_length to"),
-    "a syntax": (["regex", "pattern=a("], "is no regular expression"),
+    "a syntax": (["regex", "pattern=a("], "is not a regular expression"),
     "look-ahead": (["regex", "pattern=a(?=b)"], "looks ahead or behind"),
     "no pattern": (["regex"], "constraint needs constraint.pattern"),
     "an option of another": (["regex", "patern=a"], "Did you mean 'constraint.pattern'?"),

@@ -79,7 +79,7 @@ def test_broken_lines_of_prompts_are_reported_and_skipped(run: Run, tmp_path: Pa
     assert [row["id"] for row in rows] == ["first", "3", "5", "6", "both"]
     skipped = re.findall(r"line (\d+) is skipped", outcome.err)
     assert skipped == ["2", "7", "8", "9", "10", "11", "13"]
-    assert "no JSON" in outcome.err and "id 'first' stands in line 1 already" in outcome.err
+    assert "not JSON" in outcome.err and "id 'first' is in line 1 already" in outcome.err
     infilled = next(row for row in outcome.rows() if row["id"] == "5")
     both, asked = (next(row for row in outcome.rows() if row["id"] == name) for name in ("both", "6"))
     assert both["prompt_tokens"] == asked["prompt_tokens"] and both["prompt"] == asked["prompt"]
@@ -138,7 +138,7 @@ def test_a_replayed_trace_is_equal_and_a_tampered_one_is_not(run: Run, tmp_path:
         replayed = run("task=replay", f"trace={tmp_path / 'runs' / 'tampered.json'}")
         assert replayed.code == 1 and f"turn 2 has {name}=" in replayed.out, name
     (tmp_path / "no.json").write_text('{"trace": 3}')
-    assert "is no trace" in run("task=replay", "trace=no.json").err
+    assert "is not a trace" in run("task=replay", "trace=no.json").err
 
 
 def test_resume_does_exactly_what_is_missing(run: Run, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_conversation_keeps_its_history_without_end_of_text(run: Run, monkeypa
     assert 61 not in second["prompt_tokens"] and third["prompt_tokens"] == [62, 5, 63]
     assert outcome.out.splitlines()[:3] == [row["text"] for row in outcome.rows()]
     assert "limit of 256" in outcome.err and "A new conversation." in outcome.err
-    assert "/foo is no command." in outcome.err and "sampler: confidence" in outcome.err
+    assert "/foo is not a command." in outcome.err and "sampler: confidence" in outcome.err
 
 
 @pytest.mark.usefixtures("no_weights")

@@ -53,7 +53,7 @@ def test_embedding_and_head_too(run: Run, tmp_path: Path) -> None:
     ("model.quantize=int5", "task=quantize needs a kind. Set model.quantize=int8 or int4."),
     ("quantize.to=null", "task=quantize needs quantize.to=FOLDER, which it writes. Add it."),
     ("gen_length=9", "gen_length has no meaning for task=quantize. Drop it."),
-    ("model.adapter=nowhere", "nowhere"), ("model.path=nowhere", "is no shipped model"),
+    ("model.adapter=nowhere", "nowhere"), ("model.path=nowhere", "is not a shipped model"),
 ])  # fmt: skip
 def test_what_is_wrong_is_told_before_anything_is_written(
     changed: str, sentence: str, run: Run, tmp_path: Path

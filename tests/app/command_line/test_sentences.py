@@ -118,7 +118,7 @@ def test_a_folder_of_ones_own_stays(run: Run, tmp_path: Path, monkeypatch: pytes
 def test_half_a_character_is_named_wherever_a_text_comes_from(
     run: Run, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = "holds half of a surrogate pair, which is no character"
+    said = "holds half of a surrogate pair, which is not a character"
     lines = [{"prompt": "bad \ud83d half"}, {"prompt": "w1", "id": "\ud83d"}, {"infill": ["\udc00", 2]},
              {"messages": [{"role": "user", "content": "\ud83d"}]}]  # fmt: skip
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -131,7 +131,7 @@ def test_half_a_character_is_named_wherever_a_text_comes_from(
     stdin = io.TextIOWrapper(io.BytesIO(b"w1 \xff\nw2\n/exit\n"), encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", stdin)
     outcome = run("chat=true")
-    assert "Your message holds bytes that are no UTF-8." in outcome.err
+    assert "Your message holds bytes that are not UTF-8." in outcome.err
     assert [row["prompt"] for row in outcome.rows()] == ["w2"]
 
 

@@ -66,7 +66,7 @@ def test_the_likeliest_choice_is_the_right_one(method: str) -> None:
     ("arguments", "words"),
     [
         (["task=humaneval"], "allow_code=true"),
-        (["task=gsm8k", "allow_code=true"], "allow_code=true is no setting here"),
+        (["task=gsm8k", "allow_code=true"], "allow_code=true is not a setting here"),
     ],
 )
 def test_mistakes_end_as_one_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:

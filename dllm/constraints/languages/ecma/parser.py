@@ -74,7 +74,7 @@ class Parser:
 
     def _wrong(self, why: str, way_out: str = "") -> NoReturn:
         behind = f" {way_out}" if way_out else ""
-        raise UserError(f"{self.where} is no regular expression of ECMA-262: {why} at position {self.at}.{behind}")
+        raise UserError(f"{self.where} is not a regular expression of ECMA-262: {why} at position {self.at}.{behind}")
 
     def _refused(self, part: str) -> NoReturn:
         raise UserError(f"{self.where} {REFUSED_PARTS[part]}")
@@ -108,7 +108,7 @@ class Parser:
         counts = _COUNTS.match(self.text, self.at)
         if self._next == "" or self._next not in "*+?" and not counts:
             if _NO_LOW.match(self.text, self.at):
-                self._wrong("{,n} is no quantifier", "Write {0,n}.")
+                self._wrong("{,n} is not a quantifier", "Write {0,n}.")
             return atom
         if not repeats:
             self._wrong("nothing to repeat")
@@ -186,7 +186,7 @@ class Parser:
                 self._wrong("range out of order")
             return ((first[0][0], last[0][0]),)
         if last == _HYPHEN or re.search(r"\\[pP]", self.text[start : self.at]):
-            self._wrong("a class is no end of a range", "Write - last in the brackets.")
+            self._wrong("a class is not an end of a range", "Write - last in the brackets.")
         return (*first, *_HYPHEN, *last)
 
     def _entry(self, begin: int) -> Ranges:
@@ -232,9 +232,9 @@ class Parser:
         if sign == "u":
             return self._unicode(behind)
         if not sign:
-            self._wrong("nothing behind \\")
+            self._wrong("nothing after \\")
         if sign.isascii() and sign.isalnum():
-            self._wrong(f"\\{sign} is no escape", _ESCAPED.get(sign, f"Write \\xHH or {sign}."))
+            self._wrong(f"\\{sign} is not an escape", _ESCAPED.get(sign, f"Write \\xHH or {sign}."))
         self.at += 2
         return ord(sign)
 
@@ -260,7 +260,7 @@ class Parser:
             self._wrong(r"\p without {...}")
         ranges = property_ranges(found[2]) if len(found[2]) <= _LONGEST else None
         if ranges is None:
-            self._wrong(f"{found[0]:.60} is no property that is known here", r"Write such as \p{L}, \p{Script=Greek}.")
+            self._wrong(f"{found[0]:.60} is not a property known here", r"Write such as \p{L}, \p{Script=Greek}.")
         self.at = found.end()
         return inverted(ranges) if found[1] == "P" else ranges
 

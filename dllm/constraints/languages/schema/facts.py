@@ -177,7 +177,7 @@ def _held(case: Case, types: frozenset[str]) -> frozenset[str]:
 def _whole(node: Node, keyword: str) -> int:
     value = node.get(keyword)
     if isinstance(value, bool) or value != value or abs(value) >= 10**300 or value != int(value):
-        raise refused(node.place, f"{keyword}={value!r} is no whole number of at most 300 digits. Only these are "
+        raise refused(node.place, f"{keyword}={value!r} is not a whole number of at most 300 digits. Only these are "
                                   "supported.")  # fmt: skip
     return int(value)
 
@@ -185,8 +185,8 @@ def _whole(node: Node, keyword: str) -> int:
 def _exact(node: Node, keyword: str) -> Fraction:
     value = node.get(keyword)
     if not isfinite(value) or abs(value) >= 10**300 or 10**300 % as_fraction(value).denominator:
-        raise refused(node.place, f"{keyword}={value!r} is no number of at most 300 digits on each side of its point. "
-                                  "Only these are supported.")  # fmt: skip
+        rule = "is not a number of at most 300 digits on each side of its point. Only these are supported."
+        raise refused(node.place, f"{keyword}={value!r} {rule}")
     return as_fraction(value)
 
 
