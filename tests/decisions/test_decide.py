@@ -132,7 +132,7 @@ def test_a_space_before_the_slot_goes_where_the_tokenizer_puts_it(decoder: Decod
         (lambda: Choice([str(n) for n in range(256)]), "has 256"),
         (lambda: Choice([str(n) for n in range(27)], labels="letters"), "2 to 26 values with labels=letters"),
         (lambda: Choice(["a", ""]), "must not be empty"),
-        (lambda: Choice(["a", "a"]), "'a' stands there twice"),
+        (lambda: Choice(["a", "a"]), "'a' is there twice"),
         (lambda: Choice(["a", "b"], template=""), "holds it 0 times"),
         (lambda: Choice(["a", "b"], template="{slot} or {slot}"), "holds it 2 times"),
         (lambda: Choice(["a", "b"], descriptions=["x"]), "1 descriptions for 2 values"),

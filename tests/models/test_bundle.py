@@ -99,7 +99,7 @@ def test_an_unknown_mask_id_asks_for_one() -> None:
 
 @pytest.mark.parametrize(("mask", "rule"), [
     (500, "outside the embedding's ids, 0 to 263"), (-1, "outside"), (257, "also the pad id"),
-    (263, "no token of the tokenizer, which has 262 tokens. Its own mask token has id 258"),
+    (263, "not a token of the tokenizer, which has 262 tokens. Its own mask token has id 258"),
 ])  # fmt: skip
 def test_an_impossible_mask_id_is_refused(mask: int, rule: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"mask_id={mask} .*{rule}"):

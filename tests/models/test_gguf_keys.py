@@ -106,7 +106,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {".attention.layer_norm_rms_epsilon": 7.0},
         r"rms_norm_eps=7\.0, .* Take another GGUF file, or the checkpoint's s",
     ),
-    ({"tokenizer.ggml.pre": b"caf\xe9"}, "no readable GGUF file"),
+    ({"tokenizer.ggml.pre": b"caf\xe9"}, "not a readable GGUF file"),
 ]
 
 

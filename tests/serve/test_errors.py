@@ -28,10 +28,10 @@ def deep(levels: int) -> str:
 
 
 TABLE: list[tuple[dict[str, Any], int, str]] = [
-    (raw("{"), 400, "no JSON"), (raw('{"temperature": NaN}'), 400, "NaN"), (raw(deep(100)), 400, "deeper than"),
+    (raw("{"), 400, "not JSON"), (raw('{"temperature": NaN}'), 400, "NaN"), (raw(deep(100)), 400, "deeper than"),
     (raw(deep(15_000)), 400, "deeper than "), (raw(deep(100_000)), 400, "100001 lists"),
     (raw('{"messages": [{"content": "\\ud800"}]}'), 400, "surrogate"),
-    (raw("[1]"), 400, "no object"), (raw(b"\xff\xfe{}"), 400, "UTF-8"), (raw('{"n": 1, "n": 2}'), 400, "twice"),
+    (raw("[1]"), 400, "not an object"), (raw(b"\xff\xfe{}"), 400, "UTF-8"), (raw('{"n": 1, "n": 2}'), 400, "twice"),
     (raw('{"seed": 1e999}'), 400, "number"), (raw('{"seed": ' + "9" * 5000 + "}"), 400, "digits"),
     ({"content": json.dumps(ASK), "headers": {"content-type": "text/plain"}}, 415, "application/json"),
     ({"content": json.dumps(ASK)}, 415, "application/json"),

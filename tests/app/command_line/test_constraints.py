@@ -118,7 +118,7 @@ REFUSED = {
     "one text": (["choice", "options=yes"], "must be a list of texts"),
     "no text": (["choice", "options=[]"], "allows no text at all"),
     "no file": (["json_schema", "schema=nowhere.json"], "cannot be read"),
-    "no schema": (["json_schema", 'schema={"type": "objekt"}'], "no JSON schema (Draft 2020-12)"),
+    "no schema": (["json_schema", 'schema={"type": "objekt"}'], "not a JSON schema (Draft 2020-12)"),
     "a keyword": (["json_schema", "schema={type: string, maxlength: 3}"], "Did you mean 'maxLength'?"),
     "no depth": (["json", "depth=many"], "constraint.depth='many' must be a whole number"),
     "few states": (["json", "limit=5"], "needs more than 5 states at depth 4"),
