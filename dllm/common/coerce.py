@@ -84,7 +84,7 @@ _HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: in JSON as \ud83d
 
 def unwritable(text: str) -> str | None:
     """What is wrong with a text that no UTF-8 can write, as the end of a sentence. None: it can be written."""
-    return "holds half of a surrogate pair, which is no character" if _HALVES.search(text) else None
+    return "holds half of a surrogate pair, which is not a character" if _HALVES.search(text) else None
 
 
 def refuse_unwritable(what: str, text: str) -> None:

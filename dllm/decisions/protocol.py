@@ -215,5 +215,5 @@ def refuse_unknown_canvases(config: ModelConfig, queries: Sequence[ReadQuery]) -
             if any(at not in query.canvas.masked and bool(order.rank[row, at] > reach) for at in given):
                 raise UserError(
                     f"this model is {kind.is_called}: it decodes one block at a time, and a position does not see the "
-                    f"text behind its block. {_WAY_OUT}"
+                    f"text after its block. {_WAY_OUT}"
                 )

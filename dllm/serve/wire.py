@@ -334,7 +334,7 @@ SHARES = {"none": 0.0, "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "
 
 def asked_budget(body: Answered, defaults: Defaults) -> int | None:
     """The tokens that a request gives to a thought, by whichever field says so; None: none does. Shares of an answer's
-    tokens as OpenRouter has them (openrouter.ai, reasoning tokens). As with vLLM, an effort is no error where a model
+    tokens as OpenRouter has them (openrouter.ai, reasoning tokens). As with vLLM, an effort is allowed where a model
     has no thoughts: clients send it to every model."""
     if body.thinking_token_budget is not None:
         return body.thinking_token_budget

@@ -137,7 +137,7 @@ class CanvasRenderer:
 
 
 GREYS = 10  # of guesses where there are greys: one for every 10 % of probability
-DARKEST, BRIGHTEST = 0x26, 0xD9  # greys behind a guess of 0 and of 1
+DARKEST, BRIGHTEST = 0x26, 0xD9  # grounds of a guess of 0 and of 1
 # Sixteen colours have no Viridis and few greys. Contrast of letters on ground: 6.5 at least, in VGA's palette.
 PLAIN_TURNS = ("bright_white on blue", "bright_white on magenta", "black on cyan", "black on bright_green",
                "black on bright_yellow")  # fmt: skip

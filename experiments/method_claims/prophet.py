@@ -132,7 +132,7 @@ def groups(model: Model, early: Mapping[str, Watched]) -> Iterator[Group]:
 
 SHARES = (0.25, 0.5, 0.75)  # of the forwards
 HEADS = (
-    "order", "items", "score", *(f"stands at {100 * share:.0f} %" for share in SHARES),
+    "order", "items", "score", *(f"shown at {100 * share:.0f} %" for share in SHARES),
     *(f"right at {100 * share:.0f} %" for share in SHARES), "settled", "committed at 50 %",
 )  # fmt: skip
 

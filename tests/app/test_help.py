@@ -148,8 +148,8 @@ def test_the_command_line_switches(words: list[str], thinks: bool, switched: Pat
 
 
 @pytest.mark.parametrize(("value", "sentence"), [
-    ("{enable_thinking: false}", "chat_template_kwargs.enable_thinking is no switch of the chat template of "),
-    ("{messages: 1}", "chat_template_kwargs.messages is no switch"),
+    ("{enable_thinking: false}", "chat_template_kwargs.enable_thinking is not a switch of the chat template of "),
+    ("{messages: 1}", "chat_template_kwargs.messages is not a switch"),
     ("5", "model.chat_template_kwargs=5 must be a mapping or null"),
 ])  # fmt: skip
 def test_a_switch_that_the_template_does_not_read_is_refused_by_name(
@@ -177,7 +177,7 @@ def test_python_has_the_same(switched: Path, tmp_path: Path) -> None:
     )
     with pytest.raises(
         UserError,
-        match=r"enable_thinkin is no switch of the chat template of switched, which reads "
+        match=r"enable_thinkin is not a switch of the chat template of switched, which reads "
         r"enable_thinking. Drop it.*Did you mean 'enable_thinking'",
     ):
         Decoder(model, gen_length=8, chat_template_kwargs={"enable_thinkin": False})

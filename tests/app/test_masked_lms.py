@@ -127,7 +127,7 @@ def test_an_adapter_of_drafts_goes_with_linear_speculation_alone(
     ("fastdllm_v2", ["sampler=ete"], "a block's first column is decided alone"),
     ("nemotron", ["sampler=wino"], "causal outside the block that is decoded"),
     ("nemotron", ["sampling.guidance=1"], "needs a prompt of masks"),
-    ("efficient_dlm", ["cache=prefix"], "block-causal behind a prompt of one block"),
+    ("efficient_dlm", ["cache=prefix"], "block-causal after a prompt of one block"),
     ("rnd1", ["model.attention_block=8"], "the attention of RND1LM is full, which has no blocks"),
 ])  # fmt: skip
 def test_what_a_family_cannot_do_is_one_sentence(

@@ -152,7 +152,7 @@ def test_a_file_that_is_no_trace(content: Any, said: str, result: Result, tmp_pa
 def test_places_that_hold_or_take_no_trace(result: Result, tmp_path: Path) -> None:
     (tmp_path / "t.json.gz").write_bytes(gzip.compress(b"{}"))
     (tmp_path / "t.bin").write_bytes(b"\xff\xfe\x00")
-    for name, said in (("t.json.gz", "gzip"), ("t.bin", "not text"), ("", "is a folder"), ("no.json", "cannot be read")):
+    for name, said in (("t.json.gz", "gzip"), ("t.bin", "not text"), ("", "is a folder"), ("no.json", "cannot be")):
         with pytest.raises(UserError, match=said):
             Trace.load(tmp_path / name)
     for name in ("no/t.json", ""):

@@ -166,7 +166,7 @@ def test_methods_are_chosen_ordered_and_highlighted(several: Path, capsys: pytes
 
 def test_a_method_that_is_not_there_is_named_with_those_that_are(several: Path) -> None:
     every = named_settings(read_cells(several)[0])
-    for wanted, words in (("ebb", "--methods 'ebb' is not a method here; there are confidence"), ("conf", "not a method")):
+    for wanted, words in (("ebb", "--methods 'ebb' is not a method here; there are conf"), ("conf", "not a method")):
         with pytest.raises(UserError, match=words):
             chosen_settings(every, [wanted])
     with pytest.raises(UserError, match="--baseline 'confidence' means 2 settings: name one of confidence, threshold="):

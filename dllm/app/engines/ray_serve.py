@@ -153,7 +153,7 @@ def told_by_signals() -> threading.Event:
 
 
 def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: ServeSettings, board: Any) -> int:
-    """How many were started; they load now, and say so to whoever asks."""
+    """How many were started; they load now, and say so when asked."""
     gpus, count = engine.room()
     serve.start(http_options={"host": settings.host, "port": settings.port})
     deployment = serve.deployment(
@@ -169,7 +169,7 @@ def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: Se
 
 
 def all_ready(board: Any, count: int, told: threading.Event) -> bool:
-    """Waits until so many replicas have their models; False where ``told`` comes before. Raises UserError for models
+    """Waits until this many replicas have their models; False where ``told`` comes before. Raises UserError for models
     that do not load, and for replicas that die of it."""
     import ray
 
