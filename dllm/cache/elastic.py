@@ -321,7 +321,7 @@ class WholeRows(Memory):
         return Rerun(self.rerun, hidden, columns)
 
     def _take(self, numbers: list[int], layer: int) -> None:
-        """Go on with the rows ``numbers``, some of which begin with this layer."""
+        """Go on with the rows ``numbers``; some begin with this layer."""
         session, reach = self.first.session, self.first.call.reach
         held = session.inputs.layers[layer]
         if self.numbers:

@@ -27,7 +27,7 @@ class HiddenStates:
 
     @staticmethod
     def of(calls: Sequence[CallStates], columns: Tensor, count: int) -> HiddenStates:
-        """From the calls of a forward of ``count`` candidates, of which each counts where it ran last. ``columns`` [L]:
+        """From the calls of a forward of ``count`` candidates; each counts where it ran last. ``columns`` [L]:
         0 to L - 1."""
         width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
         candidates, hidden, place = calls[0]

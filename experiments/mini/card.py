@@ -48,7 +48,7 @@ def masked(mix: Mix) -> str:
     )
     blocks = (
         f"{frozen} rows are masked in a part of one block of 4 to 32\ntokens and after it, and "
-        "what lies outside the block does not see what is committed in it.\n"
+        "what is outside the block does not see what is committed in it.\n"
     )
     return (
         f"Loss: cross entropy of masked answer positions. In {alone} rows\nthe prompt's positions do not see the "
