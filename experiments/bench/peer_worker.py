@@ -24,6 +24,8 @@ import torch
 Job = dict[str, Any]
 Decode = Callable[[], Any]  # the canvas: prompt and answer, a tensor [1, L]
 
+# Functions of NVlabs/Fast-dLLM, by our caches.
+FAST_DLLM = {"none": "generate", "prefix": "generate_with_prefix_cache", "dual": "generate_with_dual_cache"}
 DKV_INTERVAL, GREEDY_INTERVAL, GREEDY_WINDOW = 8, 2, 4  # the defaults of our caches dkv and dkv_greedy
 
 
@@ -56,8 +58,7 @@ def settings(job: Job) -> dict[str, Any]:
 def fast_dllm(folder: Path, job: Job) -> dict[str, Decode]:
     """NVlabs/Fast-dLLM: three functions, which return the canvas and the number of forwards."""
     sys.path.insert(0, str(folder / "llada"))
-    names = {"none": "generate", "prefix": "generate_with_prefix_cache", "dual": "generate_with_dual_cache"}
-    functions = {cache: found("generate", name, *settings(job)) for cache, name in names.items()}
+    functions = {cache: found("generate", name, *settings(job)) for cache, name in FAST_DLLM.items()}
     model, prompt = network(found("model.modeling_llada", "LLaDAModelLM"), job), torch.tensor([job["prompt"]])
 
     def decode(function: Any) -> Decode:

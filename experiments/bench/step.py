@@ -1,10 +1,9 @@
-"""Time the turns of a decode beside the least time that the machine needs: ``python -m experiments.bench.step``.
+"""Decode random models turn by turn, and time the turns; alone, beside a plain loop in the style of the published code:
+``python -m experiments.bench.step``.
 
-On a CUDA machine: an 8B LLaDA-shaped and a 7B Dream-shaped model in bfloat16, with seeded random weights. Prints
-forwards/s, tokens/s, median and 95th percentile of a turn for every cache, batch size and runtime, and the floor that
-``dllm.record.cost`` computes from the turn's cost and the machine's measured rates. On a CPU the same for a model of
-100 M parameters and shorter texts. ``--plain`` compares the decode without a cache with a plain loop in the style of
-the published code, for LLaDA's vocabulary of 126,464: the weights and the tokens are the same.
+The plain loop computes the whole canvas and the logits of every row in each forward. Both decode without a cache, with
+a random model of 100 M parameters and LLaDA's vocabulary of 126,464, on a CPU: weights and tokens are the same.
+``experiments.gpu_hour`` times the turns on a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
 
@@ -33,19 +32,18 @@ from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
-from dllm.kernels.dispatch import KERNEL_CHOICES, use_triton
 from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
-from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.record.cost import CostModel, Machine, measured
-from dllm.runtime.runtime import FIXED, RUNTIMES, Network, Runtime
+from dllm.record.cost import CostModel, Machine
+from dllm.runtime.runtime import FIXED, Network, Runtime
 from dllm.samplers.base import Sampler
+from experiments.bench.random_checkpoint import SHAPES
 from experiments.support.scripts import refusing
 
 SMALL = ModelConfig(
@@ -53,14 +51,9 @@ SMALL = ModelConfig(
     max_length=8192, eps=1e-5, theta=5e5, mask_id=126336, eos_id=126081, pad_id=126081, rotary_dim=64,
     rope_float32=True,
 )  # fmt: skip
-MODELS = {
-    "small": SMALL,
-    "llada-8b": replace(SMALL, width=4096, layers=32, heads=32, kv_heads=32, head_dim=128, mlp_width=12288,
-                        rotary_dim=128),
-    "dream-7b": replace(SMALL, family="dream", width=3584, layers=28, heads=28, kv_heads=4, head_dim=128,
-                        mlp_width=18944, vocab=152064, eps=1e-6, theta=1e6, mask_id=151666, eos_id=151643,
-                        pad_id=151643, rotary_dim=128, rope_float32=False, qkv_bias=True, prediction_shift=1),
-}  # fmt: skip
+MODELS = {"small": SMALL} | {
+    name: ModelConfig.from_published(SHAPES[name]) for name in ("llada-8b", "dream-7b", "llada2-mini")
+}
 WHOLE = ("elastic", "window")  # caches without blocks in their papers
 
 
@@ -110,22 +103,23 @@ def parts_for(kv: str, load: Workload) -> tuple[Sampler, Blocks]:
 
 def decode(
     model: Transformer, kv: str, load: Workload, lag: int | None = None, runs: Runs | None = None,
-    rule: Sampler | None = None,
+    rule: Sampler | None = None, prompts: Sequence[list[int]] | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
     """The turns of a decode that commits ``per_turn`` tokens each, the same for every cache, or what ``rule`` commits.
 
     lag: as ``denoise`` takes it. runs: what runs the model and takes the turns (None: the model itself, turn by turn).
+    prompts: token ids (None: random ones); their canvas is padded to a multiple of 64, so that shapes repeat.
     """
     config = model.config
     sampler, blocks = parts_for(kv, load)
-    sampler = rule or sampler
+    sampler, step = rule or sampler, 1 if prompts is None else 64
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
     parts = Parts(sampler, blocks, named("cache", kv), KEEP, Sampling(suppress_mask=False))
     forward = Forward.of(model, ids, parts, runs and runs[0])
-    prompts = (prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch))
+    prompts = prompts or [prompt_of(load.prompt, row, min(50_000, config.vocab)) for row in range(load.batch)]
     requests = [Request.answer(prompt, load.answer, ids.placeholder) for prompt in prompts]
     with torch.inference_mode():
-        canvas = Canvas.of(requests, ids.eos, model.device)
+        canvas = Canvas.of(requests, ids.eos, model.device, step=step)
         yield from denoise(canvas, forward, parts, lag, runs and runs[1])
 
 
@@ -230,16 +224,6 @@ def time_turns(
     return Timing(times, flops, moved, counted, warm)
 
 
-def measure(model: Transformer, cache: str, load: Workload, machine: Machine, limit: int, runtime: Runtime) -> str:
-    """One line of the table."""
-    timing = time_turns(model, cache, load, limit, runtime)
-    floors, total = timing.floors(CostModel(model.config, model.dtype.itemsize), machine), sum(timing.times)
-    rate = len(timing.times) / total
-    return (f"{cache:8} {runtime.name:9} {load.batch:5} {rate:10.2f} {rate * load.batch * load.per_turn:10.1f} "
-            f"{1000 * timing.median:10.2f} {1000 * timing.late:10.2f} {1000 * statistics.median(floors):10.2f} "
-            f"{100 * sum(floors) / total:8.1f} %")  # fmt: skip
-
-
 class Mark:
     """A moment on the device's clock."""
 
@@ -257,59 +241,18 @@ class Mark:
         return self.event.elapsed_time(other.event) / 1000
 
 
-def runtimes(chosen: Sequence[str] | None, cache: str, gpu: bool) -> Iterator[Runtime]:
-    """Those of ``chosen`` that a cache supports. None: all on a GPU, on a CPU those that compile nothing."""
-    for name in chosen or (RUNTIMES[1:] if gpu else ("eager", "static")):
-        traits = named("cache", cache).traits
-        if name == "eager" or traits.bounded_shapes:
-            yield Runtime(name, int(name != "eager" and traits.bounds_late))
-
-
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plain", action="store_true", help="against the plain loop, on the CPU")
-    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: small on a CPU, the others on a GPU")
-    parser.add_argument("--caches", nargs="+", default=["none", "prefix", "dual", "elastic", "window"])
-    parser.add_argument("--batches", type=int, nargs="+", default=None, help="default: 1 4 16 on a GPU, 1 2 on a CPU")
-    parser.add_argument("--runtimes", nargs="+", choices=RUNTIMES, help="default: all on a GPU, eager static on a CPU")
-    parser.add_argument("--kernels", nargs="+", choices=KERNEL_CHOICES, default=["auto"])
-    parser.add_argument("--prompt", type=int, default=None)
-    parser.add_argument("--answer", type=int, default=None)
-    parser.add_argument("--per-turn", type=int, default=1)
-    parser.add_argument("--turns", type=int, default=None, help="turns to time in each line")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    for name, usual in (("prompt", 64), ("answer", 64), ("per-turn", 1), ("repeats", 3), ("threads", 1)):
+        parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args(arguments)
-    if options.answer is not None and options.answer % options.per_turn:
+    if options.answer % options.per_turn:
         parser.error("--per-turn must divide --answer")
     torch.set_num_threads(options.threads)
-    gpu = torch.cuda.is_available() and not options.plain
-    device, dtype = (torch.device("cuda"), torch.bfloat16) if gpu else (torch.device("cpu"), torch.float32)
-    prompt, answer = options.prompt or (768 if gpu else 64), options.answer or (256 if gpu else 64)
-    name = torch.cuda.get_device_name() if gpu else f"CPU, {options.threads} threads"
-    print(f"{name}, {str(dtype)[6:]}, prompt {prompt}, answer {answer}, block 32, load {os.getloadavg()[0]:.1f}")
-    if options.plain:
-        against_plain(Workload(1, prompt, answer, 32, options.per_turn), options.repeats)
-        return 0
-    machine = measured(device, dtype)
-    print(f"measured ceiling: {machine.flops / 1e12:.2f} TFLOP/s, {machine.bytes / 1e9:.0f} GB/s")
-    for model_name in options.models or (["llada-8b", "dream-7b"] if gpu else ["small"]):
-        model = random_model(MODELS[model_name], device, dtype)
-        if can_pack(device, dtype) and "compile" not in (options.runtimes or ()):
-            pack_weights(model)
-        for kernels in options.kernels:
-            model.use_kernels(use_triton(kernels, device), has_varlen(device, dtype))
-            print(f"\n{model_name}, kernels={kernels}\n"
-                  f"cache    runtime   batch forwards/s   tokens/s     p50 ms     p95 ms "
-                  f"  floor ms  floor/time")  # fmt: skip
-            for cache in options.caches:
-                for batch in options.batches or ([1, 4, 16] if gpu else [1, 2]):
-                    load = Workload(batch, prompt, answer, 32, options.per_turn)
-                    for runtime in runtimes(options.runtimes, cache, gpu):
-                        limit = options.turns or (64 if gpu else 34)
-                        print(measure(model, cache, load, machine, limit, runtime), flush=True)
-        del model
+    print(f"{options.threads} threads, prompt {options.prompt}, answer {options.answer}, blocks of 32, "
+          f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    against_plain(Workload(1, options.prompt, options.answer, 32, options.per_turn), options.repeats)
     return 0
 
 

@@ -126,7 +126,7 @@ ENTRIES = [
     ),
     Entry(
         "plain", "docs/measured/speed.md",
-        (("-m", "experiments.bench.step", "--plain", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
+        (("-m", "experiments.bench.step", "--answer", "32", "--per-turn", "2", "--threads", "2"),), 1,
         same_ratio, Tolerance(share=0.5), timed=True,
     ),
     *(

@@ -1,13 +1,17 @@
 """Prove and measure the framework on a GPU: ``python -m experiments.gpu_hour OUT``, in under 30 minutes on 80 GB.
 
-Parts: ``machine`` (a large product and a large copy), ``tests`` (kernels against their definitions, recorded decodes,
-laws, equal tokens under every runtime), ``kernels`` and ``steps`` (times beside the least times), ``profile`` (where
-the time of a turn goes). Each part writes OUT/PART.json after every cell. A second start goes on where the
-first one ended, and refuses a folder of another device, code or version. A cell that fails is written down with its
-sentence, and the others go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
+Parts, in their order: ``machine`` (a large product and a large copy), ``checks`` (tokens under recordings), ``texts``
+(mini-llada's text in LLaDA-8B's shape: prompts that are new to the recordings), ``peers`` (Fast-dLLM with the same
+tensors and prompts; ``--fast-dllm DIR`` names a checkout), ``profile`` (where the time of a turn goes), ``switches``
+(the same decode with and without what can be switched off), ``streams`` (the server's scheduler), ``steps`` (narrow
+weights, routed experts, every cache, batches), ``kernels`` (times beside the least times), ``tests`` (all others of
+tests/gpu). Each part writes OUT/PART.json after every cell. A second start goes on where the first one ended, and
+refuses a folder of another device, code or version. A cell that fails is written down with its sentence, and the others
+go on: the exit code is 1 then. OUT/report.md and the pictures beside it show what is there.
 
 ``--minutes 9`` ends cleanly between cells, says how many are left, and returns 0. ``--docs`` measures nothing: it
-writes the results, or that it has none, into docs/measured/speed.md. ``--dry`` runs a tiny model on a CPU.
+writes the results, or that it has none, into docs/measured/speed.md. ``--dry`` runs every cell at tiny shapes on a CPU,
+where recordings replay their operations one by one.
 """
 
 from __future__ import annotations
@@ -23,13 +27,11 @@ import torch
 
 from dllm.errors import UserError
 from experiments.gpu_hour.docs import write_section
-from experiments.gpu_hour.parts import Setup, parts
+from experiments.gpu_hour.parts import NAMES, Setup, parts
 from experiments.gpu_hour.report import write_report
 from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, crashed, lost, report_failures, work
 from experiments.support.scripts import refusing
-
-NAMES = ("machine", "tests", "kernels", "steps", "profile")
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -38,13 +40,16 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="PART", help=", ".join(NAMES))
+    parser.add_argument("--fast-dllm", type=Path, metavar="DIR", help="a checkout of NVlabs/Fast-dLLM, for peers")
     parser.add_argument("--minutes", type=float, help="end cleanly within this many minutes")
     parser.add_argument("--again", action="store_true", help="run the cells again that failed")
-    parser.add_argument("--dry", action="store_true", help="a tiny model on the CPU: shows that the command works")
+    parser.add_argument("--dry", action="store_true", help="every cell at tiny shapes on the CPU")
     parser.add_argument("--docs", action="store_true", help="only write the results into docs/measured/speed.md")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)  # one part, in this process
     options = parser.parse_args(arguments)
     options.out = options.out.resolve()
+    if options.fast_dllm is not None and not (options.fast_dllm / "llada" / "generate.py").is_file():
+        raise UserError(f"--fast-dllm={options.fast_dllm} has no llada/generate.py. Clone NVlabs/Fast-dLLM there.")
     return options
 
 
@@ -74,7 +79,7 @@ def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:
     """Run the chosen parts, then write the report. Returns the exit code."""
     device = device_of(options)
     store = Store(options.out, identity(device, options.dry))
-    known = parts(Setup(device, options.dry, tests), store)
+    known = parts(Setup(device, options.dry, tests, options.fast_dllm), store)
     chosen = [part for name, part in known.items() if name in options.only or name == "machine"]
     if options.child:
         return work(known[options.only[0]], store, clock, watch=True)
@@ -98,6 +103,8 @@ def run_part(part: Part, store: Store, clock: Clock, options: argparse.Namespace
         if options.dry:
             return work(part, store, clock, watch=False)
         command = [sys.executable, "-m", "experiments.gpu_hour", str(options.out), "--child", "--only", part.name]
+        if options.fast_dllm:
+            command += ["--fast-dllm", str(options.fast_dllm)]
         if options.minutes:
             command += ["--minutes", str((clock.left - part.start) / 60)]
         code = subprocess.run(command, cwd=ROOT).returncode

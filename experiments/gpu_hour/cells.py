@@ -1,9 +1,8 @@
 """Which decodes are timed, and what each will take, by arithmetic.
 
-The product of all axes (2 models x 5 caches x 4 batches x 5 runtimes x 2 lags x 3 rules x 4 kinds of weights) would be
-4,800 cells. So one or two axes vary at a time, around one cell: LLaDA-8B, dual, batch 1, cudagraph, lag 1, one token a
-turn, bfloat16. Which axes vary together: caches with batches (what scales), runtimes with lags (what the host costs),
-rules with caches (what a decode gains in tokens), weights with batches (where reading them is the limit).
+The product of all axes would be thousands of cells. So one or two axes vary at a time, around one cell: LLaDA-8B,
+dual, batch 1, cudagraph, lag 1, one token a turn, bfloat16. What decides most comes first, so that a short loan is
+enough: real text, the peers, profiles and switches (parts of their own), then narrow weights and every cache.
 """
 
 from __future__ import annotations
@@ -15,32 +14,40 @@ from math import ceil
 
 import torch
 
+from dllm.compose.fitted import Parts
+from dllm.compose.parts import choices
 from dllm.contract import ForwardCost
+from dllm.errors import UserError
 from dllm.models.config import ModelConfig
-from dllm.models.quantize import QUANTIZATIONS
+from dllm.models.quantize import QUANTIZATIONS, check_runtime
 from dllm.record.cost import CostModel, Machine
-from dllm.runtime.runtime import COMPILED, FIXED, RECORDED
-from experiments.bench.step import MODELS, SMALL, Workload, named
+from dllm.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime
+from dllm.samplers.base import Sampler
+from experiments.bench.step import KEEP, MODELS, SMALL, Workload, named, parts_for
 
 TINY = replace(SMALL, width=64, layers=2, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298,
                eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip
-CONFIGS: dict[str, ModelConfig] = {**MODELS, "tiny": TINY}
-PROMPT, ANSWER, BLOCK = 768, 256, 32
+TEXT = "text-8b"  # mini-llada in LLaDA-8B's shape: ``experiments.support.inflate``
+TINY_TEXT = replace(TINY, width=256, layers=6, heads=8, kv_heads=8, head_dim=32, mlp_width=384, vocab=5600)
+CONFIGS: dict[str, ModelConfig] = {
+    **MODELS, TEXT: MODELS["llada-8b"], "tiny": TINY, "tiny-text": TINY_TEXT,
+}  # fmt: skip
+PLAIN = ("bfloat16", "float32")  # weights that are not narrowed
 EXPECTED = Machine("H100 80 GB, reached rates", 600e12, 3.0e12)
 REACHED = 0.6  # of the floor, cautiously
 HOST = {"eager": 0.015, "static": 0.015, "compile": 0.008}  # seconds a turn on the host where nothing is recorded
 COMPILE = 40.0  # seconds: one layer, at two widths, and once more with the width as a variable
 RECORD = 1.5  # seconds: some ten recordings, and our kernels' first launches
-BUILD = 4.0  # seconds: 8 billion random numbers on the device
-LONG = 12.0  # seconds
+BUILD = 6.0  # seconds: 8 billion random numbers on the device
+WARM, FRESH = 3, 6  # prompts of a decode of texts, at least: those that warm it up, and those that are timed
 ROWS = {"elastic": 0.5, "window": 0.25}  # rows of the answer that a turn computes, roughly
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One decode to time. rule: ``fixed`` (one token a turn), ``adaptive`` (a threshold of 0.9; with random weights one
-    token a turn, too, at the price of the rule) or ``recorded`` (a recorded trace is followed). weights: ``bfloat16``
-    or a kind of ``model.quantize``."""
+    """One decode to time. rule: ``fixed`` (one token a turn) or ``threshold`` (0.9, as ``sampler=confidence``).
+    weights: ``bfloat16`` or a kind of ``model.quantize``. Decodes of texts have prompts of the mini suite, others
+    random ones of ``prompt`` tokens."""
 
     model: str = "llada-8b"
     cache: str = "dual"
@@ -49,18 +56,34 @@ class Cell:
     lag: int = 1
     rule: str = "fixed"
     weights: str = "bfloat16"
-    prompt: int = PROMPT
-    answer: int = ANSWER
-    block: int = BLOCK
+    prompt: int = 768
+    answer: int = 256
+    block: int = 32
+    switch: str = ""  # of ``switches.SWITCHES``, which is off
 
     @property
     def name(self) -> str:
         lag = "" if self.runtime == "eager" else f" lag {self.lag}"
-        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}"
+        off = f", {self.switch} off" * bool(self.switch)
+        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}{off}"
 
     @property
     def load(self) -> Workload:
         return Workload(self.batch, self.prompt, self.answer, self.block, 1)
+
+    @property
+    def texts(self) -> bool:
+        """Whether it decodes real prompts."""
+        return self.model in (TEXT, "tiny-text")
+
+    @property
+    def sampler(self) -> Sampler:
+        found: Sampler = named("sampler", "confidence")
+        return found if self.rule == "threshold" else parts_for(self.cache, self.load)[0]
+
+    @property
+    def parts(self) -> Parts:
+        return Parts(self.sampler, parts_for(self.cache, self.load)[1], named("cache", self.cache), KEEP)
 
     @property
     def turns(self) -> int:
@@ -84,7 +107,10 @@ class Cell:
         """What the cell takes: it decodes twice, and once more where that compiles or records."""
         passes = 3 if self.runtime in FIXED else 2
         once = COMPILE * (self.runtime in COMPILED) + RECORD * (self.runtime in RECORDED) + 0.5
-        return passes * self.turns * self.turn_seconds + once
+        turns = passes * self.turns
+        if self.texts:  # two and a half tokens a turn
+            turns = (2 * max(WARM, self.batch) + 2 * max(FRESH, self.batch)) // self.batch * self.answer * 2 // 5
+        return turns * self.turn_seconds + once
 
 
 def floor_of(config: ModelConfig, batch: int, rows: float, keys: float, scored: float) -> float:
@@ -95,62 +121,60 @@ def floor_of(config: ModelConfig, batch: int, rows: float, keys: float, scored: 
     return account.floor(batch * float(account.flops(cost)), batch * float(account.bytes(cost)), EXPECTED)
 
 
+def check(cell: Cell, device: torch.device) -> Runtime:
+    """The cell's runtime. Raises UserError where its parts, weights or device cannot run under it."""
+    runtime = Runtime(cell.runtime, 0 if cell.runtime == "eager" else cell.lag)
+    if cell.weights not in PLAIN:
+        check_runtime(cell.weights, cell.runtime, device)
+    recorded = GPU if cell.runtime in RECORDED else device  # a CPU has a stand-in
+    runtime.check(cell.parts, CONFIGS[cell.model], recorded)
+    return runtime
+
+
+def accepted(cell: Cell, device: torch.device) -> bool:
+    """Whether a cell will run; a refused one takes no time."""
+    try:
+        check(cell, device)
+    except UserError:
+        return False
+    return True
+
+
 BASE = Cell()
-STATIC_CACHES = ("none", "prefix", "dual", "window")
-UNTIMED = ("vicinity", "streaming", "delayed", "dpad")  # they are recorded, and were not timed on 2026-11-26
-NEVER_RECORDED = ("dkv", "dkv_prefill", "flash_dllm", "d2cache", "recap", "entropy", "sliding")  # before 2026-11-27
+REAL = Cell(TEXT, rule="threshold", prompt=64, answer=128)
+GPU = torch.device("cuda")
+OWN_RULES = ("flash_verify", "linear_spec", "dkv_greedy")  # caches that need a rule of their own
+
+
+def eager(cell: Cell) -> Cell:
+    return replace(cell, runtime="eager", lag=0)
+
+
+def best(cell: Cell) -> Cell:
+    """The cell recorded if its parts can be, else under ``eager``, with lag 0 where the host must read every report at
+    once; their traits say it."""
+    cell = cell if named("cache", cell.cache).traits.bounds_late else replace(cell, lag=0)
+    return cell if accepted(cell, GPU) else eager(cell)
+
+
+def texts() -> list[Cell]:
+    """Real text: our caches at batch 1 and 16, recorded and eager, and elastic."""
+    one = [replace(REAL, cache=cache) for cache in ("dual", "prefix", "window", "none")]
+    many = [replace(REAL, cache=cache, batch=16) for cache in ("dual", "window")]
+    drifting = [replace(REAL, cache="elastic", batch=batch) for batch in (1, 4)]
+    return list(dict.fromkeys([*map(best, [*one, *many, *drifting]), *map(eager, [one[0], *many, *drifting])]))
+
+
+def lags() -> list[Cell]:
+    """How late the host reads: 1 against 0."""
+    return [replace(BASE, batch=batch, lag=lag) for batch in (1, 4, 16) for lag in (1, 0)]
 
 
 def grid() -> list[Cell]:
-    """All cells, each once. What was never measured comes first, and what takes long last, so that a short loan decides
-    most; between these lines, those of one model and its weights stand side by side."""
-    rest = sorted([*llada(), *dream(), *quantised()], key=lambda cell: cell.seconds > LONG)
-    return list(dict.fromkeys(map(read_in_time, [*unmeasured(), *rest])))
-
-
-def read_in_time(cell: Cell) -> Cell:
-    """The cell, with lag 0 where the host must read every report at once."""
-    return cell if named("cache", cell.cache).traits.bounds_late else replace(cell, lag=0)
-
-
-def unmeasured() -> Iterator[Cell]:
-    """A line to compare with, then every cache that was never timed and narrow weights."""
-    yield from (BASE, replace(BASE, runtime="eager", lag=0))
-    yield replace(BASE, batch=16, rule="recorded")
-    yield from (replace(BASE, cache=cache) for cache in UNTIMED)
-    yield from (replace(BASE, cache=cache) for cache in NEVER_RECORDED)
-    yield replace(BASE, cache="dllm_cache", runtime="eager", lag=0)
-    yield from quantised()
-
-
-def llada() -> Iterator[Cell]:
-    yield from (replace(BASE, runtime=name, lag=lag) for name, lag in (
-        ("cudagraph", 1), ("cudagraph", 0), ("eager", 0), ("static", 1), ("static", 0), ("compile", 1),
-        ("compile_cudagraph", 1)))  # fmt: skip
-    for cache, batch in product(STATIC_CACHES, (1, 4, 16, 32)):
-        yield replace(BASE, cache=cache, batch=batch)
-    yield from (replace(BASE, cache="elastic", batch=batch, runtime="eager", lag=0) for batch in (1, 4, 16, 32))
-    yield replace(BASE, batch=16, lag=0)
-    yield replace(BASE, batch=16, runtime="compile_cudagraph")
-    for cache, batch in (("none", 1), ("prefix", 1), ("window", 1), ("dual", 16), ("window", 16)):
-        yield replace(BASE, cache=cache, batch=batch, runtime="eager", lag=0)
-    yield from followed("llada-8b", ((cache, 1) for cache in STATIC_CACHES), "adaptive")
-    yield from (replace(BASE, rule=rule, lag=0) for rule in ("adaptive", "recorded"))
-    yield replace(BASE, rule="adaptive", batch=16)
-    more = (("prefix", 16), ("dual", 16), ("dual", 32))
-    yield from followed("llada-8b", (*((cache, 1) for cache in STATIC_CACHES), *more), "recorded")
-    yield replace(BASE, cache="elastic", runtime="eager", lag=0, rule="recorded")
-
-
-def dream() -> Iterator[Cell]:
-    base = replace(BASE, model="dream-7b")
-    yield from (replace(base, cache=cache, batch=batch) for cache, batch in product(STATIC_CACHES, (1, 16)))
-    yield from (replace(base, batch=batch) for batch in (4, 32))
-    yield from (replace(base, cache="elastic", batch=batch, runtime="eager", lag=0) for batch in (1, 16))
-    yield replace(base, runtime="eager", lag=0)
-    yield replace(base, runtime="compile_cudagraph")
-    yield replace(base, rule="adaptive")
-    yield from followed("dream-7b", (("dual", 1), ("dual", 16)), "recorded")
+    """Random weights: narrow ones, routed experts, every cache, batches, Dream. What compiles takes long, and is last.
+    ``lags`` has the lines to compare with."""
+    rest = [one for one in (*quantised(), *experts(), *caches(), *batches(), *dream()) if one not in lags()]
+    return sorted(dict.fromkeys([eager(BASE), *rest]), key=lambda cell: cell.runtime in COMPILED)
 
 
 def quantised() -> Iterator[Cell]:
@@ -159,16 +183,37 @@ def quantised() -> Iterator[Cell]:
         yield replace(BASE, weights=kind, batch=batch, runtime=runtime)
 
 
-def followed(model: str, pairs: Iterator[tuple[str, int]] | tuple[tuple[str, int], ...], rule: str) -> Iterator[Cell]:
-    yield from (replace(BASE, model=model, cache=cache, batch=batch, rule=rule) for cache, batch in pairs)
+def experts() -> Iterator[Cell]:
+    """The shape of LLaDA2.0-mini and LLaDA2.1-mini, with the exact cache of its attention and without one."""
+    for weights, batch, cache in product(("bfloat16", "int4"), (1, 16), ("finished", "none")):
+        yield best(replace(BASE, model="llada2-mini", cache=cache, weights=weights, batch=batch))
 
 
-def dry_grid() -> list[Cell]:
-    """Cells of every kind for a CPU: every rule, exact and bounded shapes, and a runtime that a CPU cannot have."""
-    tiny = Cell("tiny", "dual", 1, "static", 1, "fixed", "float32", prompt=9, answer=16, block=8)
-    return [
-        tiny, replace(tiny, batch=2), replace(tiny, runtime="eager", lag=0), replace(tiny, lag=0),
-        replace(tiny, cache="none", rule="adaptive"), replace(tiny, cache="elastic", runtime="eager", rule="recorded"),
-        replace(tiny, batch=2, rule="recorded"), replace(tiny, cache="window", lag=0, rule="recorded"),
-        replace(tiny, runtime="cudagraph"),
-    ]  # fmt: skip
+def caches() -> Iterator[Cell]:
+    """Every cache, recorded where it can be."""
+    for cache in choices("cache"):
+        if cache not in (*OWN_RULES, "finished"):  # ``finished`` is for causal models
+            yield best(replace(BASE, cache=cache))
+
+
+def batches() -> Iterator[Cell]:
+    for cache, batch in product(("dual", "none", "prefix", "window", "elastic"), (4, 16, 32)):
+        if batch == 16 or cache in ("dual", "window"):
+            yield best(replace(BASE, cache=cache, batch=batch))
+    yield from (eager(replace(BASE, cache=cache, batch=16)) for cache in ("dual", "window"))
+    yield from (replace(BASE, batch=batch, runtime="compile_cudagraph") for batch in (1, 16))
+
+
+def dream() -> Iterator[Cell]:
+    base = replace(BASE, model="dream-7b")
+    yield from (base, replace(base, batch=16), eager(base))
+    yield from (best(replace(base, cache=cache)) for cache in ("none", "prefix", "window", "elastic"))
+
+
+def tiny(cell: Cell) -> Cell:
+    """The cell on a CPU: a tiny model, short texts, at most two rows, and nothing that only a compiler makes."""
+    runtime = cell.runtime.removeprefix("compile_").replace("compile", "static")
+    cell = replace(cell, batch=min(cell.batch, 2), weights="float32", runtime=runtime)
+    if cell.texts:
+        return replace(cell, model="tiny-text", answer=32, block=16)
+    return replace(cell, model="tiny", prompt=9, answer=16, block=8)

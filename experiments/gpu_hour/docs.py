@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ PICTURES = ("gpu_steps.svg", "gpu_kernels.svg")
 
 def section(found: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, str]) -> str:
     """The text between the markers. Headings lie below the page's section. OUT/report.md alone has the counts of tests,
-    the kernels' times if they are drawn, and the turns of ``adaptive``, which are within 2 % of those of ``fixed``."""
+    and the kernels' times if they are drawn."""
     if not found:
         return NOTHING
     chunks = body(found, pictures)
@@ -26,8 +25,7 @@ def section(found: Mapping[str, Mapping[str, Any]], pictures: Mapping[str, str])
         if heading in chunks:
             at = chunks.index(heading)
             del chunks[at : at + 2]
-    text = re.sub(r"(?m)^\|.*\| adaptive \|.*\n", "", "\n".join(chunks))
-    return text.replace("\n### ", "\n#### ").replace("\n## ", "\n### ")
+    return "\n".join(chunks).replace("\n### ", "\n#### ").replace("\n## ", "\n### ")
 
 
 def write_section(found: Mapping[str, Mapping[str, Any]], out: Path, docs: Path) -> str:

@@ -1,11 +1,12 @@
-"""The parts of the hour: ``machine``, ``tests``, ``kernels``, ``steps``, ``profile``."""
+"""The parts of the hour, in the order in which they run: what decides most comes first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +15,15 @@ from dllm.kernels.dispatch import obstacle, use_triton
 from dllm.record.cost import Machine, measured
 from experiments.bench import kernels as bench_kernels
 from experiments.gpu_hour.cards import peak_bytes
-from experiments.gpu_hour.cells import BUILD, Cell, dry_grid, grid
-from experiments.gpu_hour.profiled import PROFILED, profiled
+from experiments.gpu_hour.cells import BUILD, REAL, TEXT, Cell, accepted, grid, lags, texts, tiny
+from experiments.gpu_hour.peers import beside, pairs, seconds
+from experiments.gpu_hour.profiled import profile_cells, profiled
 from experiments.gpu_hour.store import Store
+from experiments.gpu_hour.streams import served
 from experiments.gpu_hour.suite import Suite
-from experiments.gpu_hour.timed import Models, accepted, time_cell
+from experiments.gpu_hour.switches import SWITCHES
+from experiments.gpu_hour.texts import equal_texts
+from experiments.gpu_hour.timed import Models, time_cell
 from experiments.gpu_hour.work import Part, Task
 
 # By name: what pytest selects, and seconds. Compiling takes most of them: some 45 builds of kernels at 1 to 2 s, and
@@ -29,34 +34,48 @@ TESTS: dict[str, tuple[list[str], float]] = {
     "goldens under runtimes": (["tests/gpu/test_gpu_goldens.py", "-k", "not [eager-"], 100),
     "laws": (["tests/gpu/test_gpu_laws.py"], 60),
     **{f"tokens under {name}": (["tests/gpu/test_gpu_runtimes.py", "-k", f"[{name}-"], seconds)
-       for name, seconds in (("static", 40), ("cudagraph", 60), ("compile", 110), ("compile_cudagraph", 110))},
+       for name, seconds in (("static", 40), ("cudagraph", 30), ("compile", 110), ("compile_cudagraph", 110))},
 }  # fmt: skip
+FIRST = ("tokens under cudagraph",)  # of the tests: what else is measured rests on them
 DRY_TESTS: dict[str, tuple[list[str], float]] = {"device": (["tests/gpu/test_gpu_device.py"], 5)}
+STREAMS = (1, 8, 32)
 KERNEL_SECONDS = 4.0  # one operation at all its shapes: the first launches compile
 REPEATS = 20
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Where and what is measured. tests: whether pytest runs, in processes of its own."""
+    """Where and what is measured."""
 
     device: torch.device
-    dry: bool
-    tests: bool = True
+    dry: bool  # tiny shapes
+    tests: bool = True  # whether pytest runs, in processes of its own
+    fast_dllm: Path | None = None  # a checkout of NVlabs/Fast-dLLM; None: there are no peers
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
+    def cells(self, wanted: Iterable[Cell]) -> list[Cell]:
+        """These cells, or in a dry run what is left of them at tiny shapes."""
+        return list(dict.fromkeys(map(tiny, wanted))) if self.dry else list(wanted)
+
 
 def parts(setup: Setup, store: Store) -> dict[str, Part]:
-    """All parts by name, in the order in which they run. ``machine`` is what the others are measured against."""
+    """All parts by name. ``machine`` is what the others are measured against."""
+    first = DRY_TESTS if setup.dry else {name: TESTS[name] for name in FIRST}
+    rest = {} if setup.dry else {name: TESTS[name] for name in TESTS if name not in FIRST}
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
-        Part("tests", list(tests(setup, store))), Part("kernels", list(kernels(setup, store))),
-        Part("steps", steps(setup, store)), Part("profile", profiles(setup)),
+        Part("checks", tests(setup, store, "checks", first)), Part("texts", text_cells(setup, store)),
+        Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("switches", switches(setup, store)),
+        Part("streams", streams(setup)), Part("steps", timings(setup, store, grid())),
+        Part("kernels", list(kernels(setup, store))), Part("tests", tests(setup, store, "tests", rest)),
     )  # fmt: skip
     return {part.name: part for part in listed}
+
+
+NAMES = ("machine", "checks", "texts", "peers", "profile", "switches", "streams", "steps", "kernels", "tests")
 
 
 def rates(setup: Setup) -> dict[str, Any]:
@@ -79,11 +98,10 @@ def ceilings(store: Store) -> tuple[Machine, float | None]:
     return Machine("this", found["flops"], found["bytes"]), found["peak"]
 
 
-def tests(setup: Setup, store: Store) -> Iterable[Task]:
-    chosen = DRY_TESTS if setup.dry else TESTS
+def tests(setup: Setup, store: Store, part: str, chosen: dict[str, tuple[list[str], float]]) -> list[Task]:
     suite = Suite(chosen, setup.device.type, store.folder / "pytest")
-    for name, (_, seconds) in chosen.items() if setup.tests else ():
-        yield Task(name, seconds, partial(suite, name, lambda one: not store.done("tests", one)))
+    return [Task(name, seconds, partial(suite, name, lambda one: not store.done(part, one)))
+            for name, (_, seconds) in (chosen.items() if setup.tests else ())]  # fmt: skip
 
 
 def kernels(setup: Setup, store: Store) -> Iterable[Task]:
@@ -109,15 +127,16 @@ def time_kernel(name: str, setup: Setup, store: Store) -> dict[str, Any]:
     return dict(found)
 
 
-def steps(setup: Setup, store: Store) -> list[Task]:
+def timings(setup: Setup, store: Store, wanted: Iterable[Cell], models: Models | None = None) -> list[Task]:
     """A cell for each decode. The first one of a model also makes its weights."""
-    models, out, seen = Models(setup.device), list[Task](), set[tuple[str, str]]()
-    for cell in dry_grid() if setup.dry else grid():
-        seconds, weights = 0.0, (cell.model, cell.weights)
+    seen = set[tuple[str, str]]() if models is None else {(TEXT, "bfloat16")}
+    models, out = models or Models(setup.device), list[Task]()
+    for cell in setup.cells(wanted):
+        expected, weights = 0.0, (cell.model, cell.weights)
         if accepted(cell, setup.device):
-            seconds = cell.seconds + BUILD * (weights not in seen and not setup.dry)
+            expected = cell.seconds + BUILD * (weights not in seen and not setup.dry)
             seen.add(weights)
-        out.append(Task(cell.name, seconds, partial(time_step, cell, models, store)))
+        out.append(Task(cell.name, expected, partial(time_step, cell, models, store)))
     return out
 
 
@@ -125,8 +144,43 @@ def time_step(cell: Cell, models: Models, store: Store) -> dict[str, Any]:
     return {**vars(cell), **time_cell(cell, models, *ceilings(store))}
 
 
+def text_cells(setup: Setup, store: Store) -> list[Task]:
+    """Whether the inflated model's texts are the small one's, then decodes of them."""
+    models, (cell,) = Models(setup.device), setup.cells([REAL])
+
+    def equal() -> dict[str, Any]:
+        return equal_texts(cell, models.text(cell))
+
+    return [Task("texts are equal", BUILD + 6.0, equal), *timings(setup, store, texts(), models)]
+
+
+def peers(setup: Setup) -> list[Task]:
+    """Fast-dLLM beside ours, where a checkout was named."""
+    models, folder = Models(setup.device), setup.fast_dllm
+    return (
+        []
+        if folder is None
+        else [
+            Task(f"{cell.cache}, {cell.rule}", seconds(cell), partial(beside, cell, folder, models))
+            for cell in setup.cells(pairs())
+        ]
+    )
+
+
 def profiles(setup: Setup) -> list[Task]:
-    models = Models(setup.device)
-    chosen = dry_grid()[:1] if setup.dry else PROFILED
+    models, chosen = Models(setup.device), setup.cells(profile_cells())
     return [Task(cell.name, BUILD * (cell == chosen[0]) + cell.seconds + 2.0, partial(profiled, cell, models))
             for cell in chosen]  # fmt: skip
+
+
+def switches(setup: Setup, store: Store) -> list[Task]:
+    """The same decode with and without what can be switched off, and by how late the host reads."""
+    cells = [replace(one, switch=name) for name in SWITCHES for one in lags() if one.lag and one.batch != 4]
+    return timings(setup, store, [*lags(), *cells])
+
+
+def streams(setup: Setup) -> list[Task]:
+    """The server's scheduler, at several numbers of clients."""
+    models, runtime = Models(setup.device), "static" if setup.dry else REAL.runtime
+    return [Task(f"{cell.batch} streams", cell.seconds + BUILD * (cell.batch == 1), partial(served, cell, models))
+            for cell in setup.cells(replace(REAL, batch=batch, runtime=runtime) for batch in STREAMS)]  # fmt: skip

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 
 from dllm.report.plots import COLOURS, MARKERS, STYLE
 from experiments.gpu_hour.store import Outcome
-from experiments.gpu_hour.targets import Figures, measured_cells
+from experiments.gpu_hour.targets import Figures, decodes, measured_cells
 
 Cells = Mapping[str, Mapping[str, Outcome]]
 
 
 def draw(cells: Cells, folder: Path) -> list[str]:
     """Write the pictures of what was measured. Returns their names."""
-    found = {"gpu_steps.svg": speeds(measured_cells(cells.get("steps", {}), rule="fixed")),
+    found = {"gpu_steps.svg": speeds(measured_cells(decodes(cells), rule="fixed")),
              "gpu_kernels.svg": ceilings(cells.get("kernels", {}))}  # fmt: skip
     for name, figure in found.items():
         if figure is not None:

@@ -11,25 +11,26 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dllm.compose.fitted import Parts
 from dllm.loop.recorded import build_runtime
-from experiments.bench.step import KEEP, decode, named, parts_for
-from experiments.gpu_hour.cells import BASE, Cell
-from experiments.gpu_hour.timed import Models, check, rule_of
+from experiments.bench.step import decode
+from experiments.gpu_hour.cells import BASE, Cell, best, check
+from experiments.gpu_hour.switches import stand_in
+from experiments.gpu_hour.timed import Models
 
-PROFILED = (
-    BASE, replace(BASE, batch=16), replace(BASE, cache="none"), replace(BASE, cache="window", batch=16),
-    replace(BASE, cache="elastic", runtime="eager", lag=0),
-)  # fmt: skip
 TURNS, TOP = 8, 16
+
+
+def profile_cells() -> list[Cell]:
+    pairs = (("dual", 1), ("dual", 16), ("none", 1), ("window", 16), ("elastic", 1))
+    return [best(replace(BASE, cache=cache, batch=batch)) for cache, batch in pairs]
 
 
 def profiled(cell: Cell, models: Models) -> dict[str, Any]:
     """The cell's name, milliseconds of a turn in all and by kernel, launches, and milliseconds in which the device
     waits."""
-    runtime, rule, model = check(cell, models.device), rule_of(cell), models(cell.model, cell.weights)
-    _, blocks = parts_for(cell.cache, cell.load)
-    runs = build_runtime(runtime, model, Parts(rule, blocks, named("cache", cell.cache), KEEP))
+    runtime, rule, model = check(cell, models.device), cell.sampler, models.network(cell)
+    with stand_in(models.device):
+        runs = build_runtime(runtime, model, cell.parts)
     for _ in range(2):  # compiles and records
         for _ in islice(decode(model, cell.cache, cell.load, runtime.reads, runs, rule), cell.turns):
             pass

@@ -1,4 +1,4 @@
-"""OUT/report.md: targets, tests, times, memory, what failed, and how long everything took beside its estimate."""
+"""OUT/report.md: targets, tests, times, peers, memory, what failed, and how long all took beside its estimate."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dllm.report.page_pieces import ReportTable, text
-from experiments.gpu_hour.follow import recorded_tpf, trace
+from experiments.gpu_hour.cells import PLAIN, TEXT
 from experiments.gpu_hour.store import Outcome
-from experiments.gpu_hour.targets import Figures, measured_cells, verdicts
+from experiments.gpu_hour.targets import Figures, decodes, measured_cells, verdicts
 from experiments.gpu_hour.work import Part
 
 Parts = Mapping[str, Mapping[str, Any]]  # by name: identity and cells
-PLAIN = ("bfloat16", "float32")  # weights that a table does not name
 NOT_MEASURED = ("failed", "too_large", "refused", "begun")
 
 
@@ -27,7 +26,7 @@ def write_report(found: Parts, plan: Mapping[str, Part], folder: Path) -> None:
 
 def drawn(cells: Mapping[str, Mapping[str, Outcome]], folder: Path) -> list[str]:
     """Draw what can be drawn. Returns the names of the pictures."""
-    if not any("figures" in one for part in ("steps", "kernels") for one in cells.get(part, {}).values()):
+    if not any("figures" in one for found in (decodes(cells), cells.get("kernels", {})) for one in found.values()):
         return []
     try:
         from experiments.gpu_hour.plots import draw
@@ -43,11 +42,14 @@ def cells_of(found: Parts) -> dict[str, dict[str, Outcome]]:
 def body(found: Parts, pictures: Mapping[str, str]) -> list[str]:
     """Everything but title and durations, as Markdown. pictures: their paths by name."""
     cells = cells_of(found)
-    out = [header(found), "## Targets\n", targets(cells, device_of(found)), *tests(cells.get("tests", {}))]
-    steps = cells.get("steps", {})
+    out = [header(found), "## Targets\n", targets(cells, device_of(found)),
+           *tests(cells.get("checks", {}) | cells.get("tests", {}))]  # fmt: skip
+    steps = decodes(cells)
     for model in dict.fromkeys(one["model"] for one in measured_cells(steps)):
         out += [f"## Turns of {model}\n", *turns(steps, model)]
     out += [f"![{name}]({path})\n" for name, path in pictures.items()]
+    out += [*equal_texts(cells.get("texts", {})), *peers(cells.get("peers", {})), *streams(cells.get("streams", {}))]
+    out += switches(cells.get("switches", {}))
     return [*out, *kernels(cells.get("kernels", {})), *profiles(cells.get("profile", {})), *missing(cells)]
 
 
@@ -91,29 +93,73 @@ def tests(cells: Mapping[str, Outcome]) -> Iterable[str]:
     yield ReportTable(["tests", "passed", "skipped", "said"], rows, words=1).markdown()
 
 
-HEADS = ["cache", "runtime", "rule", "batch", "forwards/s", "tokens/s", "useful tokens/s", "p50 ms",
-         "of the weights' floor", "GB"]  # fmt: skip
+HEADS = ["cache", "runtime", "batch", "forwards/s", "tokens/s", "text tokens/s", "p50 ms", "of the weights' floor",
+         "replayed", "drifted", "in layer", "GB"]  # fmt: skip
 
 
 def turns(steps: Mapping[str, Outcome], model: str) -> Iterable[str]:
-    """One table of a model: all settings, by cache, rule and batch."""
+    """One table of a model: all settings, by cache and batch."""
     every = measured_cells(steps, model=model)
-    order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["rule"], one["batch"], one["runtime"]))
-    yield ReportTable(HEADS, [row(one) for one in order], words=3).without_empty().markdown()
-    if any(one["rule"] == "recorded" for one in every):
-        yield (f"`recorded` follows a recorded trace ({trace()['of']}: {recorded_tpf():.2f} useful tokens a forward). "
-               "Useful tokens are those before the end of the text.\n")  # fmt: skip
+    order = sorted(every, key=lambda one: (one["cache"], one["weights"], one["batch"], one["runtime"]))
+    yield ReportTable(HEADS, [row(one) for one in order], words=2).without_empty().markdown()
+    if model == TEXT:
+        yield ("mini-llada in LLaDA-8B's shape, `sampler=confidence`: the first decode of prompts whose shapes were "
+               "decoded before. Text tokens are those up to the end. Replayed: turns that found their recording. "
+               "Drifted: turns of a row that computed all columns from a layer on.\n")  # fmt: skip
     if len({one["weights"] for one in every}) > 1:
         yield "The floors of narrow weights are those of bfloat16: more than 100 % is what narrow weights gain.\n"
 
 
 def row(one: Figures) -> list[str]:
-    runtime = one["runtime"] if one["runtime"] == "eager" else f"{one['runtime']}, lag {one['lag']}"
     cache = one["cache"] if one["weights"] in PLAIN else f"{one['cache']}, {one['weights']}"
     return [
-        cache, runtime, one["rule"], str(one["batch"]), text(one["forwards_per_s"]), text(one["tokens_per_s"]),
-        text(one["useful_per_s"]), text(one["p50_ms"], 2), percent(one["share_weights"]), text(one["peak_gb"]),
+        cache, runtime_of(one), str(one["batch"]), text(one["forwards_per_s"]), text(one["tokens_per_s"]),
+        text(one["useful_per_s"]), text(one["p50_ms"], 2), percent(one["share_weights"]), percent(one.get("hits")),
+        percent(one.get("drifted")), text(one.get("drift_layer")), text(one["peak_gb"]),
     ]  # fmt: skip
+
+
+def runtime_of(one: Figures) -> str:
+    return str(one["runtime"]) if one["runtime"] == "eager" else f"{one['runtime']}, lag {one['lag']}"
+
+
+def equal_texts(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """How many texts the inflated model shares with the small one."""
+    for one in cells.values():
+        if found := one.get("figures", {}).get("texts"):
+            yield f"{one['figures']['equal']} of {found} texts are those of mini-llada itself in the same numbers.\n"
+
+
+def peers(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """Fast-dLLM beside ours."""
+    rows = [
+        [one["cache"], "0.9" if one["rule"] == "threshold" else "one token", text(one["ours_per_s"]),
+         text(one["theirs_per_s"]), text(one["ratio"], 2), text(one["ours_forwards"]), text(one["theirs_forwards"]),
+         f"{one['equal']} of {one['prompts']}"] for one in measured_cells(cells)
+    ]  # fmt: skip
+    if rows:
+        heads = ["cache", "threshold", "ours, tokens/s", "Fast-dLLM, tokens/s", "ratio", "our forwards",
+                 "their forwards", "same answers"]  # fmt: skip
+        yield "## Beside Fast-dLLM, the same tensors and prompts\n"
+        yield ReportTable(heads, rows, words=2).markdown()
+
+
+def streams(cells: Mapping[str, Outcome]) -> Iterable[str]:
+    """The server's scheduler."""
+    rows = [[str(one["batch"]), text(one["tokens_per_s"]), text(one["requests_per_s"], 2), text(one["p50_s"], 2),
+             text(one["p95_s"], 2)] for one in measured_cells(cells)]  # fmt: skip
+    if rows:
+        yield "## Streams of the server's scheduler\n"
+        heads = ["streams", "text tokens/s", "requests/s", "p50 s", "p95 s"]
+        yield ReportTable(heads, rows, words=0).markdown()
+
+
+def switches(cells: Mapping[str, Outcome]) -> list[str]:
+    """The same decode in two ways."""
+    rows = [[str(one["batch"]), runtime_of(one), f"{one['switch']} off" * bool(one["switch"]), text(one["p50_ms"], 2)]
+            for one in sorted(measured_cells(cells), key=lambda one: one["batch"])]  # fmt: skip
+    table = ReportTable(["batch", "runtime", "switch", "p50 ms"], rows, words=3).without_empty().markdown()
+    return ["## Switches\n", table] if rows else []
 
 
 def percent(value: float | None) -> str:

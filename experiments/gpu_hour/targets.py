@@ -29,8 +29,14 @@ class Verdict:
 
 def measured_cells(steps: Mapping[str, Outcome], **wanted: Any) -> list[Figures]:
     """Figures of the measured decodes that have these settings."""
-    found = [one["figures"] for one in steps.values() if "figures" in one]
+    found = [one["figures"] for one in steps.values() if "cache" in one.get("figures", {})]
     return [one for one in found if all(one[name] == value for name, value in wanted.items())]
+
+
+def decodes(parts: Mapping[str, Mapping[str, Outcome]]) -> dict[str, Outcome]:
+    """The timed decodes of all parts, but for those with something switched off."""
+    found = {name: one for part in ("texts", "switches", "steps") for name, one in parts.get(part, {}).items()}
+    return {name: one for name, one in found.items() if not one.get("figures", {}).get("switch")}
 
 
 def best_turn(steps: Mapping[str, Outcome], model: str) -> Figures | None:
@@ -46,11 +52,12 @@ def turn_target(found: Figures) -> bool:
 
 
 def verdicts(parts: Mapping[str, Mapping[str, Outcome]], device: str) -> list[Verdict]:
-    steps, kernels = parts.get("steps", {}), parts.get("kernels", {})
+    steps, kernels = decodes(parts), parts.get("kernels", {})
     return [
         *(turns(steps, model, device) for model in ("llada-8b", "dream-7b")),
         bandwidth(kernels, "row_statistics", lambda rows: rows >= 256), scaling(steps, device),
-        bandwidth(kernels, "add_norm", lambda rows: rows >= 8192), equal_tokens(parts.get("tests", {})),
+        bandwidth(kernels, "add_norm", lambda rows: rows >= 8192),
+        equal_tokens({**parts.get("checks", {}), **parts.get("tests", {})}),
     ]  # fmt: skip
 
 

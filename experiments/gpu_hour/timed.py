@@ -1,4 +1,5 @@
-"""The cells of ``steps``: one decode, timed turn by turn, beside the least time and the memory that it takes."""
+"""The cells of ``texts``, ``steps`` and ``switches``: one decode, timed turn by turn, beside the least time and the
+memory that it takes."""
 
 from __future__ import annotations
 
@@ -8,86 +9,78 @@ from typing import Any
 
 import torch
 
-from dllm.compose.fitted import Parts
-from dllm.errors import UserError
+from dllm import load
 from dllm.kernels.dispatch import use_triton
 from dllm.models.attention import has_varlen
-from dllm.models.quantize import check_quantize, check_runtime, quantize_weights
+from dllm.models.bundle import Model
+from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
-from dllm.runtime.runtime import Runtime
-from dllm.samplers.base import Sampler
-from experiments.bench.step import KEEP, named, parts_for, random_model, time_turns
-from experiments.gpu_hour.cells import CONFIGS, Cell
-from experiments.gpu_hour.follow import Follow, useful_share
+from experiments.bench.step import random_model, time_turns
+from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check
+from experiments.gpu_hour.switches import off, stand_in
+from experiments.gpu_hour.texts import SMALL, time_texts
 from experiments.gpu_hour.work import tidy
-
-PLAIN = ("bfloat16", "float32")
+from experiments.support.inflate import inflated
 
 
 class Models:
-    """Models with seeded random weights on a device. One is kept: cells of the same model follow each other."""
+    """Models on a device: seeded random weights, or a small model's text. One is kept: cells of the same model follow
+    each other."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.kept: tuple[str, str, Transformer] | None = None
+        self.kept: tuple[tuple[str, str], Transformer | Model] | None = None
 
-    def __call__(self, name: str, weights: str) -> Transformer:
-        if self.kept is None or self.kept[:2] != (name, weights):
+    def network(self, cell: Cell) -> Transformer:
+        """Raises UserError for weights that the model or the device does not take."""
+        found = self._found(cell)
+        return found.transformer if isinstance(found, Model) else found
+
+    def text(self, cell: Cell) -> Model:
+        """The model of a cell that decodes texts."""
+        found = self._found(cell)
+        assert isinstance(found, Model), cell.name
+        return found
+
+    def _found(self, cell: Cell) -> Transformer | Model:
+        key = cell.model, cell.weights
+        if self.kept is None or self.kept[0] != key:
             self.kept = None  # the old one goes before the new one comes, and what was compiled for it
             if "torch._dynamo" in sys.modules:
                 torch.compiler.reset()
             tidy()
-            self.kept = name, weights, self._made(name, weights)
-        return self.kept[2]
+            self.kept = key, self._made(cell)
+        return self.kept[1]
 
-    def _made(self, name: str, weights: str) -> Transformer:
-        """Raises UserError for weights that the model or the device does not take."""
-        dtype, triton = torch.float32 if weights == "float32" else torch.bfloat16, use_triton("auto", self.device)
-        if weights not in PLAIN:
-            check_quantize(weights, CONFIGS[name], dtype, self.device, triton)
-        model = random_model(CONFIGS[name], self.device, dtype)
-        model.use_kernels(triton, has_varlen(self.device, dtype))
-        if weights not in PLAIN:
-            quantize_weights(model, weights)
-        return model
-
-
-def rule_of(cell: Cell) -> Sampler:
-    if cell.rule == "recorded":
-        return Follow(cell.block)
-    if cell.rule == "adaptive":
-        return named("sampler", "confidence")
-    return parts_for(cell.cache, cell.load)[0]
-
-
-def check(cell: Cell, device: torch.device) -> Runtime:
-    """The cell's runtime. Raises UserError where its parts, weights or device cannot run under it."""
-    runtime = Runtime(cell.runtime, 0 if cell.runtime == "eager" else cell.lag)
-    if cell.weights not in PLAIN:
-        check_runtime(cell.weights, cell.runtime, device)
-    sampler, blocks = rule_of(cell), parts_for(cell.cache, cell.load)[1]
-    runtime.check(Parts(sampler, blocks, named("cache", cell.cache), KEEP), CONFIGS[cell.model], device)
-    return runtime
-
-
-def accepted(cell: Cell, device: torch.device) -> bool:
-    """Whether a cell will run; a refused one takes no time."""
-    try:
-        check(cell, device)
-    except UserError:
-        return False
-    return True
+    def _made(self, cell: Cell) -> Transformer | Model:
+        config = CONFIGS[cell.model]
+        dtype, triton = torch.float32 if cell.weights == "float32" else torch.bfloat16, use_triton("auto", self.device)
+        if cell.weights not in PLAIN:
+            check_quantize(cell.weights, config, dtype, self.device, triton)
+        if cell.texts:
+            small = load(SMALL, device=str(self.device), dtype="float32", pack=False)
+            made: Transformer | Model = inflated(small, config, self.device, dtype)
+        else:
+            made = random_model(config, self.device, dtype)
+        network = made.transformer if isinstance(made, Model) else made
+        network.use_kernels(triton, has_varlen(self.device, dtype))
+        if cell.weights not in PLAIN:
+            quantize_weights(network, cell.weights)
+        return made
 
 
 def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) -> dict[str, Any]:
     """The figures of a cell. peak: bytes/s of the card's data sheet."""
-    device = models.device
-    runtime, rule = check(cell, device), rule_of(cell)
-    model = models(cell.model, cell.weights)
+    device, extra = models.device, dict[str, Any]()
+    runtime, model = check(cell, device), models.network(cell)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    timing = time_turns(model, cell.cache, cell.load, cell.turns, runtime, rule)
+    with off(cell.switch), stand_in(device):
+        if cell.texts:
+            timing, extra = time_texts(cell, models.text(cell), runtime)
+        else:
+            timing = time_turns(model, cell.cache, cell.load, cell.turns, runtime, cell.sampler)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     account = CostModel(model.config, model.dtype.itemsize)
     floors, total = timing.floors(account, machine), sum(timing.times)
@@ -100,6 +93,6 @@ def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) 
         "gbps": moved / timing.median / 1e9, "share_copy": moved / timing.median / machine.bytes,
         "share_peak": moved / timing.median / peak if peak else None,
         "tpf": sum(timing.tokens) / len(timing.tokens) / cell.batch,
-        "useful_per_s": tokens * useful_share() if cell.rule == "recorded" else None,
-        "peak_gb": None if memory is None else memory / 1e9, "warm_s": timing.warm,
+        "useful_per_s": tokens * extra["useful"] if extra else None,
+        "peak_gb": None if memory is None else memory / 1e9, "warm_s": timing.warm, **extra,
     }  # fmt: skip

@@ -89,9 +89,9 @@ class Spread:
     def config(self) -> ModelConfig:
         """The large sizes with the small model's ids and conventions."""
         sizes = {name: getattr(self.shape, name) for name in (
-            "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "vocab", "rotary_dim")}  # fmt: skip
+            "width", "layers", "heads", "kv_heads", "head_dim", "mlp_width", "vocab")}  # fmt: skip
         eps = self.kept * self.small.eps - self.constant**2 / (self.copies + 1)
-        return replace(self.small, **sizes, eps=eps)
+        return replace(self.small, **sizes, rotary_dim=self.shape.head_dim, eps=eps)
 
     @cached_property
     def layers(self) -> dict[int, int]:

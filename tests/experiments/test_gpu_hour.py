@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +15,21 @@ import pytest
 import torch
 from harness import full
 
+from dllm.compose.parts import choices
+from dllm.contract import ForwardCost
+from dllm.models.bundle import Model
+from dllm.models.fused import apart
 from dllm.models.quantize import QUANTIZATIONS
 from dllm.record.cost import Machine
 from experiments.bench import kernels as bench_kernels
-from experiments.bench.step import decode, random_model
+from experiments.bench.step import named
 from experiments.gpu_hour import __main__ as command
-from experiments.gpu_hour import cells, parts, profiled, suite, timed
+from experiments.gpu_hour import cells, parts, peers, profiled, suite, switches, texts, timed
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.docs import NOTHING, write_section
-from experiments.gpu_hour.follow import Follow, recorded_tpf, trace
 from experiments.gpu_hour.report import drawn
-from experiments.gpu_hour.store import ROOT, Store, parts_in
+from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
+from experiments.gpu_hour.streams import served
 from experiments.gpu_hour.targets import verdicts
 from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, Task, work
 from experiments.support.marked import marks
@@ -33,14 +38,17 @@ CPU = torch.device("cpu")
 BEGIN, END = marks("gpu_hour")
 MINE = {"device": "card", "code": "abc", "commit": None, "python": "3", "cuda": None, "dry": True, "torch": "2",
         "triton": None, "torchao": None}  # fmt: skip
-FEW = [cells.dry_grid()[at] for at in (0, 1, 4, 5, 8)]
+STATIC = replace(cells.BASE, runtime="static")
+FEW = [STATIC, replace(STATIC, batch=2), cells.eager(replace(STATIC, cache="elastic")), cells.eager(STATIC),
+       replace(STATIC, cache="dkv_greedy")]  # fmt: skip
+TINY = [cells.tiny(one) for one in FEW]
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Few cells, on a machine whose rates are known. Returns the names of the cells that were timed."""
     monkeypatch.setattr(parts, "measured", lambda device, dtype: Machine("m", 1e12, 1e10))
-    monkeypatch.setattr(parts, "dry_grid", lambda: FEW)
+    monkeypatch.setattr(parts, "grid", lambda: FEW)
     timed_cells, original = list[str](), parts.time_cell
 
     def noted(cell: cells.Cell, *rest: Any) -> dict[str, Any]:
@@ -73,16 +81,16 @@ def test_a_run_goes_on_after_a_cut_a_failure_and_too_little_memory(
     assert run(tmp_path, "--only", "kernels", "steps") == 1
     assert kinds(tmp_path, "steps") == ["figures", "failed", "too_large", "figures", "refused"]
     said = capsys.readouterr().err
-    assert f"FAILED steps {FEW[1].name}: RuntimeError: the host tripped. At tests/experiments/test_gpu_hour.py" in said
+    assert f"FAILED steps {TINY[1].name}: RuntimeError: the host tripped. At tests/experiments/test_gpu_hour.py" in said
     report = (tmp_path / "report.md").read_text()
-    assert "records the work of a GPU" in report and "It does not fit" in report and "## Kernels" in report
+    assert "runtime=static" in report and "It does not fit" in report and "## Kernels" in report
     assert (tmp_path / "gpu_steps.svg").exists() and (tmp_path / "gpu_kernels.svg").exists()
     monkeypatch.setattr(command, "write_report", lambda *args: None)
     before = list(quick)
     assert run(tmp_path, "--only", "kernels", "steps") == 1
     assert quick == before, "what is done stays done, and what failed stays failed"
     monkeypatch.setattr(parts, "time_cell", ours)
-    assert run(tmp_path, "--only", "steps", "--again") == 0 and quick[len(before) :] == [FEW[1].name]
+    assert run(tmp_path, "--only", "steps", "--again") == 0 and quick[len(before) :] == [TINY[1].name]
     assert "All done" in capsys.readouterr().out
 
 
@@ -144,7 +152,7 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
         return SimpleNamespace(returncode=work(part, store, clock, watch=False))
 
     monkeypatch.setattr(command.subprocess, "run", child)
-    options = SimpleNamespace(dry=False, minutes=None, out=tmp_path)
+    options = SimpleNamespace(dry=False, minutes=None, out=tmp_path, fast_dllm=None)
     assert command.run_part(part, store, clock, options) == 0  # type: ignore[arg-type]
     assert kinds(tmp_path, "steps") == ["failed", "figures", "figures"]
     assert "ended by signal 11" in store.cells("steps")["a"]["failed"]
@@ -158,37 +166,131 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
 
 def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    plan = parts.parts(parts.Setup(torch.device("cuda"), dry=False), Store(tmp_path, {}))
-    assert sum(part.seconds for part in plan.values()) < 28 * 60
+    plan = parts.parts(parts.Setup(cells.GPU, dry=False, fast_dllm=tmp_path), Store(tmp_path, {}))
+    assert tuple(plan) == parts.NAMES and sum(part.seconds for part in plan.values()) < 29 * 60
+    first = parts.NAMES[: parts.NAMES.index("steps")]
+    assert sum(plan[name].seconds for name in first) < 9 * 60, "one call of --minutes 9 gets to the rest"
     assert {case.name for case in bench_kernels.cases(True, CPU, torch.float32)} == set(parts.OPERATIONS)
     longest = max(task.seconds for part in plan.values() for task in part.tasks)
     assert longest + 20 < 9 * 60, "--minutes 9 gets through every cell"
-    runs = {cell.weights for cell in cells.grid() if timed.accepted(cell, torch.device("cuda"))}
-    assert {"bfloat16", *QUANTIZATIONS} == runs, "every kind of weights has a runtime"
-    for cell in cells.grid():
+    every = [*cells.texts(), *cells.lags(), *cells.grid(), *peers.pairs()]
+    assert {"bfloat16", *QUANTIZATIONS} == {cell.weights for cell in every if cells.accepted(cell, cells.GPU)}
+    assert {cell.cache for cell in cells.grid()} | {"dual"} == {*choices("cache")} - {*cells.OWN_RULES} | {"finished"}
+    for cell in every:
         if cell.weights == "bfloat16":
-            timed.check(cell, torch.device("cuda"))
+            cells.check(cell, cells.GPU)
         c, columns = cells.CONFIGS[cell.model], cell.batch * (cell.prompt + cell.answer)
         layer = 2 * c.width * (c.heads * c.head_dim + c.kv_heads * c.head_dim) + 3 * c.width * c.mlp_width
+        layer += 3 * c.width * c.moe.width * c.moe.experts if c.moe else 0
         weights, kept = 2 * (c.layers * layer + 2 * c.width * c.vocab), 4 * c.layers * c.kv_width * columns
         running = 2 * columns * (6 * c.width + 3 * c.mlp_width) + 8 * cell.batch * cell.block * c.vocab
         assert weights + kept * (cell.cache != "none") + running < 76e9, cell.name
 
 
-def test_a_recorded_trace_is_followed() -> None:
-    """Every row commits in the recorded turns, block after block, from its own block on."""
-    network, cell = random_model(cells.TINY, CPU, torch.float32), cells.dry_grid()[6]
-    for turn in decode(network, "dual", cell.load, None, None, Follow(cell.block)):
-        fixed, requests = turn.ledger.commit_turn[:, cell.prompt :].tolist(), turn.candidates.row_id.tolist()
-        for row in turn.finished:
-            expected, offset = list[int](), 0
-            for number in range(2):
-                turns = trace()["blocks"][requests[row] + number][: cell.block]
-                order = sorted(set(turns))
-                expected += [offset + order.index(one) + 1 for one in turns]
-                offset += len(order)
-            assert fixed[row] == expected
-    assert 1.0 < recorded_tpf() < 32.0
+def test_a_cache_is_recorded_where_its_traits_allow_it() -> None:
+    """By what each cache says, in one place; nothing names those that can be."""
+    for cell in cells.caches():
+        traits = named("cache", cell.cache).traits
+        assert (cell.runtime == "cudagraph") == traits.bounded_shapes, cell.name
+        assert cell.lag == int(traits.bounds_late and cell.runtime != "eager"), cell.name
+
+
+def test_texts_tell_hits_ends_and_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of new prompts: the share of turns that were replayed, of text before its end, of drifted rows, and where."""
+    monkeypatch.setattr(texts, "WARM", 1)
+    monkeypatch.setattr(texts, "FRESH", 1)
+    cell, ended = cells.tiny(cells.REAL), [5, 0, 7, 7]
+    assert texts.text_of(ended, 0) == [5, 0] and texts.text_of(ended, 9) == ended
+    one = torch.tensor([[[0, 0, 9], [0, 0, 0]], [[9, 9, 9], [0, 9, 9]]])  # two turns of two rows, three layers
+    costs = [ForwardCost(found, found, found, found, found[:, 0]) for found in one]
+    assert texts.drifts(costs) == {"drifted": 2 / 3, "drift_layer": 1.5}  # a row of the second turn began whole
+    model = timed.Models(CPU).text(cell)
+    assert texts.equal_texts(cell, model, 2) == {"texts": 2, "equal": 2}
+    figures = timed.time_cell(cell, Fixed(model), Machine("m", 1e12, 1e10), None)
+    assert 0 < figures["hits"] < 1 and 0 < figures["useful"] < 1 and figures["turns"] > 3
+
+
+class Fixed(timed.Models):
+    """One model, which is there."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(CPU)
+        self.kept = ("tiny-text", "float32"), model
+
+
+def test_a_peer_computes_with_our_tensors(tmp_path: Path) -> None:
+    """A stand-in for the repository, which answers with id 7: its network's parameters are ours, not copies."""
+    (tmp_path / "llada" / "model").mkdir(parents=True)
+    (tmp_path / "llada" / "generate.py").write_text(GENERATE)
+    (tmp_path / "llada" / "model" / "__init__.py").write_text("")
+    (tmp_path / "llada" / "model" / "configuration_llada.py").write_text(CONFIGURATION)
+    (tmp_path / "llada" / "model" / "modeling_llada.py").write_text(MODELING)
+    cell, models = cells.tiny(cells.REAL), timed.Models(CPU)
+    known = {*sys.modules}
+    try:
+        figures = peers.beside(cell, tmp_path, models)
+        peer = peers.FastDLLM.of(tmp_path, models.text(cell)).network
+    finally:
+        sys.path.remove(str(tmp_path / "llada"))
+        for name in {*sys.modules} - known:
+            if name.partition(".")[0] in ("generate", "model"):
+                del sys.modules[name]
+    ours = dict(apart(models.text(cell).transformer))["layers.1.attn.k.weight"]
+    assert peer.state["model.transformer.blocks.1.k_proj.weight"].data_ptr() == ours.data_ptr()
+    assert peer.settings["use_cache"] is False and peer.settings["d_model"] == models.text(cell).config.width
+    assert figures["equal"] == 0 and figures["theirs_forwards"] == 3 and figures["prompts"] == peers.COUNT["threshold"]
+    with pytest.raises(ValueError, match="Name a checkout of NVlabs/Fast-dLLM"):
+        peers.FastDLLM.of(tmp_path / "none", models.text(cell))
+
+
+GENERATE = """import torch
+def generate(model, prompt, threshold=None, gen_length=0, **options):
+    return torch.cat([prompt, torch.full((1, gen_length), 7)], 1), 3
+generate_with_prefix_cache = generate_with_dual_cache = generate
+"""
+CONFIGURATION = """class LLaDAConfig:
+    def __init__(self, **keys):
+        self.__dict__.update(keys)
+"""
+MODELING = """import torch
+class LLaDAModel:
+    def __init__(self, config, init_params):
+        assert config.init_device == "meta" and not init_params
+def create_model_config_from_pretrained_config(config):
+    return config
+class LLaDAModelLM:
+    device = torch.device("cpu")
+    def __init__(self, config, model):
+        self.settings = vars(config)
+    def load_state_dict(self, state, assign):
+        assert assign
+        self.state = state
+    def eval(self):
+        return self
+"""
+
+
+def test_streams_of_the_scheduler_are_timed() -> None:
+    cell = replace(cells.tiny(cells.REAL), batch=2, runtime="static")
+    found = served(cell, timed.Models(CPU))
+    assert found["tokens_per_s"] > 0 and 0 < found["p50_s"] <= found["p95_s"]
+
+
+def test_a_switch_is_off_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(switches.SWITCHES, "a", ("experiments.gpu_hour.texts", "SEED", 17))
+    with switches.off("a"), switches.off(""):
+        assert texts.SEED == 17
+    assert texts.SEED == 3
+
+
+@pytest.mark.program
+def test_every_cell_runs_at_tiny_shapes(tmp_path: Path) -> None:
+    names = [name for name in parts.NAMES if name not in ("checks", "kernels", "tests")]
+    assert run(tmp_path, "--only", *names) == 0
+    report = (tmp_path / "report.md").read_text()
+    assert "## Streams" in report and "## Switches" in report and "8 of 8 texts are those of mini-llada" in report
+    refused = {name for name, one in Store(tmp_path, identity(CPU, True)).cells("steps").items() if "refused" in one}
+    assert not refused, "a line that nothing can run has no place in the plan"
 
 
 def test_what_pytest_said_is_read(tmp_path: Path) -> None:

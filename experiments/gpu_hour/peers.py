@@ -1,0 +1,126 @@
+"""The cells of ``peers``: Fast-dLLM on the same card, with the same tensors and prompts, its tokens beside ours."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dllm.errors import UserError
+from dllm.loop.recorded import build_runtime
+from dllm.models.bundle import Model
+from dllm.models.config import ModelConfig
+from dllm.models.fused import apart
+from dllm.models.names import parameter_source
+from experiments.bench.peer_worker import FAST_DLLM, Missing, found
+from experiments.bench.random_checkpoint import SHAPES
+from experiments.bench.step import Mark
+from experiments.gpu_hour.cells import REAL, Cell, check
+from experiments.gpu_hour.switches import stand_in
+from experiments.gpu_hour.texts import Batches, prompts
+from experiments.gpu_hour.timed import Models
+
+COUNT = {"threshold": 4, "fixed": 1}  # prompts that are timed, by rule: one token a forward takes three times as long
+ROUNDS = 2
+THEIR_TURN = 0.03  # seconds of a forward of theirs, in which Python launches some 900 kernels
+
+
+def pairs() -> list[Cell]:
+    """One token a forward last, since it takes longest."""
+    return [replace(REAL, cache=cache, rule=rule) for rule in COUNT for cache in ("dual", "prefix", "none")]
+
+
+def seconds(cell: Cell) -> float:
+    """What a pair takes: a prompt to warm up, then all of them in every round."""
+    forwards = cell.answer / (2.5 if cell.rule == "threshold" else 1)
+    return (1 + ROUNDS * COUNT[cell.rule]) * forwards * (THEIR_TURN + cell.turn_seconds) + 5.0
+
+
+@dataclass(frozen=True)
+class FastDLLM:
+    """NVlabs/Fast-dLLM's network on our tensors, and its three decodes."""
+
+    network: Any  # its LLaDAModelLM
+    functions: dict[str, Callable[..., tuple[Tensor, int]]]  # by our cache
+
+    @staticmethod
+    def of(folder: Path, model: Model) -> FastDLLM:
+        """Raises UserError for a folder that is no checkout of it."""
+        if (place := str(folder / "llada")) not in sys.path:
+            sys.path.insert(0, place)
+        try:
+            functions = {cache: found("generate", name, "threshold") for cache, name in FAST_DLLM.items()}
+            kind, inner, sized = (found("model.modeling_llada", name) for name in (
+                "LLaDAModelLM", "LLaDAModel", "create_model_config_from_pretrained_config"))  # fmt: skip
+            settings = found("model.configuration_llada", "LLaDAConfig")(**published(model.config))
+        except Missing as error:
+            raise UserError(f"--fast-dllm={folder}: {error}. Name a checkout of NVlabs/Fast-dLLM.") from error
+        settings.use_cache = False  # transformers 5 drops it, and the network reads it
+        sizes = sized(settings)
+        sizes.init_device = "meta"
+        network = kind(settings, model=inner(sizes, init_params=False))
+        network.load_state_dict(
+            {parameter_source(name, model.config).name: nn.Parameter(one, requires_grad=False)
+             for name, one in apart(model.transformer)}, assign=True,
+        )  # fmt: skip
+        return FastDLLM(network.eval(), functions)
+
+    def decode(self, cell: Cell, prompt: list[int], mask: int) -> tuple[list[int], int]:
+        """The answer, and how many forwards it took."""
+        threshold = 0.9 if cell.rule == "threshold" else None
+        canvas, forwards = self.functions[cell.cache](
+            self.network, torch.tensor([prompt], device=self.network.device), steps=cell.answer, mask_id=mask,
+            gen_length=cell.answer, block_length=cell.block, threshold=threshold,
+        )  # fmt: skip
+        return canvas[0, len(prompt) :].tolist(), forwards
+
+
+def published(config: ModelConfig) -> dict[str, Any]:
+    """A config.json of LLaDA's keys."""
+    return SHAPES["llada-8b"] | {
+        "d_model": config.width, "n_heads": config.heads, "n_kv_heads": config.kv_heads, "n_layers": config.layers,
+        "mlp_hidden_size": config.mlp_width, "vocab_size": config.vocab, "embedding_size": config.vocab,
+        "rope_theta": config.theta, "rms_norm_eps": config.eps, "max_sequence_length": config.max_length,
+        "mask_token_id": config.mask_id, "eos_token_id": config.eos_id, "pad_token_id": config.pad_id,
+    }  # fmt: skip
+
+
+def beside(cell: Cell, folder: Path, models: Models) -> dict[str, Any]:
+    """Tokens a second of both, decoding the same prompts in turn, and how many answers are the same."""
+    runtime, model = check(cell, models.device), models.text(cell)
+    peer, mask = FastDLLM.of(folder, model), model.ids.placeholder
+    with stand_in(models.device):
+        batches = Batches(cell, model, runtime, build_runtime(runtime, model.transformer, cell.parts))
+    warm, *asked = prompts(model, 1 + COUNT[cell.rule])
+
+    def theirs(some: Sequence[list[int]]) -> list[tuple[list[int], int]]:
+        return [peer.decode(cell, one, mask) for one in some]
+
+    deque(batches.turns([warm, warm]), 0)  # compiles and records
+    theirs([warm])
+    spent: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(ROUNDS):
+        marks = [Mark(models.device)]
+        deque(batches.turns(asked), 0)
+        marks.append(Mark(models.device))
+        decoded = theirs(asked)
+        marks.append(Mark(models.device))
+        for name, (begin, end) in zip(spent, pairwise(marks), strict=True):
+            spent[name].append(begin.until(end))
+    answers, costs, _ = batches.answers(asked)
+    acting = sum(int(one.queries.any()) for one in costs)  # in the other turns the row waits
+    ratios = [other / own for own, other in zip(*spent.values(), strict=True)]
+    return {
+        **vars(cell), "prompts": len(asked), "ratio": statistics.median(ratios),
+        "equal": sum(one == other for one, (other, _) in zip(answers, decoded, strict=True)),
+        **{f"{name}_per_s": len(asked) * cell.answer / statistics.median(times) for name, times in spent.items()},
+        "ours_forwards": acting / len(asked), "theirs_forwards": sum(count for _, count in decoded) / len(asked),
+    }  # fmt: skip
