@@ -164,7 +164,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         assert not debug.ON or bool((~keys | written).all()), "a column is attended to before it is written"
         calls = [
             replace(self.call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
-            for part in self.parts(widths, valid.device)
+            for part in (part.among(plan.shapes.order) for part in self.parts(widths, valid.device))
         ]
         return replace(forward, calls=calls)
 

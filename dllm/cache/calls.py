@@ -44,6 +44,15 @@ def grouped(widths: Sequence[int], price: int) -> list[list[int]]:
     return calls[::-1]
 
 
+def padded_widths(widths: Sequence[int], price: int) -> list[int]:
+    """Each row's width as its call pads it; 0 for a row in no call."""
+    padded = [0] * len(widths)
+    for rows in grouped(widths, price):
+        for row in rows:
+            padded[row] = max(widths[other] for other in rows)
+    return padded
+
+
 class RowNumbers:
     """Row numbers as tensors, each made once: making one copies from the host, which a turn must not do when it is
     recorded. streams: whether the calls of a forward run as one stream."""
@@ -52,6 +61,11 @@ class RowNumbers:
 
     def __init__(self) -> None:
         self.made: dict[tuple[int, ...], Tensor] = {}
+
+    def price(self, device: torch.device) -> int:
+        """How many rows a further call costs."""
+        prices = ROWS_PER_STREAMED if self.streams else ROWS_PER_CALL
+        return prices.get(device.type, prices["cuda"])
 
     def __call__(self, rows: Sequence[int], device: torch.device) -> Tensor:
         """The rows [b]."""
@@ -67,13 +81,19 @@ class Group:
 
     rows: Tensor | None  # [b] their numbers; None: all rows
     width: int  # columns that the widest of them computes
-    ranges: tuple[tuple[int, int], ...] | None = None  # the same rows as ranges of neighbours; None: all rows
+    # the same rows as ranges of neighbours; None: all rows, or they are known on the device alone
+    ranges: tuple[tuple[int, int], ...] | None = None
+
+    def among(self, order: Tensor | None) -> Group:
+        """The call of the rows that are in such places of ``order`` [B] (None: places are rows)."""
+        if order is None or self.rows is None:
+            return self
+        return Group(order[self.rows], self.width)
 
 
 def rows_by_call(widths: Sequence[int], device: torch.device, numbers: RowNumbers) -> list[Group]:
     """The calls of ``grouped``."""
-    prices = ROWS_PER_STREAMED if numbers.streams else ROWS_PER_CALL
-    found = grouped(widths, prices.get(device.type, prices["cuda"]))
+    found = grouped(widths, numbers.price(device))
     if len(found) == 1 and len(found[0]) == len(widths):
         return [Group(None, max(widths))]
     return [Group(numbers(rows, device), max(widths[row] for row in rows), ranges_of(rows)) for rows in found]

@@ -78,7 +78,9 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
         queries = valid & plan.columns if self.policy.prunes else valid
         if self.ragged:
-            parts = rows_by_call(plan.shapes.widths(queries, owner), valid.device, self.row_numbers)
+            widths = plan.shapes.widths(queries, owner)
+            parts = rows_by_call(widths, valid.device, self.row_numbers)
+            parts = [part.among(plan.shapes.order) for part in parts]
         calls = [self._call(select_or_all(queries, part.rows), part, plan.shadows, candidates) for part in parts]
         return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, not self.ragged, plan.state)
 

@@ -10,7 +10,7 @@ they have long arrived, asks the cache for bounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -51,6 +51,11 @@ class Shapes:
     def all(self, mask: Tensor) -> bool:
         """Whether the host knows that all entries are set."""
         return bool(mask.all())
+
+    @property
+    def order(self) -> Tensor | None:
+        """The rows [B] that ``widths`` are of (None: in order)."""
+        return None
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
         """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
@@ -96,6 +101,8 @@ class Bounded(Shapes):
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
     # the largest of all rows of each further number that they report (``StaticSession.widths``)
     most: tuple[int, ...] = ()
+    # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
+    order: Tensor | None = field(default=None, compare=False)
     bounded: ClassVar[bool] = True
 
     @property
@@ -133,20 +140,22 @@ class Bounded(Shapes):
 
     def bounded_by(self, bounds: Sequence[int]) -> Bounded:
         """The shapes of the coming turn, in which each row computes at most this many columns."""
-        return replace(self, bounds=tuple(bounds))
+        return replace(self, bounds=tuple(bounds), order=None)
 
     def reported(self, widths: Sequence[Sequence[int]], length: int) -> Bounded:
         """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns."""
         first, *further = zip(*widths, strict=True)
-        return replace(self, bounds=tuple(bucket(width, length) for width in first),
+        return replace(self, bounds=tuple(bucket(width, length) for width in first), order=None,
                        most=tuple(bucket(max(widths), length) for widths in further))  # fmt: skip
 
     def twice(self) -> Bounded:
-        return replace(self, bounds=2 * self.bounds)
+        order = self.order
+        doubled = None if order is None else torch.cat([order, order + len(order)])
+        return replace(self, bounds=2 * self.bounds, order=doubled)
 
     def join(self, other: Shapes) -> Shapes:
         assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
-        return replace(self, width=max(self.width, other.width), bounds=())
+        return replace(self, width=max(self.width, other.width), bounds=(), order=None)
 
 
 BUCKETS = ((128, 16), (512, 64))  # numbers up to the first are rounded up to multiples of the second

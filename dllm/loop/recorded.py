@@ -7,26 +7,30 @@ rows. They lie at fixed addresses, once as they are before the turn (``inputs``)
 to the outputs. So one recording follows upon another, and the host launches one replay a turn, and the copy of what the
 rows report.
 
-What the host decides is in the key of a recording: how many columns of each row are computed, the shapes of the rows'
-tensors, what the cache's session knows, and where its buffers lie. The first turn of each kind runs as it is.
+What the host decides is in the key of a recording: how many columns rows compute, the shapes of the rows' tensors, what
+the cache's session knows, and where its buffers lie. Which row is how wide is not: rows are sorted by the width of
+their call, and their numbers are an input. A recording of wider rows serves a turn, too. The first turn of each kind
+runs as it is.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, groupby
+from operator import ge
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.cache.base import AnySession
-from dllm.cache.calls import RowNumbers
+from dllm.cache.calls import RowNumbers, padded_widths
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
+from dllm.contract.shapes import Bounded
 from dllm.loop.denoise import TakeTurn, advance, take_turn
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
@@ -35,6 +39,12 @@ from dllm.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording
 from dllm.runtime.runtime import RECORDED, Network, Runtime
 
 Key = tuple[Hashable, ...]
+Widths = tuple[int, ...]  # of the rows of a turn, from the widest to the narrowest, then ``Bounded.most``
+
+# Columns of a recorded turn beside those that are needed, at most: of one that serves a turn whose like was met before;
+# of one that serves a turn whose like was not, which without it takes twice as long or more (8B, H200).
+NEAR, FAR = 1.25, 2.0
+STEPS = (64, 48, 32)  # what is met once is recorded for widths up to multiples of the first of these that is near
 
 
 def build_runtime(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[Network, TakeTurn]:
@@ -51,6 +61,15 @@ class StaticBuffers:
 
     inputs: list[Tensor]  # as they are before a turn
     outputs: list[Tensor]  # as they are after it, and so before the next one
+    order: Tensor  # [B] the rows from the widest to the narrowest
+    placed: list[int] = field(default_factory=list)  # what the host last wrote there
+
+    def place(self, needed: Sequence[int], widths: Widths) -> None:
+        """Order rows that need such widths for a turn of these ``widths``. An order that serves is left alone."""
+        if any(needed[row] > width for row, width in zip(self.placed, widths, strict=False)):
+            self.placed[:] = sorted_by_width(needed)
+            numbers = torch.tensor(self.placed)
+            self.order.copy_(numbers.pin_memory() if self.order.is_cuda else numbers, non_blocking=True)
 
     def copy_in(self, tensors: Sequence[Tensor]) -> None:
         """Make the ``tensors`` those before the coming turn. A turn that was not recorded may have taken an output over
@@ -75,7 +94,7 @@ class RecordedTurn:
     held: Any  # what else it reads at fixed addresses, which must not be freed before it
 
     def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
-        """The turn of these rows."""
+        """The turn of these rows, whose order is placed."""
         self.buffers.copy_in(rows.tensors())
         self.recording.replay()
         # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
@@ -91,8 +110,11 @@ class RecordedTurns:
     def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
         self.model, self.recorder, self.most = model, recorder, most
         self.pools = BufferPools(model)
-        self.recorded: OrderedDict[Key, RecordedTurn] = OrderedDict()
-        self.seen: OrderedDict[Key, None] = OrderedDict()
+        # By a number for the kind of turn (``recording_key``) and the widths of its rows.
+        self.recorded: OrderedDict[tuple[int, Widths], RecordedTurn] = OrderedDict()
+        self.seen: OrderedDict[tuple[int, Widths], None] = OrderedDict()
+        self.kinds: OrderedDict[Key, int] = OrderedDict()
+        self.count = count()
         self.buffers: OrderedDict[Key, StaticBuffers] = OrderedDict()
         self.owners: list[Callable[[], RowNumbers | None]] = []  # which decode has each slot of static buffers
         self.parts: Parts | None = None
@@ -106,26 +128,48 @@ class RecordedTurns:
         for pool in self.pools.attach_buffers(rows.session.static):
             self._forget(pool)
         slot = self._slot(rows.session.row_numbers)
-        key = slot, *recording_key(rows, forward)
-        if key in self.recorded or key in self.seen:
-            if key not in self.recorded:
-                own = [one.clone() for one in rows.tensors()]  # recording writes to those that are there
-                rows = rows.with_tensors(own)
-                made = self._record(rows, slot, forward, parts)
-                for old in remember(self.recorded, key, made, self.most):
+        needed, widths = widths_of(rows)
+        kind = self.kind_of(rows, forward, slot)
+        known, met = self.lookup(kind, widths)
+        if known is not None:
+            buffers = self._buffers(rows, slot)
+            buffers.place(needed, known)
+            if (kind, known) not in self.recorded:
+                rows = rows.with_tensors([one.clone() for one in rows.tensors()])  # recording writes to those there
+                made = self._record(rows_as_wide(rows, known, buffers.order), buffers, forward, parts)
+                for old in remember(self.recorded, (kind, known), made, self.most):
                     old.recording.release()
-            self.recorded.move_to_end(key)
-            after, turn, numbers = self.recorded[key].replay(rows)
+            self.recorded.move_to_end((kind, known))
+            after, turn, numbers = self.recorded[kind, known].replay(rows)
         else:
             after, turn = advance(rows, forward, parts)
             numbers = after.numbers()
-            if shapes_of(after) == shapes_of(rows):  # else the next turn is of another kind
-                remember(self.seen, key, None, 4 * self.most)
+        if not met:
+            self.meet(kind, widths, rows, after)
         after, finished = after.reported(numbers)
         return after, replace(turn, finished=finished)
 
-    def _record(self, rows: Rows, slot: int, forward: Forward, parts: Parts) -> RecordedTurn:
-        buffers, own, made = self._buffers(rows, slot), rows.tensors(), list[Any]()
+    def lookup(self, kind: int, widths: Widths) -> tuple[Widths | None, bool]:
+        """The recorded widths that serve a turn, or those to record for it (None: it runs as it is), and whether its
+        like was met before."""
+        near = covering(self.recorded, kind, widths, NEAR) or covering(self.seen, kind, widths, NEAR)
+        return near or covering(self.recorded, kind, widths, FAR), near is not None
+
+    def meet(self, kind: int, widths: Widths, rows: Rows, after: Rows) -> None:
+        """Remember a turn of ``rows``, which became ``after``: the next one like it is recorded."""
+        if shapes_of(after) == shapes_of(rows):  # else the next turn is of another kind
+            remember(self.seen, (kind, widths_to_record(widths, len(rows.candidates.columns))), None, 4 * self.most)
+
+    def kind_of(self, rows: Rows, forward: Forward, slot: int) -> int:
+        """A number for the turns of a decode's ``slot`` that differ in the widths of their rows alone."""
+        key = slot, *recording_key(rows, forward)
+        if key not in self.kinds:
+            remember(self.kinds, key, next(self.count), 8 * self.most)
+        self.kinds.move_to_end(key)
+        return self.kinds[key]
+
+    def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn:
+        own, made = rows.tensors(), list[Any]()
 
         def work() -> None:
             copy_all(buffers.inputs, buffers.outputs)
@@ -158,20 +202,58 @@ class RecordedTurns:
         key = slot, *shapes_of(rows)
         if key not in self.buffers:
             inputs, outputs = ([empty(one) for one in rows.tensors()] for _ in range(2))
-            remember(self.buffers, key, StaticBuffers(inputs, outputs), self.most)
+            order = torch.arange(len(rows), device=rows.next_positions.device)
+            remember(self.buffers, key, StaticBuffers(inputs, outputs, order, list(range(len(rows)))), self.most)
         self.buffers.move_to_end(key)
         return self.buffers[key]
 
     def _forget(self, pool: int) -> None:
         """Free the recordings that use the memory at an address."""
-        for key in [key for key in self.recorded if pool in key]:
+        gone = {kind for key, kind in self.kinds.items() if pool in key}
+        for key in [key for key in self.recorded if key[0] in gone]:
             self.recorded.pop(key).recording.release()
 
 
+def widths_of(rows: Rows) -> tuple[list[int], Widths]:
+    """What each row needs, padded as its call pads it, and the widths of the turn."""
+    shapes, numbers = rows.blocks.shapes, rows.session.row_numbers
+    assert isinstance(shapes, Bounded), "recorded turns ask nothing"
+    needed = padded_widths(shapes.bounds, numbers.price(rows.next_positions.device))
+    return needed, (*(needed[row] for row in sorted_by_width(needed)), *shapes.most)
+
+
+def sorted_by_width(needed: Sequence[int]) -> list[int]:
+    """Row numbers from the widest row to the narrowest."""
+    return sorted(range(len(needed)), key=lambda row: -needed[row])
+
+
+def widths_to_record(widths: Widths, length: int) -> Widths:
+    """Widths that other turns need as well, on a canvas of ``length`` columns."""
+    wider = (tuple(min(length, -(-width // step) * step) for width in widths) for step in STEPS)
+    return next((one for one in wider if sum(one) <= NEAR * sum(widths)), widths)
+
+
+def covering(known: Iterable[tuple[int, Widths]], kind: int, widths: Widths, spare: float) -> Widths | None:
+    """The least of the known widths that suffice for a turn and are at most ``spare`` times what it needs."""
+    most = spare * sum(widths)
+    enough = (found for other, found in known if other == kind and sum(found) <= most)
+    return min((one for one in enough if all(map(ge, one, widths))), key=sum, default=None)
+
+
+def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
+    """The rows for a recorded turn of these widths, whose order is read from ``order`` [B]."""
+    shapes, size = rows.blocks.shapes, len(rows)
+    assert isinstance(shapes, Bounded)
+    shapes = replace(shapes, bounds=widths[:size], most=widths[size:], order=order)
+    return replace(rows, blocks=replace(rows.blocks, shapes=shapes))
+
+
 def recording_key(rows: Rows, forward: Forward) -> Key:
-    """What two turns must have in common to share a recording."""
+    """What two turns must have in common to share a recording, besides the widths of their rows."""
     shapes = rows.blocks.shapes
-    return (shapes_of(rows), shapes, forward.proposer.wanted, *rows.session.static.graph_key())
+    assert isinstance(shapes, Bounded)
+    kind = replace(shapes, bounds=(), most=())
+    return (shapes_of(rows), kind, len(shapes.most), forward.proposer.wanted, *rows.session.static.graph_key())
 
 
 def empty(like: Tensor) -> Tensor:

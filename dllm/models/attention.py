@@ -53,6 +53,12 @@ class Visible:
         assert isinstance(made, Tensor)
         return made
 
+    def places(self, rows: Tensor, step: int) -> Tensor:
+        """The same of ``rows`` [b] in any order: int32 [b + 1], whose last entry counts of keys make idle."""
+        made = self._kept((-1, step), lambda: F.pad(rows * step, (0, 1)).int())
+        assert isinstance(made, Tensor)
+        return made
+
     def _kept(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """What ``make`` gave for this key in the first layer. Compiled layers make it themselves: one code serves the
         first layer and the others."""
@@ -116,15 +122,17 @@ def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Te
     return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
 
 
-def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
-    """Attention [B, n, H * h] over the first ``visible.count`` [B] keys of each row."""
+def attend_first(query: Tensor, key: Tensor, value: Tensor, visible: Visible, of: Tensor | None = None) -> Tensor:
+    """Attention [B, n, H * h] over the first ``visible.count`` [B] keys of each row. of: [B] the rows of ``key`` and
+    ``value`` that these are, which are read where they lie (None: all, in order)."""
     from torch.nn.attention.varlen import varlen_attn
 
     (rows, n, heads, size), kv_heads, width = query.shape, key.shape[1], key.shape[2]
     step = key.stride(0) // key.stride(2)  # from row to row of the keys, counted in keys
-    keys, values = (one_row(one, (rows - 1) * step + width) for one in (key, value))
+    keys, values = (one_row(one, (len(one) - 1) * step + width) for one in (key, value))
     assert visible.count is not None, "counts are what it attends by"
-    firsts, places = (visible.offsets(rows, one, query.device) for one in (n, step))
+    firsts = visible.offsets(rows, n, query.device)
+    places = visible.offsets(rows, step, query.device) if of is None else visible.places(of, step)
     out = varlen_attn(
         query.reshape(rows * n, heads, size), keys, values, firsts, places, n, width,
         enable_gqa=heads != kv_heads, seqused_k=visible.count.int(),
@@ -160,4 +168,6 @@ def agrees(device: torch.device, dtype: torch.dtype) -> bool:
     count = torch.tensor([33, 20, 1], dtype=torch.int32, device=device)
     visible = Visible(torch.arange(33, device=device) < count[:, None], count)
     found, expected = (attend(query, key, value, visible, varlen) for varlen in (True, False))
-    return torch.allclose(found, expected, rtol=2e-2, atol=2e-2)
+    some = torch.tensor([2, 0], device=device)
+    few = attend_first(query[some], key, value, Visible(count=count[some]), some)
+    return all(torch.allclose(*pair, rtol=2e-2, atol=2e-2) for pair in ((found, expected), (few, expected[some])))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.rope_scatter import HeadNorms, rope_scatter, rotated
-from dllm.models.attention import ALL, Visible, attend
+from dllm.models.attention import ALL, Visible, attend, attend_first
 from dllm.models.rope import Angles
 
 M = TypeVar("M", bound=Tensor | None)
@@ -100,6 +100,11 @@ class Projected:
     norms: HeadNorms | None = None  # of the heads of queries and keys; None: the model has none
     scale: float | None = None  # of the products of queries and keys; None: 1 / sqrt(h)
     windowed: bool = False  # the layer's keys lie in a window
+
+    @property
+    def by_count(self) -> bool:
+        """Whether attention takes the counts of keys, as they are."""
+        return self.varlen and not self.tiled and not self.windowed and self.scale is None
 
     def rotated(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries [B, n, H, h], rotated keys and values [B, H_kv, n, h]."""
@@ -278,10 +283,14 @@ class StaticMemory(Memory):
         return query, keys, values, self.visible
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        if self.ranges is None:
+        in_place = fresh.by_count and self.rows is not None and self.visible.count is not None
+        if self.ranges is None and not in_place:
             return super().attend(layer, fresh, columns)
         store = self.stores[layer]
         assert store is not None, "buffers are made before they are used"
+        if self.ranges is None:
+            query, (keys, values) = fresh.into(*store, self.slots, self.rows), store
+            return attend_first(query, keys[:, :, : self.reach], values[:, :, : self.reach], self.visible, self.rows)
         query, begin, out = fresh.into(*store, self.slots, self.rows), 0, []
         for first, last in self.ranges:
             own = slice(begin, begin := begin + last - first)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 from unittest.mock import patch
 
@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dllm import part
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import denoise
-from dllm.loop.recorded import RecordedTurns, StaticBuffers, build_runtime, copy_all
+from dllm.loop.recorded import RecordedTurns, StaticBuffers, build_runtime, copy_all, covering, widths_to_record
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Runtime
 
@@ -32,19 +32,25 @@ SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static", "dream
 # Every cache, and most samplers; DLLM_LAWS=all takes all pairs.
 FEW = [*((kv, "confidence") for kv in CACHES), ("dual", "localleap"), ("prefix", "credit"), ("none", "eb"),
        ("prefix", "klass"), ("none", "dream")]  # fmt: skip
-LAUNCHES = 2  # outside a recording: the replay, and the copy of what the rows report
+# Outside a recording: the replay, the copy of what the rows report, and which of them are wide, where that has changed.
+LAUNCHES = (2, 3)
 
 
 made = cache(parts_of)  # a recording belongs to its parts
 
 
 def turns(
-    combination: Combination, take: RecordedTurns | None, lag: int | None = 1, guidance: float = 0.0, rows: int = 3
+    combination: Combination,
+    take: RecordedTurns | None,
+    lag: int | None = 1,
+    guidance: float = 0.0,
+    rows: int = 3,
+    batch: Sequence[Request] | None = None,
 ) -> Iterator[Turn]:
     network, parts = model(combination.model), made(combination)
     forward = forward_of(network, parts, Sampling(tempered=parts.sampler.traits.tempered, guidance=guidance))
-    batch = [with_mask(request, network.config.mask_id or 0) for request in requests()[3 - rows :]]
-    canvas = Canvas.of(batch, network.config.pad_id or 0)
+    batch = requests()[3 - rows :] if batch is None else batch
+    canvas = Canvas.of([with_mask(one, network.config.mask_id or 0) for one in batch], network.config.pad_id or 0)
     with torch.inference_mode():
         yield from denoise(canvas, forward, parts, lag, take)
 
@@ -101,7 +107,7 @@ class Launches(TorchDispatchMode):
 
     FREE = ("view", "expand", "slice", "select", "transpose", "t", "unsqueeze", "squeeze", "alias", "detach", "empty",
             "as_strided", "unbind", "split", "permute", "_unsafe_view", "new_empty", "empty_like", "lift_fresh",
-            "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg")  # fmt: skip
+            "detach_", "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg")  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +147,7 @@ def test_few_launches_are_left_to_the_host(kv: str, sampler: str) -> None:
         decoded(turns(case, take, late(kv)))
     plain, recorded = launches_of(case, None), launches_of(case, take)
     assert len(recorded) == len(plain)
-    assert sorted(recorded)[len(recorded) // 2] == LAUNCHES < min(plain)
+    assert sorted(recorded)[len(recorded) // 2] in LAUNCHES and max(LAUNCHES) < min(plain)
 
 
 @torch.inference_mode()
@@ -162,6 +168,37 @@ def test_two_decodes_at_once_have_grounds_of_their_own() -> None:
                 found[number] |= decoded(iter([turn]))
         assert found == [expected, expected] and out == [[], []]
         assert len(take.owners) == 2
+
+
+def test_widths_that_serve_a_turn() -> None:
+    """By hand: each row fits, and the columns are at most a quarter more than those that are needed."""
+    known = [(0, (64, 32, 32)), (0, (64, 64, 32)), (0, (128, 32, 32)), (1, (64, 32, 16))]
+    assert covering(known, 0, (64, 32, 16), 1.25) == (64, 32, 32)
+    assert covering(known, 0, (64, 48, 16), 1.25) == (64, 64, 32)
+    assert covering(known, 0, (96, 32, 16), 1.25) is None and covering(known, 0, (96, 32, 16), 2.0) == (128, 32, 32)
+    assert covering(known, 0, (64, 33, 33), 2.0) is None
+    assert widths_to_record((48, 48, 16), 1000) == (48, 48, 16) and widths_to_record((100, 100, 60), 1000) == (
+        128,
+        128,
+        64,
+    )
+    assert widths_to_record((100, 100, 60), 110) == (110, 110, 64)
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("kv", ["dual", "prefix", "window"])
+def test_rows_that_change_places_share_recordings(kv: str) -> None:
+    """Prompts of three lengths in six orders: which row opens its block is no part of a recording. Decoding them in one
+    order and in all makes fewer than twice the recordings; it was four times with a key of rows in order."""
+    case = combination("confidence", kv, eos="fill_after_block")
+    expected, log = decoded(turns(case, None, None)), list[str]()
+    take = RecordedTurns(model(case.model), lambda: FakeGraph(log))
+    for _ in range(2):
+        assert decoded(turns(case, take, late(kv))) == expected
+    made = log.count("record")
+    for order in permutations(requests()):
+        assert sorted(decoded(turns(case, take, late(kv), batch=order)).values()) == sorted(expected.values())
+    assert log.count("record") < 2 * made
 
 
 def test_guidance_and_temperature_are_recorded() -> None:
@@ -190,7 +227,7 @@ def test_kernels_of_ours_are_recorded_in_whole_turns() -> None:
 
 def test_a_tensor_taken_over_in_another_place_is_copied_first() -> None:
     there = [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([3.0])]
-    ground, fresh = StaticBuffers([], there), torch.tensor([9.0])
+    ground, fresh = StaticBuffers([], there, torch.zeros(1)), torch.tensor([9.0])
     ground.copy_in([fresh, there[0], there[2]])
     assert [float(one) for one in there] == [9.0, 1.0, 3.0]
     copy_all(there, [torch.ones(1), torch.ones(1), torch.ones(1)])
