@@ -9,26 +9,59 @@ looked up as ``runtime=cudagraph`` does. Answers of 256 to prompts of 768 tokens
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from unittest.mock import patch
 
 import torch
 
 from dllm.cache.calls import ROWS_PER_STREAMED
+from dllm.common.ranking import argmax_mask
 from dllm.common.terminal import say
 from dllm.compose.fitted import Parts
-from dllm.contract import Turn
+from dllm.contract import State, Step, Turn, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.loop.denoise import take_turn
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import RecordedTurns, widths_of
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
+from dllm.samplers.base import Sampler
 from experiments.bench.step import SMALL, Workload, decode, named, random_model
-from experiments.gpu_hour.follow import Follow
 
 TINY = replace(SMALL, width=16, layers=1, heads=1, kv_heads=1, head_dim=16, mlp_width=16, vocab=300, mask_id=298,
                eos_id=299, pad_id=299, rotary_dim=16)  # fmt: skip
+
+
+# Of 16 blocks that mini-llada decoded by the confidence rule, the turn that fixed each of their 32 positions.
+TURNS = json.loads(Path(__file__).with_name("commit_turns.json").read_text())["blocks"]
+
+
+class Follow(Sampler):
+    """Commits every open position whose recorded turn has come, or else the one whose turn is next. Each row strings
+    the recorded blocks together from another one on."""
+
+    traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False)
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        rows = zip(canvas.start.tolist(), canvas.param_index.tolist(), strict=True)
+        return {"due": torch.stack([self._due(begin, number, len(canvas.columns)) for begin, number in rows])}
+
+    def _due(self, begin: int, number: int, length: int) -> torch.Tensor:
+        """The turn of each column [L] of a row."""
+        due, last = [0] * begin, 0
+        while len(due) < length:
+            turns = TURNS[number % len(TURNS)]
+            due, last, number = [*due, *(last + turn for turn in turns)], last + max(turns), number + 1
+        return torch.tensor(due[:length])
+
+    def step(self, view: View, state: State) -> Step:
+        due = view.open & (state["due"] <= view.blocks.turn[:, None])
+        soonest = argmax_mask(-state["due"].double(), view.open) & ~due.any(1, keepdim=True)
+        return view.step(due | soonest)
 
 
 @dataclass
@@ -61,7 +94,7 @@ def lookups(cache: str, batch: int, model: Transformer) -> Lookups:
     """The turns of one decode after none like it."""
     found, lag = Lookups(RecordedTurns(model, lambda: None)), int(named("cache", cache).traits.bounds_late)  # type: ignore
     with patch.dict(ROWS_PER_STREAMED, cpu=ROWS_PER_STREAMED["cuda"]):
-        for _ in decode(model, cache, Workload(batch, 768, 256, 32, 1), lag, (model, found), Follow(32)):
+        for _ in decode(model, cache, Workload(batch, 768, 256, 32, 1), lag, (model, found), Follow()):
             pass
     return found
 
