@@ -54,6 +54,11 @@ class Entry:
         return -(-len(self.job.request.tokens) // COLUMNS) * COLUMNS
 
     @property
+    def asked_by(self) -> str | int:
+        """Its request: several choices of an answer are one."""
+        return self.job.ident or self.number
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Equal for jobs that may share a lane."""
         job = self.job
@@ -89,8 +94,8 @@ class Entry:
 
 
 class SettingBatch:
-    """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each of its rows
-    has had of the device."""
+    """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each request of
+    its rows has had of the device."""
 
     def __init__(
         self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False

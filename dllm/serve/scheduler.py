@@ -1,10 +1,10 @@
 """Decodes the jobs of many clients on one model: one thread takes turns, and jobs join and leave between them.
 
 A lane is a running batch of one setting. First come, first served: the job at the head of the queue joins as soon as
-rows, cells, opening columns and lanes allow it, and no one overtakes it, so no one starves. The lane whose rows will
-have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short answer
-waits for few turns of a long one; reads of decisions (``dllm.serve.reads``) count as a lane. What a row
-sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
+rows, cells, opening columns and lanes allow it, and no one overtakes it, so no one starves. The lane whose requests
+will have had the least of the device after it takes the next turn (fair queueing by finish times), so that a short
+answer waits for few turns of a long one, or of many; reads of decisions (``dllm.serve.reads``) count as a lane. What a
+row sees never depends on its neighbours, so its answer is the same alone and under load, but for products that round
 otherwise in another batch (``task.exact`` and ``kernels=invariant`` rule them out), and a job that must begin again
 comes to where it was.
 """
@@ -264,7 +264,8 @@ class Scheduler:
         return next((key for key in self.lanes if key[0] == entry.key), None)
 
     def _fits(self, entry: Entry, lane_key: LaneKey, opening: int) -> bool:
-        if sum(map(len, self.lanes.values())) >= self.rows:
+        taken = sum(map(len, self.lanes.values()))
+        if taken > self.rows or (taken == self.rows and not self._shut_out(entry)):
             return False
         if opening and opening + entry.columns > self.limits.max_prefill_tokens:
             return False
@@ -273,6 +274,12 @@ class Scheduler:
             joins = key == lane_key
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
         return cells + (0 if lane_key in self.lanes else entry.columns) <= self.limits.max_tokens_in_flight
+
+    def _shut_out(self, entry: Entry) -> bool:
+        """Whether a request has no row where another has several, which might be all: ``n`` answers of a long prompt
+        take as long as they take. It gets one more, unless memory has run out."""
+        rows = Counter(one.asked_by for lane in self.lanes.values() for one in lane.everyone())
+        return self.rows == self.limits.max_rows and entry.asked_by not in rows and max(rows.values()) > 1
 
     def _read(self) -> None:
         """Run a forward of reads, and tell their clients."""
@@ -291,7 +298,7 @@ class Scheduler:
 
     def _turn(self, key: LaneKey, lane: SettingBatch) -> None:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin again."""
-        began, rows = time.perf_counter(), len(lane)
+        began, requests = time.perf_counter(), len({entry.asked_by for entry in lane.everyone()})
         try:
             turn = lane.turn()
             if turn is None:
@@ -311,7 +318,7 @@ class Scheduler:
             return
         spent = time.perf_counter() - began
         with self.condition:
-            lane.share.take(spent / max(rows, 1))
+            lane.share.take(spent / max(requests, 1))
             self.clock = max(self.clock, lane.share.had)
             self.told.turns += 1
             self.told.turn_seconds += spent

@@ -137,6 +137,34 @@ def test_a_short_answer_waits_for_few_turns_of_a_long_one_which_goes_on(monkeypa
     assert 0.2 < long / (now - began) < 0.5
 
 
+def test_a_request_for_many_answers_shuts_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which a turn takes as many seconds as it has columns. A request has taken every row; the next gets
+    one beside it, and as much of the device as the other's rows together."""
+    now, took = 0.0, SettingBatch.turn
+
+    def turn(lane: SettingBatch) -> Any:
+        nonlocal now
+        now += lane.columns * len(lane)
+        return took(lane)
+
+    monkeypatch.setattr(SettingBatch, "turn", turn)
+    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(perf_counter=lambda: now, monotonic=time.monotonic))
+    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_rows=4))
+    parts = [chosen(Combination(name, "fixed", "none", "none", "tiny-llada")) for name in ("static", "eb")]
+    many = replace(job(Request.answer([3, 4], 100, 60), parts[0]), ident="many")
+    for _ in range(4):
+        scheduler.submit(many, Client())
+    for _ in range(3):
+        scheduler.step()
+    scheduler.submit(replace(job(Request.answer([3, 4], 20, 60), parts[1]), ident="one"), short := Client())
+    scheduler.submit(replace(many, ident="more"), Client())
+    began = now
+    while not short.ended.is_set():
+        scheduler.step()
+        assert sum(map(len, scheduler.lanes.values())) <= 5
+    assert now - began <= 20 * 64 + 4 * 128  # its own turns, and one of the others
+
+
 @pytest.mark.parametrize("cache", ["dual", *["none"] * full()])
 def test_whole_turns_are_replayed_again_when_a_constrained_row_has_left(
     cache: str, written_model: Model, monkeypatch: pytest.MonkeyPatch
