@@ -27,6 +27,7 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.contract.shapes import Bounded, bucket
 from dllm.errors import in_choices, in_range
 from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
@@ -46,7 +47,7 @@ class Elastic(Buffered):
     asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
     """
 
-    traits = Buffered.traits.but(shadows=False)
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, asks_in_layers=True)
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
@@ -129,28 +130,38 @@ class ElasticSession(BufferSession[DriftPass]):
         """One call, because the rows that compute everything show only once layers have run."""
         return [Group(None, max(widths))]
 
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        """The columns; and those of the window, the watched ones and the others, and the first whole layer."""
+        if "window" not in plan.state:  # under guidance; the pass asks then
+            return super().widths(plan)
+        return [plan.columns.sum(1), *(part.sum(1) for part in self._parts(plan)), plan.state["later"]]
+
+    def _parts(self, plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
+        """The columns [B, L] of the window, those that are watched, and what is computed besides."""
+        window, watched = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
+        return window, watched, plan.columns & ~window & ~watched
+
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
-        valid, columns, bound = candidates.valid, candidates.columns, plan.state["later"]
-        (call,) = forward.calls
-        window, watched = plan.state["window"] & valid, plan.state["tracked"] & valid
-        rest = forward.queries & ~window & ~watched
-        known = torch.stack([bound, *(part.sum(1) for part in (window, watched, rest))]).tolist()
-        bounds, widths = known[0], [max(counts) for counts in known[1:]]
-        window, watched, rest = (
-            packed(part, columns, width) for part, width in zip((window, watched, rest), widths, strict=True)
-        )
+        valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
+        (call,), parts = forward.calls, self._parts(plan)
+        known = shapes.further if isinstance(shapes, Bounded) else ()
+        *counts, bounds = known or torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
+        narrow = max((count for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
+        widths = [max(counts[0]), max(counts[1]), max(counts[2])]
+        if shapes.bounded:
+            *widths, narrow = (bucket(width, self.length) for width in (*widths, narrow))
+        window, watched, rest = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
         probes = torch.cat([window, watched], 1)
         if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
             ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
-        narrow = [count for count, own in zip(known[3], bounds, strict=True) if own > 0]
         first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
         real = watched < self.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
             probes=probes, window=window, in_window=window < self.length,
             mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
-            width=sum(widths[:2]) + max(narrow, default=0),
+            width=widths[0] + widths[1] + narrow,
             progress=Track(bound, torch.full_like(bound, first), bounds, bounds),
         )  # fmt: skip
 

@@ -103,6 +103,8 @@ class Bounded(Shapes):
     most: tuple[int, ...] = ()
     # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
     order: Tensor | None = field(default=None, compare=False)
+    # the further numbers as they are, each by row; no recording rests on them
+    further: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bounded: ClassVar[bool] = True
 
     @property
@@ -145,8 +147,8 @@ class Bounded(Shapes):
     def reported(self, widths: Sequence[Sequence[int]], length: int) -> Bounded:
         """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns."""
         first, *further = zip(*widths, strict=True)
-        return replace(self, bounds=tuple(bucket(width, length) for width in first), order=None,
-                       most=tuple(bucket(max(widths), length) for widths in further))  # fmt: skip
+        bounds, most = (bucket(width, length) for width in first), (bucket(max(some), length) for some in further)
+        return replace(self, bounds=tuple(bounds), most=tuple(most), further=tuple(further), order=None)
 
     def twice(self) -> Bounded:
         order = self.order

@@ -106,9 +106,9 @@ class Runtime:
             )
         if self.name not in FIXED:
             return
-        asks = sampler.traits.syncs or eos.traits.syncs
+        asks = sampler.traits.syncs or eos.traits.syncs or cache.traits.asks_in_layers
         if cache.traits.acts_in_layers and (self.name in COMPILED or asks):
-            runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as other parts ask the device,"
+            runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as a part asks the device,"
             raise UserError(
                 f"runtime={self.name} runs {runs} and cache={name_of(cache)} acts between layers. Use runtime=static."
             )
