@@ -98,9 +98,10 @@ class Decoder:
         chosen = Parts(**built, sampling=sampling or sampling_from(options, names))
         self.parts = chosen.fitted(model, gen_length, stop)
         how = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
-        self.settings = decode_settings(model, made, self.parts.sampling, gen_length, batch_size, stop, chat, how)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)
         self.runner = Runner.of(model, self.parts, how)
+        runtime, own = self.runner.runtime, self.parts.sampling
+        self.settings = decode_settings(model, made, own, gen_length, batch_size, stop, chat, runtime)
         if constraint is not None:
             refuse_stop(self.stop)
             self.runner.constraints.compiled(constraint)
@@ -194,7 +195,7 @@ class Decoder:
 
     def _result(self, collector: Collector, row: int, batch: Sequence[Request]) -> Result:
         """The result of a row. Its trace, if it has one, knows what it takes to decode it again."""
-        result, request = collector.result(row), batch[row]
+        result, request = replace(collector.result(row), runtime=self.runner.runtime.name), batch[row]
         if result.trace is not None:
             key = str(1 + (row if request.param_index is None else request.param_index)), 0
             result.trace.origin = origin_of(request, key, [key], of_request(self.settings, request))

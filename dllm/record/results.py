@@ -39,6 +39,7 @@ class Result:
     cpu_seconds: float = 0.0  # part of ``seconds`` in which the decoding thread had a core
     load: float = 0.0  # processes that had or wanted a core, per core, mean of the last minute
     device: str = "cpu"  # kind of device that decoded
+    runtime: str = "eager"  # how turns ran; never ``auto``
     words: list[str] = field(default_factory=list, repr=False)  # text of each token of the canvas by itself
     constraint: ConstraintReport | None = None  # what it did to the row; None: the row was free
     trace: Trace | None = field(default=None, repr=False)  # every turn; None: not asked for

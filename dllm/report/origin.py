@@ -151,7 +151,8 @@ def machines(cells: Sequence[CellResults]) -> str:
     places = {
         (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
          f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
-         *map(str, c.environment.get("gpus") or ()))
+         *map(str, c.environment.get("gpus") or ()),
+         *sorted({f"runtime={row['runtime']}" for row in c.rows if "runtime" in row}))
         for c in cells
     }  # fmt: skip
     return "Times from " + "; ".join(", ".join(place) for place in sorted(places)) + "."

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from shutil import which
 
 import torch
 from torch import Tensor
 
+from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract.needs import readouts_of
 from dllm.errors import UserError, in_choices, in_range, name_of
@@ -70,9 +72,11 @@ class Runtime:
                 return Runtime("eager")
             try:
                 return replace(self, name="static").resolved(parts, config, device)
-            except UserError:
+            except UserError as error:
                 if self.lag:
                     raise
+                reason = str(error).rpartition(". ")[0] or str(error)
+                say_once(f"runtime=auto decodes under eager: {reason}.")
                 return Runtime("eager")
         self.check(parts, config, device)
         waits = parts.sampler.traits.branches or not parts.cache.traits.bounds_late
@@ -168,6 +172,12 @@ class Runtime:
         from dllm.runtime.compiled_layers import Compiled
 
         return Compiled(model)
+
+
+@cache
+def say_once(sentence: str) -> None:
+    """Say it on standard error, the first time."""
+    complain_folded(sentence)
 
 
 def check_compiler(name: str, device: torch.device) -> None:

@@ -21,7 +21,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.runtime import Runtime, say_once
 
 ASKING = ("dkv_greedy", "dllm_cache", "flash_verify", "linear_spec")  # the caches that eager alone runs
 BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
@@ -131,6 +131,25 @@ def test_what_runs_under_static_shapes() -> None:
     Runtime("cudagraph").check(watching, *where)
     with pytest.raises(UserError, match=r"^runtime=cudagraph .* a part asks .* cache=elastic acts .*=static\.$"):
         Runtime("cudagraph").check(replace(parts, cache=part("cache", "elastic")), *where)
+
+
+def test_auto_says_once_why_it_is_eager(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = Parts(
+        part("sampler", "confidence"), part("blocks", "fixed"), part("cache", "dkv_greedy"), part("eos", "none")
+    )
+    say_once.cache_clear()
+    for _ in range(2):
+        assert Runtime().resolved(parts, model("tiny-llada").config, torch.device("cuda")) == Runtime("eager")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "runtime=auto decodes under eager: runtime=static asks the device for nothing within a turn, "
+    )
+    assert line.endswith("cache=dkv_greedy asks it there what to compute.")
+    for name in ("eager", "static"):
+        decoder = Decoder(load("mini-llada"), cache="dkv", gen_length=8, runtime=name)
+        result = decoder("Copy: a", trace=True)[0]
+        assert result.runtime == name and result.trace is not None
+        assert result.trace.origin["config"]["runtime"] == name
 
 
 def test_runtimes_that_cannot_be() -> None:
