@@ -53,7 +53,7 @@ class FastDLLM:
 
     @staticmethod
     def of(folder: Path, model: Model) -> FastDLLM:
-        """Raises UserError for a folder that is no checkout of it."""
+        """Raises UserError for a folder that is not a checkout of it."""
         if (place := str(folder / "llada")) not in sys.path:
             sys.path.insert(0, place)
         try:

@@ -18,7 +18,7 @@ from experiments.gpu_hour.cells import Cell, check
 from experiments.gpu_hour.texts import prompts
 from experiments.gpu_hour.timed import Models
 
-EACH = 4  # requests of a stream, of which the first is not counted
+EACH = 4  # requests of a stream; the first is not counted
 
 
 def served(cell: Cell, models: Models) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def served(cell: Cell, models: Models) -> dict[str, Any]:
 
 
 class Streams:
-    """Clients of a scheduler, each of which asks again when it has its answer."""
+    """Clients of a scheduler, who ask again when they have their answers."""
 
     def __init__(self, scheduler: Scheduler, parts: RequestParts) -> None:
         self.scheduler, self.parts = scheduler, parts
