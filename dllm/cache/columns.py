@@ -77,6 +77,20 @@ class KeptRows:
             self.layers[layer][torch.arange(len(rows), device=rows.device)[:, None], columns] = rows
         return self.layers[layer]
 
+    def places(self, columns: Tensor) -> Tensor:
+        """Where the columns [B, n] of all rows are in a layer, flat [B n]. Made once for all layers it saves two
+        operations in each."""
+        return (columns + torch.arange(len(columns), device=columns.device)[:, None] * (self.length + 1)).flatten()
+
+    def put_at(self, layer: int, rows: Tensor, places: Tensor) -> None:
+        """As ``put``, at their ``places``; the layer has been put before."""
+        self.layers[layer].flatten(0, 1).index_copy_(0, places, rows.flatten(0, 1))
+
+    def at(self, layer: int, places: Tensor) -> Tensor:
+        """The rows [B, n, ...] of a layer at their ``places``."""
+        held = self.layers[layer]
+        return held.flatten(0, 1).index_select(0, places).unflatten(0, (len(held), -1))
+
     def grow(self, rows: int, length: int) -> None:
         """Make room for that many rows and columns; the new ones hold zeros."""
         self.length = length

@@ -110,6 +110,7 @@ class DriftPass(ForwardPass):
     probes: Tensor  # [B, w + r] columns whose attention is read: w of the window, then r watched ones (L: no column)
     window: Tensor  # [B, w] the first of them
     in_window: Tensor  # [B, w] which of these are columns
+    watched: Tensor  # [B, r] the others
     mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
     seen: Tensor  # [B] keys of each row
     width: int  # columns that rows compute which reuse some
@@ -159,7 +160,7 @@ class ElasticSession(BufferSession[DriftPass]):
         real = watched < self.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
-            probes=probes, window=window, in_window=window < self.length,
+            probes=probes, window=window, in_window=window < self.length, watched=watched,
             mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
             width=widths[0] + widths[1] + narrow,
             progress=Track(bound, torch.full_like(bound, first), bounds, bounds),
@@ -198,6 +199,10 @@ class NarrowMemory(BufferMemory[DriftPass]):
     session: ElasticSession
     widens = True
 
+    def __init__(self, session: ElasticSession, forward: DriftPass, call: Call) -> None:
+        super().__init__(session, forward, call)
+        self.made: dict[int, tuple[Tensor, Tensor]] = {}
+
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress, policy = self.forward, self.forward.progress, self.session.policy
         count, whole, residual = self.session.config.layers, WholeRows(self), None
@@ -234,19 +239,31 @@ class NarrowMemory(BufferMemory[DriftPass]):
         inputs.put(layer, hidden.to(there), self.copies(columns, there))
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        self.session.inputs.put(layer, hidden, columns)
+        self._put(self.session.inputs, layer, hidden, columns)
         return hidden, columns
+
+    def _put(self, kept: KeptRows, layer: int, rows: Tensor, columns: Tensor | None) -> None:
+        if columns is None or layer >= len(kept.layers):
+            kept.put(layer, rows, columns)
+        else:
+            kept.put_at(layer, rows, self._places(columns))
+
+    def _places(self, columns: Tensor) -> Tensor:
+        """``KeptRows.places``, made in the first layer of each device."""
+        if id(columns) not in self.made:  # holding the tensor keeps its id
+            self.made[id(columns)] = columns, self.session.inputs.places(columns)
+        return self.made[id(columns)][1]
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         session, forward, progress = self.session, self.forward, self.forward.progress
         device, window, old = fresh.query.device, forward.window.shape[1], None
         probes, in_window = self.copies(forward.probes, device), self.copies(forward.in_window, device)
         if self._tests:
-            asking = gather_rows(session.queried.layers[layer], probes[:, window:])
+            asking = session.queried.at(layer, self._places(self.copies(forward.watched, device)))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
             old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        session.queried.put(layer, query, columns)
+        self._put(session.queried, layer, query, columns)
         read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
         out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
