@@ -162,7 +162,7 @@ def test_depth_is_counted_at_the_start_rule_whatever_is_ignored(rest: str) -> No
         ("start: /(a)\\1/\n", "constraint.grammar: terminal '(a)\\\\1' refers back"), ("start: /^a/\n", "anchor"),
         ("start: /a b/x\n", "sets a flag"), ("start: /a*/\n", "may be empty"), ("start: A\n%declare A\n", "declared"),
         ("begin: \"x\"\n", "constraint.start='start' is not a rule of the grammar."),
-        ("start: \"x\"~3..2\n", "is no range"),
+        ("start: \"x\"~3..2\n", "is not a range"),
         ("start: t{\"x\"}\nt{y}: y t{t{y}}\n", "without an end"), ("start: start\n", "no text at all"),
         ("%import nothing.of.this\nstart: \"x\"\n", "constraint.grammar: "),
     ],

@@ -136,7 +136,7 @@ KAI = {"type": "choice", "name": "first", "choices": ["Kai", "Emma"], "template"
         ({"name": ["a"]}, [], [], "name=\\['a'\\] of question 1"),
         ({"choices": [1, 2]}, [], [], "question 'first' of .*: choices must be a list of texts"),
         ({"type": "chioce"}, [], [], "Did you mean 'choice'"),
-        ({}, [("Kai", "Bob")], [], "line 1 .*: truth first='Bob' is no alternative"),
+        ({}, [("Kai", "Bob")], [], "line 1 .*: truth first='Bob' is not an alternative"),
         ({}, [("Kai", "Kai"), ("", "Kai")], [], "state 2 of .*: the prompt is empty"),
         ({}, [("Kai", "Kai"), ("Kai " * 3000, "Kai")], [], "state 2 of .* more than the model's limit"),
         (
