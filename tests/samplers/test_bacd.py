@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.bacd import BACD
 from dllm.samplers.confidence import Confidence
 from tests.samplers.game import Game
@@ -56,16 +55,3 @@ def test_it_lies_between_the_two_thresholds() -> None:
         at_least = set((free & (confidence >= 0.8)).nonzero()[:, 0].tolist())
         at_most = set((free & (confidence >= 0.5)).nonzero()[:, 0].tolist())
         assert at_least <= committed and (committed <= at_most or len(committed) == 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"lower": 0.95}, "sampler.lower=0.95 must not exceed sampler.upper=0.9"),
-        ({"upper": 1.1}, "sampler.upper=1.1 must lie in"),
-        ({"history": "row"}, "sampler.history='row' must be one of block, sequence"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        BACD(**options)  # type: ignore[arg-type]

@@ -99,11 +99,6 @@ def test_an_inner_rule_that_cannot_read_credit_is_refused(inner: Sampler) -> Non
         Credit(inner)
 
 
-def test_a_decay_above_one_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.beta=1\.5 must lie in \[0, 1\]"):
-        Credit(Confidence(), beta=1.5)
-
-
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
 @pytest.mark.parametrize("guidance", [0.0, 0.7])
 def test_what_it_looks_up_are_the_logits(name: str, guidance: float) -> None:

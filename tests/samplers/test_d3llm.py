@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dllm import UserError
 from dllm.blocks.ahead import Ahead
 from dllm.samplers.d3llm import D3LLM
 from dllm.samplers.dparallel import DParallel
@@ -40,10 +37,3 @@ def test_in_one_block_at_a_time_it_is_dparallel() -> None:
     entropies = [[(7 * at + 3 * turn) % 10 / 10 for at in range(8)] for turn in range(8)]
     one, other = Game(D3LLM(0.3), 8, block=4), Game(DParallel(0.3), 8, block=4)
     assert [one.turn(0.5, entropy=row) for row in entropies] == [other.turn(0.5, entropy=row) for row in entropies]
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match=r"sampler\.form='d2f'"):
-        D3LLM(form="d2f")
-    with pytest.raises(UserError, match=r"sampler\.threshold=-1 must"):
-        D3LLM(-1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dllm import UserError
 from dllm.samplers.dparallel import DParallel
 from tests.samplers.game import Game
 
@@ -18,8 +15,3 @@ def test_otherwise_the_least_entropy_is_forced_whatever_its_confidence() -> None
     game = Game(DParallel(0.1), 3)
     assert game.turn([0.9, 0.2, 0.1], entropy=[0.9, 0.8, 0.8]) == [1]
     assert game.accepted == []
-
-
-def test_a_negative_threshold_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.threshold=-0\.5 must"):
-        DParallel(-0.5)

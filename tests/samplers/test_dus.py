@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.dus import DUS
 from tests.samplers.game import Game
 
@@ -60,8 +59,3 @@ def test_a_group_that_is_filled_already_gives_way_to_the_best() -> None:
     game.commit([0, 4])
     assert game.turn([0, 0.1, 0.3, 0.9, 0, 0.2, 0.2, 0.2]) == [3]
     assert game.turn(0.5) == [2, 6]
-
-
-def test_base_one_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.base=1 must be at least 2"):
-        DUS(1)

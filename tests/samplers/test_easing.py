@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.easing import Easing
 from tests.samplers.game import PROMPT, Game
@@ -60,16 +57,3 @@ def test_at_alpha_0_it_is_the_threshold() -> None:
     games = [Game(rule, 9, block=3) for rule in (Easing(0.6, 0.0, 2), Confidence(0.6))]
     for row in confidence:
         assert games[0].turn(row) == games[1].turn(row)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"alpha": 1.5}, r"sampler.alpha=1.5 must lie in \[0, 1\]. 0 is a fixed threshold"),
-        ({"threshold": -1}, r"sampler.threshold=-1 must lie in \[0, 1\]"),
-        ({"suffix_window": -1}, "sampler.suffix_window=-1 must be at least 0. It counts columns"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Easing(**options)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.eb import EntropyBound
 from tests.samplers.game import Game
 
@@ -32,8 +30,3 @@ def test_the_largest_entropy_of_the_prefix_is_free() -> None:
 def test_no_budget_commits_one_and_every_certain_one() -> None:
     assert Game(EntropyBound(0.0), 4).turn(0.5, entropy=[0.3, 0.2, 0.4, 0.2]) == [1]
     assert Game(EntropyBound(0.0), 4).turn(0.5, entropy=[0.3, 0.0, 0.0, 0.2]) == [1, 2, 3]
-
-
-def test_a_negative_budget_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.gamma=-1 must"):
-        EntropyBound(-1)

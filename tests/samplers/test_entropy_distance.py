@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.entropy_distance import EntropyDistance
 from tests.samplers.game import PROMPT, Game, positions
@@ -60,9 +58,3 @@ def test_each_row_counts_from_its_own_text() -> None:
     game.canvas = game.canvas.commit(first, game.canvas.tokens)
     view = game.view(0.5, entropy=0.0)
     assert positions(game.sampler.propose(view, game.state).commit) == [[1, 2], [0, 1]]
-
-
-@pytest.mark.parametrize("option", ["threshold", "penalty"])
-def test_negative_numbers_are_refused(option: str) -> None:
-    with pytest.raises(UserError, match=rf"sampler\.{option}=-0\.1 must be at least 0\. 0 is"):
-        EntropyDistance(**{option: -0.1})

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.ete import ETE
 from tests.samplers.game import PROMPT, Game, positions
 
@@ -71,17 +70,3 @@ def test_the_most_plausible_candidate_is_kept(score: str, kept: int) -> None:
 def test_exploring_the_last_mask_needs_no_candidates() -> None:
     step = turn(Game(ETE(lookahead_blocks=0), 1), [OPEN])
     assert step.owner.is_single and positions(step.commit) == [[0]]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"explore_position": "middle"}, "sampler.explore_position='middle' must be one of entropy"),
-        ({"cross_threshold": 2}, "sampler.cross_threshold=2 must lie in"),
-        ({"explore_width": 0}, "sampler.explore_width=0 must lie in"),
-        ({"lookahead_blocks": -1}, "sampler.lookahead_blocks=-1 must"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        ETE(**options)

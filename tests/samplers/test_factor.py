@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from dllm import UserError
 from dllm.samplers.factor import Factor
 from tests.samplers.game import Game
 
@@ -32,8 +31,3 @@ def test_only_the_very_last_rank_fails(commit_last: bool, committed: list[int]) 
 @pytest.mark.parametrize(("commit_last", "committed"), [(True, [0, 1]), (False, [1])])
 def test_two_left_and_none_passes(commit_last: bool, committed: list[int]) -> None:
     assert Game(Factor(1.0, commit_last), 2).turn([0.2, 0.3]) == committed
-
-
-def test_a_negative_factor_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.factor=-1 must"):
-        Factor(-1)

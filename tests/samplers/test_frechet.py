@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.factor import Factor
 from dllm.samplers.frechet import Frechet
 from tests.samplers.game import Game
@@ -67,9 +66,3 @@ def test_a_smaller_margin_never_commits_less() -> None:
     sets = [Game(Frechet(margin / 10), 9, rows=100).play(confidence) for margin in range(11)]
     for many, few in zip(sets, sets[1:], strict=False):
         assert all(set(less) <= set(more) for less, more in zip(few, many, strict=True))
-
-
-@pytest.mark.parametrize("margin", [-0.1, 1.1])
-def test_a_margin_that_is_no_share_is_refused(margin: float) -> None:
-    with pytest.raises(UserError, match=rf"sampler\.margin={margin} must lie in \[0, 1\]\. 1 is one token"):
-        Frechet(margin)

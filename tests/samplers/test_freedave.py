@@ -111,8 +111,3 @@ def test_the_state_kept_is_the_published_loops() -> None:
 def test_an_inner_rule_that_does_not_repeat_itself_is_refused(inner: object) -> None:
     with pytest.raises(UserError, match=r"must be deterministic and carry no state\. Use static"):
         FreeDave(inner)  # type: ignore[arg-type]
-
-
-def test_depth_zero_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.draft_steps=0 must be at least 1"):
-        FreeDave(Static(), 0)

@@ -126,9 +126,3 @@ def test_a_row_needs_a_forward_for_every_width_masks() -> None:
 def test_a_rule_that_looks_elsewhere_is_refused(inner: Sampler, words: str) -> None:
     with pytest.raises(UserError, match=f"sampler=frontier .*{words}"):
         Frontier(inner)
-
-
-@pytest.mark.parametrize("width", [0, -3])
-def test_a_gate_that_lets_nothing_through_is_refused(width: int) -> None:
-    with pytest.raises(UserError, match=rf"sampler\.width={width} must be at least 1\. It counts masks"):
-        Frontier(Confidence(), width)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.localleap import LocalLeap
 from tests.samplers.game import Game
@@ -41,16 +40,3 @@ def test_switched_off_it_is_the_threshold(leap: LocalLeap) -> None:
 def test_radius_and_thresholds_per_row() -> None:
     game = Game(LocalLeap(0.9, [0.5, 0.8], [3, 1]), 4, rows=2)
     assert game.play([0.95, 0.8, 0.6, 0.6]) == [[0, 1, 2, 3], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"relaxed_threshold": 0.95}, "sampler.relaxed_threshold=0.95 must not exceed sampler.threshold=0.9"),
-        ({"radius": -1}, "sampler.radius=-1 must"),
-        ({"threshold": 1.2}, "sampler.threshold=1.2 must lie in"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, float], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        LocalLeap(**options)

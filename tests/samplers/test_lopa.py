@@ -12,7 +12,6 @@ import pytest
 import torch
 from harness import Combination, model, requests, results, turns
 
-from dllm import UserError
 from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.common.rowwise import Owner, select
@@ -137,18 +136,3 @@ def test_a_plan_made_for_the_first_candidate_opens_the_masks_of_each() -> None:
         assert torch.equal(turn.view.open, turn.view.canvas.undecided & turn.view.blocks.in_open)
         several += len(turn.tried.row_id) > len(turn.canvas.row_id)
     assert several > 3
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"score": "neg_entropy"}, "sampler.score='neg_entropy' must be one of confidence, margin, entropy"),
-        ({"branching_factor": -1}, r"sampler.branching_factor=-1 must lie in \[0, 64\]. 0 and 1 mean no lookahead"),
-        ({"share": 1.5}, r"sampler.share=1.5 must lie in \[0, 1\]"),
-        ({"alpha": -0.1}, r"sampler.alpha=-0.1 must lie in \[0, 1\]"),
-        ({"threshold": 2}, r"sampler.threshold=2 must lie in \[0, 1\]"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        LoPA(**options)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from dllm import UserError
 from dllm.samplers.order import Order
 from tests.samplers.game import Game, positions
 
@@ -38,12 +35,3 @@ def test_the_random_order_follows_the_seed() -> None:
         return [[turn[row][0] for turn in turns] for row in range(rows)]
 
     assert order(3)[0] == order(1)[0] and order(3)[1] != order(3)[2]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"positions": "rnd"}, "must be random, left_to_right or a list"), ({"positions": [0, 0]}, "position twice")],
-)
-def test_mistakes_are_named(options: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Order(**options)  # type: ignore[arg-type]

@@ -67,8 +67,3 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
         PC(frequencies=str(file))
     with pytest.raises(UserError, match=r"sampler\.frequencies="):
         PC(frequencies=str(tmp_path / "nowhere.json"))
-
-
-def test_negative_decay_is_refused() -> None:
-    with pytest.raises(UserError, match=r"sampler\.decay=-1 must"):
-        PC(-1)

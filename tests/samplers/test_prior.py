@@ -79,9 +79,3 @@ def test_drafts_are_weighed_anew_and_lose_nothing(name: str) -> None:
     )
     assert [row.canvas for row in drafted] == [row.canvas for row in plain]
     assert sum(row.nfe for row in drafted) < 0.8 * sum(row.nfe for row in plain)
-
-
-@pytest.mark.parametrize("sigma", [0.0, -1.0])
-def test_a_width_of_nothing_is_refused(sigma: float) -> None:
-    with pytest.raises(UserError, match=rf"sampler\.sigma={sigma} must be at least 0\.1\. It counts columns"):
-        Prior(Static(), sigma)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -117,23 +116,6 @@ def test_an_anchor_without_a_tokenizer_is_refused() -> None:
     sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9)
     with pytest.raises(UserError, match=r"sampler\.anchor_text='x' is text, .*\. Use sampler\.region=offset"):
         sampler.resolved(replace(setting(12), ids_of=None))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"thresholds": [1, 2]}, "sampler.thresholds needs 3 numbers"),
-        ({"region": "there"}, "sampler.region='there' must be one of"),
-        ({"region": "offset"}, "needs sampler.start"),
-        ({"region": "offset", "start": 1, "length": 0}, "sampler.length=0 must be at least 1"),
-        ({"region": "anchor"}, "needs sampler.anchor_text"),
-        ({"region": "anchor", "anchor_text": "x", "anchor_position": -1}, "anchor_position=-1 must be at least 0"),
-        ({"breakpoints": [0.3, 1.7]}, "sampler.breakpoints=.* must lie in"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Prophet(Static(), **options)
 
 
 @pytest.mark.parametrize("start", [32, -1])

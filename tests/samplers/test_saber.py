@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from math import log
 
-import pytest
 import torch
 
-from dllm import UserError
 from dllm.samplers.saber import Saber
 from tests.samplers.game import PROMPT, Game, positions
 
@@ -57,15 +55,3 @@ def test_the_rule_for_dream_looks_at_the_tokens_that_stand_there_and_at_first_co
     assert game.turn([0.0, 0.75, 0.81, 0.9, 0.85, 0.95, 0.8, 0.1], current=current) == [2, 3, 4, 5]  # 0.8 by 0.9, 0.7
     assert undone(game) == [0]
     assert torch.allclose(game.state["own"][0, PROMPT : PROMPT + 2], torch.tensor([0.9, 0.7]).double())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"minimum": 0}, "sampler.minimum=0 must be at least 1"),
-        ({"backtrack": 0}, "sampler.backtrack=0 must be at least 1"),
-    ],
-)
-def test_mistakes_are_named(options: dict[str, int], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Saber(**options)

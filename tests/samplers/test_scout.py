@@ -161,14 +161,3 @@ def test_it_learns_how_far_repeated_steps_come_true() -> None:
 def test_an_inner_rule_that_does_not_repeat_itself_is_refused(inner: Sampler) -> None:
     with pytest.raises(UserError, match=r"sampler=scout .* must be deterministic and carry no state"):
         Scout(inner)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"candidates": 0}, r"sampler\.candidates=0 must be at least 1"),
-     ({"top_k": 0}, r"sampler\.top_k=0 must be at least 1"),
-     ({"min_probability": 2.0}, r"sampler\.min_probability=2\.0 must lie in \[0")],
-)  # fmt: skip
-def test_numbers_outside_their_range_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Scout(Static(), **options)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dllm import UserError
 from dllm.samplers.static import Static
 from tests.samplers.game import Game
 
@@ -54,12 +53,3 @@ def test_no_single_position_is_called_forced() -> None:
     game = Game(Static(), 3)
     game.turn([0.1, 0.2, 0.3])
     assert game.step.accepted is None
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"steps": 0}, "sampler.steps=0 must be at least 1"), ({"score": "entrophy"}, "Did you mean 'entropy'")],
-)
-def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Static(**options)
