@@ -102,11 +102,6 @@ class RowSets:
             at += count + 1
         return kept
 
-    def replacement(self, at: int, scores: NDArray[np.floating]) -> int | None:
-        """The id of the highest of ``scores`` [V] that fits the masked cell, the lowest such id; None: nothing fits.
-        Those that it must go with are to be written before."""
-        return self.language.best_id(self.allowed([at])[0], scores)
-
     def best(self, positions: Sequence[int], scores: Sequence[NDArray[np.floating]]) -> Filling | None:
         """The ids with the largest sum of ``scores``, [V] for each of the masked ``positions`` in rising order, that
         go together; other masks count 0. -inf: never. None: nothing fits."""

@@ -174,13 +174,6 @@ class TokenLanguage:
             self.entries += 1
         return found
 
-    def best_id(self, allowed: ClassSet, scores: NDArray[np.floating]) -> int | None:
-        """The id of the highest of ``scores`` [V] among the allowed ones, the lowest such id. None: none is above
-        -inf. Scores may be longer than the table: what it lacks fits nowhere."""
-        fits = np.where(allowed.bits[self.classes], scores[: len(self.classes)], -np.inf)
-        best = int(fits.argmax())
-        return best if fits[best] > -np.inf else None
-
     def state_set(self, members: Bits) -> PlaceSet:
         """The one set of these ``members`` [Q + 1]."""
         bits = np.packbits(members)

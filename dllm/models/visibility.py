@@ -332,8 +332,6 @@ class CausalByRank(AttentionKind):
 
 ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank)
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
-# In which a forward needs the rows of its block alone, but where a block opens also those that are not final before it.
-BY_OPEN_BLOCK = frozenset({DenoisedBlock.name})
 
 
 def columns_of(masked: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from dllm.common.json_text import as_object, loaded
 from dllm.models.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, read_body, wrong
+from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, wrong
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -169,17 +169,6 @@ SentConversation = Annotated[
         lambda value: isinstance(value, list) and value, 'a list of {"role": ..., "content": ...}, and not empty', False
     ),
 ]
-
-
-class Talk(BodyObject):
-    """A conversation alone."""
-
-    messages: SentConversation = Field(description="what was said")
-
-
-def validated_messages(value: Any, tools: bool = False) -> list[Message]:
-    """The messages of a conversation, as ``conversation`` gives them. Raises ApiError."""
-    return conversation(read_body(Talk, {"messages": value}, False)[0].messages, tools)
 
 
 def conversation(sent: Sequence[SentMessage], tools: bool = False) -> list[Message]:

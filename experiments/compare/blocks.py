@@ -14,19 +14,16 @@ text that is not open reaches the threshold. forced: forwards that commit a toke
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
-from dllm.prompts import Prompt
 from dllm.report.differences import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -37,6 +34,7 @@ from experiments.compare.choosing import saving
 from experiments.compare.confidence_band import BandRecorder, Seen, Watched, by_distance, regions, text_length
 from experiments.compare.samplers import interval
 from experiments.support import markdown
+from experiments.support.held_out import answered, comparison
 from experiments.support.markdown import percent
 from experiments.support.scripts import counted, refusing
 
@@ -96,10 +94,8 @@ class Bench:
         decoder = Decoder(
             self.model, one.sampler, blocks, one.cache, "fill_at_once", gen_length=self.length, batch_size=BATCH
         )
-        prompts: list[Prompt] = [item.messages for item in self.items]
         watched = isinstance(one.sampler, Watched)
-        rows = decoder(prompts, observe=recorder if watched else None)
-        right = [mini.score(item, row.text)["score"] for item, row in zip(self.items, rows, strict=True)]
+        rows, right = answered(decoder, self.items, observe=recorder if watched else None)
         return Column(rows, right, [recorder.requests[number] for number in range(len(rows))] if watched else [])
 
     def difference(self, one: Column, base: Column) -> str:
@@ -229,13 +225,9 @@ def sections(names: Sequence[str], seed: int, counts: dict[str, int]) -> Iterato
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=8, help="items of each of the 13 tasks with short answers")
+    parser = comparison(__doc__, 8, "items of each of the 13 tasks with short answers")
     parser.add_argument("--long", type=counted, default=16, help="items of each of the 2 tasks with long ones")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     for section in sections(given.models, given.seed, {"short": given.count, "long": given.long}):
         print(section, end="\n\n", flush=True)
     return 0

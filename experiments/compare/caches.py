@@ -8,25 +8,22 @@ exit code is 1 when a cache computes much more than none does.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import fmean
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.cache.base import Cache
 from dllm.compose.parts import choices
-from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.support import markdown
+from experiments.support.held_out import answered_by_length, comparison
 from experiments.support.markdown import percent
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 BATCH = 52
 HEADS = ("cache", "score", "as none", "NFE", "query rows", "FLOPs")
@@ -52,11 +49,11 @@ def column(
     """Raises UserError for parts that refuse each other."""
     blocks = part("blocks", schedule) if schedule == "whole" else part("blocks", schedule, block_length=block)
     eos = "stop_at_eos" if schedule == "sliding" else "fill_after_block"  # a window that slides closes no block
-    rows: list[Result] = []
-    for length, group in groupby(items, lambda item: mini.longest(item.task)):
-        prompts: list[Prompt] = [sample.messages for sample in group]
-        rows += Decoder(model, sampler, blocks, cache, eos, gen_length=length, batch_size=BATCH)(prompts)
-    return Column(rows, [mini.score(s, row.text)["score"] for s, row in zip(items, rows, strict=True)])
+
+    def decoder_of(length: int) -> Decoder:
+        return Decoder(model, sampler, blocks, cache, eos, gen_length=length, batch_size=BATCH)
+
+    return Column(*answered_by_length(decoder_of, items))
 
 
 def line(name: str, one: Column, none: Column) -> str:
@@ -99,15 +96,11 @@ def label(schedule: str) -> str:
 
 @refusing
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=16, help="items per task")
+    parser = comparison(__doc__, 16, "items per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.SHORT_ANSWERS), choices=mini.TASKS, metavar="TASK")
     parser.add_argument("--samplers", nargs="+", default=["static", "confidence", "order"])
     parser.add_argument("--block", type=int, default=8, help="block length, for the caches that go by blocks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     good = True
     for name in given.models:
         model = load(name)

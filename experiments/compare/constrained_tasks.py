@@ -8,7 +8,6 @@ list of objects with three fields each). Prints a Markdown table for each model.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations, product
@@ -25,7 +24,8 @@ from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks as suite
 from dllm.tasks.parallelbench.scoring import write_list
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.held_out import comparison
+from experiments.support.scripts import refusing
 
 TOKENS_PER_STEP = (1, 4, 32)
 BLOCK, SIZES = 32, (3, 5)
@@ -97,11 +97,8 @@ def lines(model: Model, task: str, count: int, seed: int) -> Iterator[str]:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
+    parser = comparison(__doc__, 48, "items per task")
     parser.add_argument("--tasks", nargs="+", default=list(CONSTRAINTS), choices=CONSTRAINTS)
-    parser.add_argument("--count", type=counted, default=48, help="items per task")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)

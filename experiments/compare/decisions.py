@@ -13,7 +13,6 @@ its 95 % interval.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
@@ -21,8 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-
-import torch
 
 from dllm import Decoder, Model, load
 from dllm.constraints import Choice as Among
@@ -34,8 +31,9 @@ from dllm.prompts import PrefilledPrompt
 from dllm.record.measures import wilson
 from dllm.tasks.mini import tasks as mini
 from experiments.support import markdown
+from experiments.support.held_out import comparison
 from experiments.support.markdown import percent
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 SIZES = (5, 8)  # names of a list
 
@@ -280,12 +278,7 @@ def worse(found: Sequence[Line], label: str) -> bool:
 
 @refusing
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=120, help="items per question")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+    given = comparison(__doc__, 120, "items per question").parse_args(arguments)
     scores, behind = [], list[str]()
     for model in map(load, given.models):
         print(f"### {model.name}, decided and decoded\n\n{markdown.head(HEADS)}", flush=True)

@@ -29,12 +29,12 @@ from rich.progress import track
 from dllm import Decoder, Model, UserError, load
 from dllm.compose.parts import build_part, choices, composed, configurations
 from dllm.errors import SettingWarning, first_line, warn_once
-from dllm.prompts import Prompt
 from dllm.report.differences import PairedDifference, paired_difference
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.compare.published_settings import GROUPS, LENGTH, published_settings
 from experiments.support import markdown
+from experiments.support.held_out import answered
 from experiments.support.markdown import percent
 from experiments.support.scripts import counted, refusing
 
@@ -79,16 +79,14 @@ class Bench:
 
     def decoded(self, words: str, seed: int, items: Sequence[Sample]) -> Scores:
         config = composed([f"model={self.model.name}", f"gen_length={LENGTH}", *shlex.split(words)])
-        prompts: list[Prompt] = [sample.messages for sample in items]
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always", SettingWarning)
             warn_once.cache_clear()
             try:
                 parts = {group: build_part(group, config[group]) for group in GROUPS}
-                rows = Decoder(self.model, **parts, gen_length=LENGTH, batch_size=BATCH)(prompts)
+                rows, right = answered(Decoder(self.model, **parts, gen_length=LENGTH, batch_size=BATCH), items)
             except UserError as error:
                 return Scores(self.model.name, words, seed, [], [], refused=first_line(error))
-        right = [mini.score(sample, row.text)["score"] for sample, row in zip(items, rows, strict=True)]
         doubts = [str(one.message) for one in heard if issubclass(one.category, SettingWarning)]
         return Scores(self.model.name, words, seed, right, [row.nfe for row in rows], " ".join(doubts))
 

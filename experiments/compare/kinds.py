@@ -9,25 +9,22 @@ Query tokens: rows that the network computes for an item. Useful: tokens of the 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import fmean
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
 from dllm import Model, Result, load
-from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder, settings_of
 from experiments.support import markdown
+from experiments.support.held_out import answered_by_length, comparison
 from experiments.support.markdown import percent
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff", "mini-llada")
 BATCH = 52
@@ -52,12 +49,8 @@ class Line:
 
 def line(model: Model, label: str, words: Sequence[str], items: list[Sample]) -> Line:
     """Raises UserError for words that do not fit the model."""
-    rows: list[Result] = []
-    for length, group in groupby(items, lambda item: mini.longest(item.task)):
-        prompts: list[Prompt] = [sample.messages for sample in group]
-        rows += decoder(model, words, length, BATCH)(prompts)
-    right = [mini.score(sample, row.text)["score"] for sample, row in zip(items, rows, strict=True)]
-    return Line(f"{model.name}, {label}", rows, right)
+    found = answered_by_length(lambda length: decoder(model, words, length, BATCH), items)
+    return Line(f"{model.name}, {label}", *found)
 
 
 def lines(names: Sequence[str], items: list[Sample]) -> list[Line]:
@@ -74,13 +67,9 @@ def one_forward_each(one: Line) -> bool:
 
 @refusing
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
-    parser.add_argument("--count", type=counted, default=16, help="items per task")
+    parser = comparison(__doc__, 16, "items per task", MODELS)
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
     found = lines(given.models, items)
     print("\n".join([HEAD, *map(str, found)]))

@@ -28,7 +28,6 @@ from torch import Tensor
 from dllm import Decoder, Model, UserError, load, part
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
-from dllm.prompts import Prompt
 from dllm.report.differences import paired_difference
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
@@ -43,6 +42,7 @@ from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
 from dllm.tasks.parallelbench.theory import outputs
 from experiments.compare.choosing import DRAWS, Column, Place, Pool, mean_at, saving
 from experiments.support import markdown
+from experiments.support.held_out import answered
 from experiments.support.scripts import counted, refusing
 
 ANSWER, BATCH = 32, 52
@@ -189,12 +189,9 @@ class Bench:
         """items: others than all."""
         asked = self.items if items is None else items
         decoder = Decoder(self.model, sampler, eos="none", gen_length=ANSWER, batch_size=BATCH)
-        prompts: list[Prompt] = [item.messages for item in asked]
         begun = time.process_time()
-        results = decoder(prompts)
-        spent = time.process_time() - begun
-        right = [mini.score(item, row.text)["score"] for item, row in zip(asked, results, strict=True)]
-        return Column(method, setting, results, right, spent)
+        results, right = answered(decoder, asked)
+        return Column(method, setting, results, right, time.process_time() - begun)
 
     def table(self, half: int) -> str:
         """Settings chosen on the other half, shown on ``half``."""

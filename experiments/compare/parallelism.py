@@ -8,7 +8,6 @@ the d3LLM leaderboard's (``dllm.report.figures``), of all tasks together.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,14 +20,14 @@ from torch import Tensor
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.errors import name_of
-from dllm.prompts import Prompt
 from dllm.record.measures import quantile
 from dllm.report.figures import Points, accuracy_under_parallelism, fast_enough
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.held_out import answered, comparison
+from experiments.support.scripts import refusing
 
 ANSWER, BATCH, DRAWS = 32, 52, 400
 DROP = 5.0  # points, the leaderboard's
@@ -158,9 +157,7 @@ class Sweep:
     def _decoded(self, sampler: Sampler) -> tuple[list[Result], Setting]:
         cache = name_of(sampler) if sampler.traits.verifies else "none"
         decoder = Decoder(self.model, sampler, cache=cache, eos="none", gen_length=ANSWER, batch_size=BATCH)
-        prompts: list[Prompt] = [item.messages for item in self.items]
-        rows = decoder(prompts)
-        right = [mini.score(item, row.text)["score"] for item, row in zip(self.items, rows, strict=True)]
+        rows, right = answered(decoder, self.items)
         return rows, Setting.of(rows, right)
 
     def table(self) -> str:
@@ -203,12 +200,7 @@ def line(curve: Curve, areas: Sequence[float]) -> list[str]:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=5, help="items per task; there are 13 tasks")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+    options = comparison(__doc__, 5, "items per task; there are 13 tasks").parse_args(arguments)
     for name in options.models:
         sweep = Sweep(load(name), options.count, options.seed)
         print(f"### AUP, {sweep.model.name}, {len(sweep.items)} items\n\n{sweep.table()}\n", flush=True)

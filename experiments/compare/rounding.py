@@ -28,6 +28,7 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.mini.decoders import decoder
 from experiments.support import markdown
+from experiments.support.held_out import answered
 from experiments.support.scripts import counted, refusing
 
 MODELS = ("mini-llada", "mini-dream")
@@ -118,9 +119,7 @@ def mean_squares(model: Transformer, rows: Sequence[Tensor]) -> dict[str, Tensor
 
 
 def score(model: Model, items: Sequence[Sample]) -> list[float]:
-    prompts: list[Prompt] = [item.messages for item in items]
-    results = decoder(model, (), LENGTH, BATCH)(prompts)
-    return [mini.score(item, result.text)["score"] for item, result in zip(items, results, strict=True)]
+    return answered(decoder(model, (), LENGTH, BATCH), items)[1]
 
 
 def rounded(name: str, how: Rounding, size: int, inputs: Mapping[str, Tensor]) -> Model:

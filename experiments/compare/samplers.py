@@ -6,7 +6,6 @@ exit code is 1 when one fails. ``--count 16`` takes 16 items of each of the 13 t
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from rich.progress import track
 
 from dllm import Decoder, Model, Result, UserError, load, part
 from dllm.compose.parts import choices
-from dllm.prompts import Prompt
 from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.samplers.oracle import Oracle
 from dllm.tasks.mini import tasks as mini
@@ -27,8 +25,9 @@ from dllm.tasks.mini.items import Sample
 from experiments.compare.kinds import Line, line
 from experiments.mini.decoders import LEFT_TO_RIGHT
 from experiments.support import markdown
+from experiments.support.held_out import answered, comparison
 from experiments.support.markdown import percent
-from experiments.support.scripts import counted, refusing
+from experiments.support.scripts import refusing
 
 ANSWER, BATCH = 32, 52
 HEADS = ("sampler", "score", "NFE", "TPF", "as one per step", "oracle / NFE")
@@ -82,7 +81,6 @@ class Comparison:
                 self.columns[name] = found
 
     def column(self, name: str, observe: GuessRecorder | None = None) -> Column | None:
-        prompts: list[Prompt] = [sample.messages for sample in self.items]
         reference = None if name != "oracle" else [row.canvas for row in self.columns["static"].rows]
         try:
             sampler = part("sampler", name) if reference is None else Oracle(reference)
@@ -91,9 +89,7 @@ class Comparison:
         except UserError as error:
             self.refused.append(f"{name}: {error}")
             return None
-        rows = decoder(prompts, trace=True, observe=observe)
-        right = [mini.score(s, row.text)["score"] for s, row in zip(self.items, rows, strict=True)]
-        return Column(name, rows, right)
+        return Column(name, *answered(decoder, self.items, trace=True, observe=observe))
 
     def same(self, column: Column) -> list[bool]:
         """The items whose text is that of one token per step."""
@@ -159,22 +155,19 @@ class Comparison:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="names or folders")
-    parser.add_argument("--count", type=counted, default=16, help="items per task; 13 tasks have short answers")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
+    parser = comparison(__doc__, 16, "items per task; 13 tasks have short answers")
     parser.add_argument("--dtype", default="float32", help="of the arithmetic")
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     failed = False
     for name in options.models:
-        comparison = Comparison(load(name, dtype=options.dtype), options.count, options.seed)
-        comparison.run()
-        print(f"\n### {comparison.model.name}, {len(comparison.items)} items\n\n{comparison.table()}\n")
-        for refusal in comparison.refused:
+        found = Comparison(load(name, dtype=options.dtype), options.count, options.seed)
+        found.run()
+        print(f"\n### {found.model.name}, {len(found.items)} items\n\n{found.table()}\n")
+        for refusal in found.refused:
             print(f"- not run: {refusal}")
-        for words, holds in comparison.relations():
+        for words, holds in found.relations():
             failed |= not holds
             print(f"- {'holds' if holds else 'FAILS'}: {words}")
     return int(failed)

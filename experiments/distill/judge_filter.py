@@ -9,7 +9,6 @@ the position alone, which is ``sampler=confidence``.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from dllm.samplers.learn2pd import FILTERS, Learn2PD, read_filter
 from dllm.tasks.mini import tasks as mini
 from experiments.distill.filter import Options, Records, Replay, logits, records_of, reference_of
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.held_out import comparison
+from experiments.support.scripts import refusing
 
 BLOCK = 32
 FILTER, CONFIDENCE = (0.5, 0.9, 0.96, 0.99), (0.8, 0.9, 0.95)  # 0.96 and 0.9 are the samplers' own
@@ -80,13 +80,8 @@ def table(model: Model, length: int, count: int, seed: int) -> str:
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=["mini-llada", "mini-dream"], help="those with a shipped filter")
-    parser.add_argument("--count", type=counted, default=8, help="items per task on canvases of one block; an "
-                        "eighth on those of four, whose forwards are many and wide")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out items")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
+    of = "items per task on canvases of one block; an eighth on those of four, whose forwards are many and wide"
+    options = comparison(__doc__, 8, of).parse_args(arguments)
     for name in options.models:
         model = load(name)
         for length in CANVASES:

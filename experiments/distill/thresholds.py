@@ -6,11 +6,9 @@ of the demo suite with ``sampler=dparallel``.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 
-import torch
 from rich.console import Console
 from rich.progress import track
 
@@ -19,7 +17,8 @@ from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.compare.kinds import line
 from experiments.support import markdown
-from experiments.support.scripts import counted, refusing
+from experiments.support.held_out import comparison
+from experiments.support.scripts import refusing
 
 MODELS = ("mini-llada", "mini-llada-distilled")
 THRESHOLDS = (0.1, 0.2, 0.5)  # nats; as published: 0.5
@@ -41,14 +40,10 @@ def cells(threshold: float, models: Sequence[Model], items: list[Sample]) -> Ite
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(MODELS), help="names or folders")
+    parser = comparison(__doc__, 20, "questions per task", MODELS)
     parser.add_argument("--thresholds", nargs="+", type=float, default=list(THRESHOLDS), metavar="NATS")
-    parser.add_argument("--count", type=counted, default=20, help="questions per task")
     parser.add_argument("--tasks", nargs="+", default=list(mini.TASKS), choices=mini.TASKS, metavar="TASK")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out questions")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
     models = [load(name) for name in given.models]
     items = [sample for task in given.tasks for sample in mini.generate(task, given.seed, given.count)]
     shown = track(given.thresholds, "decoding", console=Console(stderr=True))

@@ -16,13 +16,18 @@ from word_samples import texts_over
 
 from dllm.constraints.languages.automaton_of import compiled
 from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.products import complement, difference, intersection, union
+from dllm.constraints.languages.products import difference, intersection, union
 from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, RuleCall, Tree
 from dllm.constraints.languages.utf8 import literal_text, texts
 from dllm.errors import UserError
 
 A, B, X = literal_text("a"), literal_text("b"), literal_text("x")
 OPEN, CLOSE = literal_text("("), literal_text(")")
+
+
+def complement(a: ByteAutomaton) -> ByteAutomaton:
+    """The texts that are not words of ``a``."""
+    return difference(texts(), a)
 
 
 def words(automaton: ByteAutomaton, alphabet: str = "ab", length: int = 5) -> set[str]:

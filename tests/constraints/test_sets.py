@@ -94,9 +94,6 @@ def test_equal_scores_go_to_the_lowest_id() -> None:
     only_b = Case(letters([False, False, True]), (b"b", b"a", b"b", None), (3,), 0, b"", (MASK,)).row()
     best = only_b.best([0], [np.zeros(4)])
     assert best is not None and best.ids == (0,)
-    assert only_b.replacement(0, np.zeros(6)) == 0
-    assert only_b.replacement(0, np.array([0.0, 9.0, 1.0, 9.0])) == 2
-    assert only_b.replacement(0, np.full(4, -np.inf)) is None
 
 
 def bits_of(row: RowSets) -> list[list[bool]]:

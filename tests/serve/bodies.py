@@ -11,8 +11,12 @@ from omegaconf import OmegaConf
 from dllm.app.runs.plan import RunPlan
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model
+from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError
+from dllm.serve.fields import ChatBody
+from dllm.serve.messages import conversation
 from dllm.serve.request_parts import Defaults
+from dllm.serve.typed import read_body
 from dllm.serve.wire import ParsedRequest, parse_request
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
@@ -75,3 +79,8 @@ SAME: list[tuple[dict[str, Any], list[str]]] = [
     ({"blocks": "adablock", "cache": "dual", "eos": {"name": "eotp", "scope": "block"}},
      ["blocks=adablock", "cache=dual", "eos=eotp", "eos.scope=block"]),
 ]  # fmt: skip
+
+
+def as_messages(sent: list[dict[str, Any]]) -> list[Message]:
+    """A conversation as the chat template of a model without tools takes it."""
+    return conversation(read_body(ChatBody, {"messages": sent}, False)[0].messages)

@@ -17,9 +17,9 @@ from dllm import load
 from dllm.models import chat_template
 from dllm.models.bundle import Model
 from dllm.models.chat_template import ThoughtMarks, thought_marks
-from dllm.serve.messages import validated_messages
 from dllm.serve.thinking import Thinking, ThoughtSplitter
 from dllm.serve.wire import NO_THOUGHT
+from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.live import live
 from tests.serve.stand_in import OneByOne
@@ -214,8 +214,8 @@ def test_thoughts_of_earlier_turns_are_read_or_dropped_by_the_template(thinker: 
     for message in (said, told, {**told, "reasoning": "d"}, {"role": "assistant", "content": "b", "reasoning": "abc"}):
         for place in (thinker, writer):
             assert place.ask(messages=[*ASK, message, *ASK], max_tokens=1).status_code == 200
-    assert validated_messages([told])[0] == told
-    assert validated_messages([{"role": "assistant", "content": "b", "reasoning": "abc"}])[0] == told
+    assert as_messages([told])[0] == told
+    assert as_messages([{"role": "assistant", "content": "b", "reasoning": "abc"}])[0] == told
     count = lambda message: thinker.ask(messages=[message], max_tokens=1).json()["usage"]["prompt_tokens"]  # noqa: E731
     assert count(told) == count({"role": "assistant", "content": "b"}) + 3
     for wrong, why in (({"role": "user", "content": "a", "reasoning": "b"}, "goes with role assistant"),

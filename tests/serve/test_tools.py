@@ -14,8 +14,9 @@ from harness import full
 
 from dllm import load
 from dllm.models.bundle import Model
-from dllm.serve.messages import WRITTEN_OUT, validated_messages
+from dllm.serve.messages import WRITTEN_OUT
 from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolDeltas, ToolUse
+from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written
@@ -238,7 +239,7 @@ def test_a_template_without_a_place_for_calls_has_them_as_text(writer: Place) ->
         {"role": "user", "content": "b"}, {"role": "user", "content": "c"},
     ]  # fmt: skip
     line = '{"name": "say", "arguments": {"w": 1.50}}'
-    assert validated_messages(talk) == [
+    assert as_messages(talk) == [
         {"role": "user", "content": "a"}, {"role": "assistant", "content": f"So:\n{line}\n{line}"},
         {"role": "user", "content": "say returned: 3\nsay returned: 4\nb"}, {"role": "user", "content": "c"},
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Automata of automata: both of two languages, either, one without the other, all texts but these."""
+"""Automata of automata: both of two languages, either, one without the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dllm.constraints.languages.arrays import ASIDE, Long, mixed_hashes, numbere
 from dllm.constraints.languages.limits import budget
 from dllm.constraints.languages.minimal import minimised
 from dllm.constraints.languages.trees import BoolArray, ByteAutomaton, IntArray
-from dllm.constraints.languages.utf8 import texts
 
 KeepPair = Callable[[BoolArray, BoolArray], BoolArray]
 
@@ -28,11 +27,6 @@ def union(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
 def difference(a: ByteAutomaton, b: ByteAutomaton) -> ByteAutomaton:
     """The words of ``a`` that are none of ``b``."""
     return product_automaton(a, b, lambda in_a, in_b: in_a & ~in_b)
-
-
-def complement(a: ByteAutomaton) -> ByteAutomaton:
-    """The texts (complete UTF-8 without surrogates) that are not words of ``a``."""
-    return difference(texts(), a)
 
 
 def product_automaton(a: ByteAutomaton, b: ByteAutomaton, keep: KeepPair) -> ByteAutomaton:
