@@ -47,7 +47,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     ],
     "lopa": [
         ({"score": "neg_entropy"}, "sampler.score='neg_entropy' must be one of confidence, margin, entropy"),
-        ({"branching_factor": -1}, r"sampler.branching_factor=-1 must lie in \[0, 64\]. 0 and 1 are no lookahead"),
+        ({"branching_factor": -1}, r"sampler.branching_factor=-1 must lie in \[0, 64\]. 0 and 1 mean no lookahead"),
         ({"share": 1.5}, r"sampler.share=1.5 must lie in \[0, 1\]"),
         ({"alpha": -0.1}, r"sampler.alpha=-0.1 must lie in \[0, 1\]"),
         ({"threshold": 2.0}, r"sampler.threshold=2.0 must lie in \[0, 1\]"),
