@@ -238,7 +238,7 @@ def test_a_batch_computes_little_that_nobody_asked_for(name: str, cache: str, mo
         (Combination("wino", "fixed", model="tiny-wedlm"), "sampler=wino computes extra queries"),
         (Combination("saber", "fixed", model="tiny-wedlm"), "sampler=saber scores committed tokens.*=confidence"),
         (Combination("ete", "fixed", model="tiny-nbdiff"), "sampler=ete tries .* one block at a time.*=confidence"),
-        (Combination("confidence", "fixed", eos="eotp", model="tiny-nbdiff"), "what lies behind the open block"),
+        (Combination("confidence", "fixed", eos="eotp", model="tiny-nbdiff"), "what is after the open block"),
         (Combination("confidence", "tccf", model="tiny-nbdiff"), "blocks=tccf .* context-causal model.*blocks=fixed"),
         (Combination("confidence", "fixed", "finished"), "cache=dual"),
     ],

@@ -44,7 +44,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a short commit": ({"commit": FALSE[:, :5]}, r"commit has the shape \[2, 5\]"),
     "commit of numbers": ({"commit": ZERO}, "commit is of torch.int64, and must be of bool"),
     "a list": ({"commit": [[True]]}, r"commit is list, and must be a tensor \[2, 7\]"),
-    "another device": ({"commit": FALSE.to("meta")}, "commit lies on meta, and the canvas on cpu"),
+    "another device": ({"commit": FALSE.to("meta")}, "commit is on meta, and the canvas on cpu"),
     "tokens of one row": ({"tokens": ZERO[0]}, r"tokens has the shape \[7\]"),
     "tokens as a list": ({"tokens": [1]}, "tokens is list"),
     "tokens of fractions": ({"tokens": ZERO.double()}, r"tokens is of torch.float64, and must be of int64 \(.long"),
@@ -114,7 +114,7 @@ class Starts(Sampler):
     [
         (None, "returned NoneType, and must return a dict"), ({"seen": 0}, "'seen' is int"),
         ({"seen": torch.zeros(1, 3)}, r"'seen' has the shape \[1, 3\], and must lead with the row: \[3, \.\.\.\]"),
-        ({"seen": torch.zeros(3, device="meta")}, "'seen' lies on meta"),
+        ({"seen": torch.zeros(3, device="meta")}, "'seen' is on meta"),
     ],
 )  # fmt: skip
 def test_a_first_state_that_is_none_is_refused(made: Any, words: str) -> None:

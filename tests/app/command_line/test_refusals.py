@@ -157,7 +157,7 @@ def test_what_people_bring_is_answered_with_what_to_write(run: Run, arguments: S
     (["sampler=joint_threshold", "sampler.edit_threshold=null"], ""),
     (["sampler=prophet"], "Warning: sampler.region=all_masked: the ends of text after a short answer"),
     (["sampler=prophet", "sampler.region=none"], ""),
-    (["sampler=remdm"], "Warning: sampler.per_step=4: so many tokens are committed however unsure"),
+    (["sampler=remdm"], "Warning: sampler.per_step=4: this many tokens are committed however unsure"),
     (["sampler=remdm", "sampler.per_step=2", "sampler.number=1"], ""),
     (["sampler=pc"], "Warning: sampler.decay=0.25: positions further right wait"),
     (["sampler=pc", "sampler.decay=0"], ""),
