@@ -79,6 +79,7 @@ def until(holds: Callable[[], bool]) -> bool:
 def test_metrics_are_those_of_all_replicas(address: str, said: list[str]) -> None:
     replies = 'dllm_http_requests_total{route="completions",status="200"}'
     with httpx.Client(base_url=address, timeout=120) as client:
+        time.sleep(3)  # a replica tells its figures twice a second
         before = figures(client).get(replies, 0.0)
         with ThreadPoolExecutor(8) as crowd:
             body = {"prompt": "w1", "max_tokens": 8}
