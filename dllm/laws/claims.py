@@ -241,11 +241,12 @@ def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, LawAn
 
 
 def a_late_host_changes_nothing(trial: Trial) -> None:
-    """Fixed shapes, whose contents the host learns a turn late, give the same tokens. Parts that do not take
-    ``runtime=static`` are left out."""
+    """Fixed shapes, whose contents the host learns a turn late if the cache lets it, give the same tokens. Parts that
+    do not take ``runtime=static`` are left out."""
+    lag = int(trial.parts.cache.traits.bounds_late)
     with suppress(UserError):
-        Runtime("static", 1).check(trial.parts, trial.network.config, torch.device("cpu"))
-        late = results(trial.network, trial.parts, trial.requests, trial.sampling, 1)
+        Runtime("static", lag).check(trial.parts, trial.network.config, torch.device("cpu"))
+        late = results(trial.network, trial.parts, trial.requests, trial.sampling, lag)
         for row, (one, other) in enumerate(zip(late, trial.together, strict=True)):
             known, mine = other.known, (one.canvas, one.nfe, one.turns)
             theirs = (known.canvas, known.nfe, known.turns)
