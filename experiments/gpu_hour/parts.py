@@ -21,7 +21,7 @@ from experiments.gpu_hour.profiled import profile_cells, profiled
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.streams import served
 from experiments.gpu_hour.suite import Suite
-from experiments.gpu_hour.switches import SWITCHES
+from experiments.gpu_hour.switches import known
 from experiments.gpu_hour.texts import equal_texts
 from experiments.gpu_hour.timed import Models, time_cell
 from experiments.gpu_hour.work import Part, Task
@@ -175,7 +175,7 @@ def profiles(setup: Setup) -> list[Task]:
 
 def switches(setup: Setup, store: Store) -> list[Task]:
     """The same decode with and without what can be switched off, and by how late the host reads."""
-    cells = [replace(one, switch=name) for name in SWITCHES for one in lags() if one.lag and one.batch != 4]
+    cells = [replace(one, switch=name) for name in known() for one in lags() if one.lag and one.batch != 4]
     return timings(setup, store, [*lags(), *cells])
 
 
