@@ -20,6 +20,7 @@ from dllm.contract import ForwardCost
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.quantize import QUANTIZATIONS, check_runtime
+from dllm.models.visibility import BlockCausal
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import COMPILED, FIXED, RECORDED, Runtime
 from dllm.samplers.base import Sampler
@@ -32,7 +33,7 @@ TINY_TEXT = replace(TINY, width=256, layers=6, heads=8, kv_heads=8, head_dim=32,
 ROUTED = MODELS["llada2-mini"]
 TINY_ROUTED = replace(
     ROUTED, width=64, layers=2, heads=4, kv_heads=2, head_dim=16, rotary_dim=8, mlp_width=96, vocab=300, mask_id=298,
-    eos_id=299, pad_id=299, attention=replace(ROUTED.attention, length=8),
+    eos_id=299, pad_id=299, attention=BlockCausal(8),
     moe=ROUTED.moe and replace(ROUTED.moe, experts=8, top_k=2, width=16, shared_width=16, sparse_layers=(1,)),
 )  # fmt: skip
 CONFIGS: dict[str, ModelConfig] = {

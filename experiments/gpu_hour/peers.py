@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -39,9 +38,9 @@ def pairs() -> list[Cell]:
 
 
 def seconds(cell: Cell) -> float:
-    """What a pair takes: a prompt to warm up, then all of them in every round."""
+    """What a pair takes: two prompts to warm up, then all of them in every round."""
     forwards = cell.answer / (2.5 if cell.rule == "threshold" else 1)
-    return (1 + ROUNDS * COUNT[cell.rule]) * forwards * (THEIR_TURN + cell.turn_seconds) + 5.0
+    return (2 + ROUNDS * COUNT[cell.rule]) * forwards * (THEIR_TURN + cell.turn_seconds) + 3.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class FastDLLM:
 
     @staticmethod
     def of(folder: Path, model: Model) -> FastDLLM:
-        """Raises UserError for a folder that is not a checkout of it."""
+        """Raises UserError for a folder without its files."""
         if (place := str(folder / "llada")) not in sys.path:
             sys.path.insert(0, place)
         try:
@@ -67,6 +66,7 @@ class FastDLLM:
         sizes = sized(settings)
         sizes.init_device = "meta"
         network = kind(settings, model=inner(sizes, init_params=False))
+        torch.backends.cuda.enable_mem_efficient_sdp(True)  # which it turns off, for ours too
         network.load_state_dict(
             {parameter_source(name, model.config).name: nn.Parameter(one, requires_grad=False)
              for name, one in apart(model.transformer)}, assign=True,
@@ -94,33 +94,31 @@ def published(config: ModelConfig) -> dict[str, Any]:
 
 
 def beside(cell: Cell, folder: Path, models: Models) -> dict[str, Any]:
-    """Tokens a second of both, decoding the same prompts in turn, and how many answers are the same."""
+    """Tokens a second of both in the faster of their rounds, which they decode in turn, and how many answers are the
+    same. The first round may compile or record what the others find."""
     runtime, model = check(cell, models.device), models.text(cell)
     peer, mask = FastDLLM.of(folder, model), model.ids.placeholder
     with stand_in(models.device):
         batches = Batches(cell, model, runtime, build_runtime(runtime, model.transformer, cell.parts))
-    warm, *asked = prompts(model, 1 + COUNT[cell.rule])
-
-    def theirs(some: Sequence[list[int]]) -> list[tuple[list[int], int]]:
-        return [peer.decode(cell, one, mask) for one in some]
-
-    deque(batches.turns([warm, warm]), 0)  # compiles and records
-    theirs([warm])
+    asked = prompts(model, 2 + COUNT[cell.rule])
+    warm, asked = asked[:2], asked[2:]
+    deque(batches.turns(2 * warm), 0)  # compiles and records
+    for one in warm:  # at two lengths, so that what it compiles is for any
+        peer.decode(replace(cell, rule="threshold"), one, mask)
     spent: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(ROUNDS):
         marks = [Mark(models.device)]
         deque(batches.turns(asked), 0)
         marks.append(Mark(models.device))
-        decoded = theirs(asked)
+        decoded = [peer.decode(cell, one, mask) for one in asked]
         marks.append(Mark(models.device))
         for name, (begin, end) in zip(spent, pairwise(marks), strict=True):
             spent[name].append(begin.until(end))
     answers, costs, _ = batches.answers(asked)
     acting = sum(int(one.queries.any()) for one in costs)  # in the other turns the row waits
-    ratios = [other / own for own, other in zip(*spent.values(), strict=True)]
     return {
-        **vars(cell), "prompts": len(asked), "ratio": statistics.median(ratios),
+        **vars(cell), "prompts": len(asked), "ratio": min(spent["theirs"]) / min(spent["ours"]),
         "equal": sum(one == other for one, (other, _) in zip(answers, decoded, strict=True)),
-        **{f"{name}_per_s": len(asked) * cell.answer / statistics.median(times) for name, times in spent.items()},
+        **{f"{name}_per_s": len(asked) * cell.answer / min(times) for name, times in spent.items()},
         "ours_forwards": acting / len(asked), "theirs_forwards": sum(count for _, count in decoded) / len(asked),
     }  # fmt: skip

@@ -140,7 +140,7 @@ def time_texts(cell: Cell, model: Model, runtime: Runtime) -> tuple[Timing, dict
 
 
 def text_of(answer: list[int], end: int | None) -> list[int]:
-    """What is before the end of the text, that end included."""
+    """The tokens up to the end of the text, that end included."""
     return answer[: answer.index(end) + 1] if end in answer else answer
 
 
