@@ -158,10 +158,11 @@ def eager(cell: Cell) -> Cell:
 
 
 def best(cell: Cell) -> Cell:
-    """The cell recorded if its parts can be, else under ``eager``, with lag 0 where the host must read every report at
-    once; their traits say it."""
+    """The cell recorded if its parts can be, else static, else under ``eager``; with lag 0 where the host must read
+    every report at once. Their traits say it."""
     cell = cell if named("cache", cell.cache).traits.bounds_late else replace(cell, lag=0)
-    return cell if accepted(cell, GPU) else eager(cell)
+    ways = (cell, replace(cell, runtime="static"))
+    return next((one for one in ways if accepted(one, GPU)), eager(cell))
 
 
 def texts() -> list[Cell]:
