@@ -14,6 +14,7 @@ nothing but -inf has token 0, probabilities, gap and entropy 0, and logsumexp -i
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from dllm.kernels.jit import Build, LaunchConfig, contiguous_rows, jit, power_of
 
 ROW_STATISTICS = ("first", "second", "gap", "entropy", "logsumexp")  # first, second: p1 and p2
 ALL_STATISTICS = frozenset(ROW_STATISTICS)
-_SUMMARISE = LaunchConfig({"BLOCK": 2048}, warps=8)
+_SUMMARISE = LaunchConfig({"LANES": 1024, "EACH": 4}, warps=4)
 _FINISH = LaunchConfig({"ROWS": 4}, warps=1)
 
 
@@ -111,29 +112,65 @@ def summarise_tile(z, ids):
 
 
 @jit("plane", "splits")
-def _summarise(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """One program per row and split. plane: elements of each of the four planes of ``sums``."""
+def _summarise(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr, LANES: tl.constexpr,
+               EACH: tl.constexpr):  # fmt: skip
+    """One program per row and split, which it reads in tiles of EACH logits for each of LANES lanes. plane: elements of
+    each of the four planes of ``sums``.
+
+    A lane keeps its largest logit, the tile that first held it, and the sums over all of its logits, scaled once a tile
+    instead of once a logit: 12 instructions a logit on sm_90, where a summary of each logit takes 27. Then the first tile that holds the largest of all is read again, for its lowest id, and the
+    lane of that id, for the second largest and the sums that leave the largest out.
+    """
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
+    UNIT: tl.constexpr = 1.0 if WIDE else 1.4426950408889634  # exponents are of 2, but for float64
+    TILE: tl.constexpr = LANES * EACH
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    width = tl.cdiv(tl.cdiv(V, BLOCK), splits) * BLOCK
-    end = tl.minimum((part + 1) * width, V)
-    lanes = tl.arange(0, BLOCK)[None, :]
-    m = tl.full([1, BLOCK], -1e30, KIND)
-    at, second, rest, spread = tl.zeros([1, BLOCK], tl.int32), m, tl.zeros([1, BLOCK], KIND), tl.zeros([1, BLOCK], KIND)
-    nothing = rest
-    for start in range(part * width, end, BLOCK):
-        columns = start + lanes
-        z = tl.load(logits + row * stride + columns, mask=columns < end, other=-float("inf")).to(KIND)
-        z = tl.maximum(z, -1e30)
-        m, at, second, rest, spread = join_summaries(
-            m, at, second, rest, spread, z, columns, nothing - 1e30, nothing, nothing)  # fmt: skip
-    m, at, second, rest, spread = fold_summaries(m, at, second, rest, spread)
+    width = tl.cdiv(tl.cdiv(V, TILE), splits) * TILE
+    begin, end = part * width, tl.minimum((part + 1) * width, V)
+    lane, offsets = tl.arange(0, LANES)[None, :], tl.arange(0, EACH)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    m, first = tl.full([1, LANES], -1e30, KIND), tl.zeros([1, LANES], tl.int32) + begin
+    total, spread = tl.zeros([1, LANES], KIND), tl.zeros([1, LANES], KIND)
+    for start in range(begin, end, TILE):
+        z = load_logits(logits + row * stride, start + offsets, start + offsets < end, KIND)
+        top = tl.max(z, axis=0, keep_dims=True)
+        first = tl.where(top > m, start, first)
+        top = tl.maximum(top, m)
+        drop, below = (m - top) * UNIT, (z - top) * UNIT
+        scale = tl.exp(drop) if WIDE else tl.exp2(drop)
+        weight = tl.exp(below) if WIDE else tl.exp2(below)
+        spread = scale * (spread + drop * total) + tl.sum(weight * below, axis=0, keep_dims=True)
+        total = scale * total + tl.sum(weight, axis=0, keep_dims=True)
+        m = top
+    best = tl.max(m, axis=1, keep_dims=True)
+    columns = tl.min(tl.where(m == best, first, 2147483647), axis=1, keep_dims=True) + offsets
+    z = load_logits(logits + row * stride, columns, columns < end, KIND)
+    ids = tl.where((z == best) & (columns < end), columns, 2147483647)
+    at = tl.min(tl.min(ids, axis=0, keep_dims=True), axis=1, keep_dims=True)
+    drop = (m - best) * UNIT
+    scale = tl.where(lane == (at - begin) % LANES, 0.0, tl.exp(drop) if WIDE else tl.exp2(drop))
+    second = tl.max(tl.where(lane == (at - begin) % LANES, -1e30, m), axis=1, keep_dims=True)
+    rest = tl.sum(scale * total, axis=1, keep_dims=True)
+    spread = tl.sum(scale * (spread + drop * total), axis=1, keep_dims=True) / UNIT
+    for start in range(begin, end, LANES * LANES):  # once: a lane has fewer than LANES logits
+        beside = start + (at - begin) % LANES + lane * LANES
+        others = (beside < end) & (beside != at)
+        own = load_logits(logits + row * stride, beside, others, KIND)
+        taken = tl.where(others, tl.exp(own - best), 0.0)
+        second = tl.maximum(second, tl.max(own, axis=1, keep_dims=True))
+        rest += tl.sum(taken, axis=1, keep_dims=True)
+        spread += tl.sum(taken * (own - best), axis=1, keep_dims=True)
     place = row * splits + part + tl.zeros([1, 1], tl.int64)
     tl.store(index + place, at)
-    tl.store(sums + place, m)
+    tl.store(sums + place, best)
     tl.store(sums + plane + place, second)
     tl.store(sums + 2 * plane + place, rest)
     tl.store(sums + 3 * plane + place, spread)
+
+
+@jit()
+def load_logits(place, columns, inside, kind: tl.constexpr):
+    """Logits of ``kind``, not below -1e30, which they are where not ``inside``."""
+    return tl.maximum(tl.load(place + columns, mask=inside, other=-float("inf")).to(kind), -1e30)
 
 
 @jit()
@@ -189,7 +226,7 @@ def _finish(sums, index, token, out, rows, plane, splits, ROWS: tl.constexpr):
 def summarise_logits(logits: Tensor) -> Summaries:
     """The summaries of logit rows [R, V]. Each row is split over as many programs as keep the GPU busy."""
     rows, vocabulary = logits.shape
-    splits = split_count(rows, vocabulary, _SUMMARISE.blocks["BLOCK"], processors(logits.device))
+    splits = split_count(rows, vocabulary, math.prod(_SUMMARISE.blocks.values()), processors(logits.device))
     kind = torch.promote_types(logits.dtype, torch.float32)
     summaries = empty_summaries(rows, splits, kind, logits.device)
     if rows:

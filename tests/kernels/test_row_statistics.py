@@ -98,3 +98,20 @@ def test_splits_cover_the_gpu_and_never_outnumber_the_blocks() -> None:
     assert split_count(32, 126464, 2048, 132) == 32
     assert split_count(10_000, 126464, 2048, 132) == 1
     assert split_count(1, 100, 2048, 132) == 1
+
+
+def test_equal_rows_and_ties_over_lanes_tiles_and_splits_against_the_definition() -> None:
+    """Lanes of 1,024, tiles of 4,096: the lowest id of a tie may be in any of them."""
+    z = logits(9, 40_000)
+    for row, at in enumerate([(0, 1), (1023, 1024), (8191, 8192), (5, 8197), (39_999, 3), (20_000, 19_999, 7)]):
+        z[row, list(at)] = 30.0
+    z[6], z[7] = -2.5, torch.nan
+    z[8] = -torch.inf
+    z[8, [1024, 9000]] = 1.0
+    found, kept = row_statistics.row_statistics(z, triton=True), [0, 1, 2, 3, 4, 5, 6, 8]
+    expected = reference(z[kept].double())
+    assert found["token"][kept].tolist() == [0, 1023, 8191, 5, 3, 7, 0, 1024] == expected["token"].tolist()
+    assert torch.equal(found["gap"][kept], expected["gap"]) and found["gap"][kept].tolist() == [0.0] * 8
+    for name in ("first", "second"):
+        torch.testing.assert_close(found[name][kept], expected[name], rtol=0, atol=1e-7)
+    assert found["first"][7] == 0 and found["token"][7] == 0, "numbers that are none count as minus infinity"
