@@ -26,7 +26,7 @@ def _wide(score: Tensor) -> Tensor:
 def argmax_mask(score: Tensor, among: Tensor) -> Tensor:
     """The highest-scoring position of ``among`` in each row, as a mask [B, L]. score: float64 or whole numbers."""
     first = torch.where(among, _wide(score), -torch.inf).argmax(1, keepdim=True)
-    return torch.zeros_like(among).scatter_(1, first, among.gather(1, first))
+    return among & (torch.arange(among.shape[1], device=among.device) == first)  # a scatter would not be fused
 
 
 def rank(score: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:

@@ -118,8 +118,9 @@ def _summarise(logits, sums, index, V, stride, plane, splits, WIDE: tl.constexpr
     each of the four planes of ``sums``.
 
     A lane keeps its largest logit, the tile that first held it, and the sums over all of its logits, scaled once a tile
-    instead of once a logit: 12 instructions a logit on sm_90, where a summary of each logit takes 27. Then the first tile that holds the largest of all is read again, for its lowest id, and the
-    lane of that id, for the second largest and the sums that leave the largest out.
+    instead of once a logit: 12 instructions a logit on sm_90, where a summary of each logit takes 27. Then the first
+    tile that holds the largest of all is read again, for its lowest id, and the lane of that id, for the second largest
+    and the sums that leave the largest out.
     """
     KIND: tl.constexpr = tl.float64 if WIDE else tl.float32
     UNIT: tl.constexpr = 1.0 if WIDE else 1.4426950408889634  # exponents are of 2, but for float64

@@ -16,6 +16,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import shapes_for
 from dllm.errors import UserError
 from dllm.loop.forward import Forward
+from dllm.loop.head import ScoredHead
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
 from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
@@ -24,8 +25,13 @@ TakeTurn = Callable[[Rows, Forward, Parts], tuple[Rows, Turn]]
 
 
 def advance(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
-    """A turn as far as it happens on the device."""
-    scored = score_candidates(rows, forward)  # one forward of every candidate, and proposals that constraints allow
+    """A turn as far as it happens on the device: one forward of every candidate, and what follows from it."""
+    return settle(rows, forward(rows), forward, parts)
+
+
+def settle(rows: Rows, head: ScoredHead, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
+    """What follows from a forward. No network runs here, so this is a function of small tensors."""
+    scored = score_candidates(rows, head, forward)  # what the forward says, and proposals that constraints allow
     chosen = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
     view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
     step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it

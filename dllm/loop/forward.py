@@ -5,22 +5,23 @@ What only some decodes do besides (guidance, drafts, attention as a readout, ...
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from dllm.cache.base import AnySession, Cache
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import select_or_all
+from dllm.common.rowwise import T, select_or_all
 from dllm.compose.fitted import Parts
 from dllm.contract import Need
 from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.head import run_head
+from dllm.loop.head import ScoredHead
 from dllm.loop.hidden import CallStates, HiddenStates, call_states
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
@@ -29,6 +30,17 @@ from dllm.models.memory import Memory
 from dllm.models.packed_calls import Inputs, run_together
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Network
+
+
+class RunStage(Protocol):
+    """Runs a stage of a turn: a function whose tensors are small, and that launches no kernel of ours."""
+
+    def __call__(self, stage: Callable[..., T], *args: Any) -> T: ...
+
+
+def run_plainly(stage: Callable[..., T], *args: Any) -> T:
+    """The stage as it is."""
+    return stage(*args)
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,7 @@ class Forward:
     network: Network  # what runs the model: itself, or its recordings
     shared: Shared  # what the sampler gives to all rows, on the model's device
     offers: bool = False  # its logits may be read until the next turn, also where no row is under a constraint
+    stage: RunStage = run_plainly  # what runs a function of small tensors, between network and head and around them
 
     @staticmethod
     def of(model: Transformer, ids: Ids, parts: Parts, network: Network | None = None) -> Forward:
@@ -83,20 +96,25 @@ class Forward:
         """How many ids the model has."""
         return self.model.config.vocab
 
-    def __call__(self, rows: Rows) -> ScoredCandidates:
+    def __call__(self, rows: Rows) -> ScoredHead:
         """Run a forward of the candidates of ``rows``."""
-        work = self._planned(rows)
+        work = self.stage(Forward.planned, self, rows)
         for extra in self.extras:
             work = extra.before(work)
         extras = [extra.begun(work) for extra in self.extras]
         run, hidden = self._run(work, extras)
-        head = run_head(self.model, self.proposer, work, hidden, extras, self.needs)
-        result = head.result(run, self.offers)
-        for extra in extras:
-            result = extra.found(work, hidden, head, result)
+        one_block = all(need.region == "block" for need in self.needs)
+        aimed = self.stage(ScoredHead.aimed, work, hidden, self.model.config, one_block)
+        return ScoredHead.run_on(self.model, self.proposer, work, run, hidden, extras, aimed)
+
+    def scored(self, head: ScoredHead) -> ScoredCandidates:
+        """What the forward says of the candidates."""
+        result = head.result(self.offers)
+        for extra in head.extras:
+            result = extra.found(head.work, head.forward, head, result)
         return result
 
-    def _planned(self, rows: Rows) -> Work:
+    def planned(self, rows: Rows) -> Work:
         """The cache's plan, and which positions parts need scored."""
         owner, canvas = rows.owner, rows.candidates
         plan, blocks = owner.per_candidate(rows.coming()), owner.per_candidate(rows.blocks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dllm.cache.passes import ForwardPass
-from dllm.contract import Need, Scores
+from dllm.contract import Scores
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import Lookup
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
@@ -25,13 +25,49 @@ class ScoredHead:
     model: Transformer  # whose head it is
     proposer: Proposer  # proposes and computes statistics
     work: Work  # what the forward was about to do
-    forward: HiddenStates  # all that the forward computed
+    run: ForwardPass  # the forward
+    forward: HiddenStates  # all that it computed
     extras: Sequence[Extra]  # of this forward
     scored: Tensor  # [N, L] which positions are scored
     columns: Tensor  # [N, n] the scored columns, ascending (L: no column)
     states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
     statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
+
+    @staticmethod
+    def aimed(work: Work, hidden: HiddenStates, config: ModelConfig, in_blocks: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Which positions are scored [N, L], their columns [N, n], and the states of each canvas that predict them
+        [N, n, D], or [2 N, n, D] under guidance. in_blocks: they are in open blocks."""
+        canvas, scored = work.canvas, work.wanted
+        slot = slots(canvas, work, hidden.place, config)
+        if slot is not None and hidden.place is not None:
+            for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
+                scored = scored & computed
+        columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
+        at = columns.clamp(max=len(canvas.columns) - 1)
+        copies = len(hidden.first) // len(scored)
+        at = at if copies == 1 else at.repeat(copies, 1)
+        return scored, columns, hidden.take(at if slot is None else slot.gather(1, at).clamp(min=0))
+
+    @staticmethod
+    def run_on(
+        model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, hidden: HiddenStates,
+        extras: Sequence[Extra], aimed: tuple[Tensor, Tensor, Tensor],
+    ) -> ScoredHead:  # fmt: skip
+        """Run the head on the states ``aimed`` at (``aimed``): from stored logits where the sampling or an
+        extra reads these, else chunk by chunk without storing any."""
+        (scored, columns, states), canvas, blocks, logits = aimed, work.canvas, work.blocks, None
+        length = len(canvas.columns)
+        inside = columns.clamp(max=length - 1)
+        if proposer.reads_logits or any(extra.stores_logits for extra in extras):
+            logits = model.logits(states)
+            for extra in extras:
+                logits = extra.mixed(logits)
+            statistics = proposer(logits, canvas, blocks.turn, inside)
+        else:
+            entries = blocks.shapes.nonzero(columns < length)
+            statistics = proposer.fused(states, model, canvas, inside, entries)
+        return ScoredHead(model, proposer, work, run, hidden, extras, scored, columns, states, logits, statistics)
 
     @property
     def canvas(self) -> Canvas:
@@ -58,9 +94,9 @@ class ScoredHead:
             return lookup_stored(self.logits, columns, self.proposer.triton)
         return self.proposer.lookup(columns, self.states, weight, self.model.config.logit_scale)
 
-    def result(self, run: ForwardPass, offers: bool) -> ScoredCandidates:
+    def result(self, offers: bool) -> ScoredCandidates:
         """What the forward says, before its extras. offers: its logits may be read until the next turn."""
-        work, rows, length = self.work, self.work.rows, len(self.canvas.columns)
+        work, rows, run, length = self.work, self.work.rows, self.run, len(self.canvas.columns)
         statistics = scatter_columns(self.statistics, self.columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         again = self.reproposer() if offers or not rows.constraints.free else None
@@ -79,44 +115,6 @@ class ScoredHead:
         assert source is not None
         turn = self.work.blocks.turn
         return LogitReproposer(self.proposer, find, source, self.columns, self.canvas, turn, model.config.vocab)
-
-
-def run_head(
-    model: Transformer, proposer: Proposer, work: Work, hidden: HiddenStates, extras: Sequence[Extra],
-    needs: Sequence[Need],
-) -> ScoredHead:  # fmt: skip
-    """What the head says of the positions that parts need and that were computed: from stored logits where the sampling
-    or an extra reads these, else chunk by chunk without storing any."""
-    canvas, blocks, logits = work.canvas, work.blocks, None
-    scored, columns, at = scored_columns(work, hidden, model.config, all(need.region == "block" for need in needs))
-    length = len(canvas.columns)
-    states, inside = hidden.take(at), columns.clamp(max=length - 1)
-    if proposer.reads_logits or any(extra.stores_logits for extra in extras):
-        logits = model.logits(states)
-        for extra in extras:
-            logits = extra.mixed(logits)
-        statistics = proposer(logits, canvas, blocks.turn, inside)
-    else:
-        entries = blocks.shapes.nonzero(columns < length)
-        statistics = proposer.fused(states, model, canvas, inside, entries)
-    return ScoredHead(model, proposer, work, hidden, extras, scored, columns, states, logits, statistics)
-
-
-def scored_columns(
-    work: Work, hidden: HiddenStates, config: ModelConfig, in_blocks: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which positions are scored [N, L], their columns [N, n], and which states of each canvas predict them [N, n], or
-    [2 N, n] under guidance. in_blocks: they lie in open blocks."""
-    canvas, scored = work.canvas, work.wanted
-    slot = slots(canvas, work, hidden.place, config)
-    if slot is not None and hidden.place is not None:
-        for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may compute columns in other orders
-            scored = scored & computed
-    columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
-    at = columns.clamp(max=len(canvas.columns) - 1)
-    copies = len(hidden.first) // len(scored)
-    at = at if copies == 1 else at.repeat(copies, 1)
-    return scored, columns, at if slot is None else slot.gather(1, at).clamp(min=0)
 
 
 def slots(canvas: Canvas, work: Work, place: Tensor | None, config: ModelConfig) -> Tensor | None:

@@ -2,10 +2,11 @@
 
 A turn is one forward, the rule's step, and some hundred small operations around them, which take the host longer than
 the GPU. With shapes that the host knows beforehand and nothing asked, a turn is a function of tensors: those of the
-rows. They lie at fixed addresses, once as they are before the turn (``inputs``) and once as they are after it
-(``outputs``). A recording copies outputs to inputs, takes the turn from there, and copies what has become of the rows
-to the outputs. So one recording follows upon another, and the host launches one replay a turn, and the copy of what the
-rows report.
+rows. They have fixed addresses, once as they are before the turn (``inputs``) and once as they are after it
+(``outputs``). A recording copies outputs to inputs, takes the turn from there, and writes what has become of the rows
+to the outputs. So one recording follows another, and the host launches one replay a turn, and the copy of what the rows
+report. What surrounds the network is compiled (``dllm.runtime.compiled_stages``); it then writes the outputs in place,
+and is recorded only where it gives what the plain turn gives.
 
 What the host decides is in the key of a recording: how many columns rows compute, the shapes of the rows' tensors, what
 the cache's session knows, and where its buffers lie. Which row is how wide is not: rows are sorted by the width of
@@ -28,13 +29,16 @@ from torch import Tensor
 
 from dllm.cache.base import AnySession
 from dllm.cache.calls import RowNumbers, padded_widths
+from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.shapes import Bounded
-from dllm.loop.denoise import TakeTurn, advance, take_turn
-from dllm.loop.forward import Forward
+from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
+from dllm.loop.forward import Forward, RunStage, run_plainly
+from dllm.loop.head import ScoredHead
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
+from dllm.runtime.compiled_stages import CompiledStages
 from dllm.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording, remember
 from dllm.runtime.runtime import RECORDED, Network, Runtime
 
@@ -52,7 +56,7 @@ def build_runtime(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[N
     runtime cannot run."""
     whole = runtime.name in RECORDED and not (parts.sampler.traits.syncs or parts.eos.traits.syncs)
     network = runtime.network(model, whole)
-    return network, RecordedTurns(model, Recorder(model.device)) if whole else take_turn
+    return network, RecordedTurns(model, Recorder(model.device), stage=CompiledStages()) if whole else take_turn
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,11 @@ class RecordedTurn:
 class RecordedTurns:
     """Takes turns as ``take_turn`` does; a turn's tensors last until the next one."""
 
-    def __init__(self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS) -> None:
-        self.model, self.recorder, self.most = model, recorder, most
+    def __init__(
+        self, model: Transformer, recorder: Callable[[], Recording], most: int = MAX_RECORDINGS,
+        stage: RunStage = run_plainly,
+    ) -> None:  # fmt: skip
+        self.model, self.recorder, self.most, self.stage = model, recorder, most, stage
         self.pools = BufferPools(model)
         # By a number for the kind of turn (``recording_key``) and the widths of its rows.
         self.recorded: OrderedDict[tuple[int, Widths], RecordedTurn] = OrderedDict()
@@ -170,13 +177,10 @@ class RecordedTurns:
 
     def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn:
         own, made = rows.tensors(), list[Any]()
+        forward = replace(forward, stage=self._checked(rows, buffers, forward, parts))
 
         def work() -> None:
-            copy_all(buffers.inputs, buffers.outputs)
-            after, turn = advance(rows.with_tensors(buffers.inputs), forward, parts)
-            numbers = after.numbers()
-            copy_all(buffers.outputs, after.tensors())
-            made[:] = after, turn, numbers
+            made[:] = turn_into(buffers, rows, forward, parts)
 
         recording = self.recorder()
         recording.record(work, lambda: copy_all(buffers.outputs, own))
@@ -187,6 +191,22 @@ class RecordedTurns:
         held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations], forward.shared
         after = replace(after, session=AnySession())
         return RecordedTurn(recording, buffers, after, turn, numbers, held)
+
+    def _checked(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RunStage:
+        """What runs the stages of these rows' turn: compiled, if that gives what they give as they are. A compiler that
+        errs would change texts and say nothing: torch 2.13 reads a mask before it is scattered."""
+        if self.stage is run_plainly:
+            return self.stage
+        found = []
+        for stage in (run_plainly, self.stage):
+            copy_all(buffers.outputs, rows.tensors())
+            _, _, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
+            found.append([one.clone() for one in (*buffers.outputs, numbers)])
+        if all(torch.allclose(one, other, 0, 0, True) for one, other in zip(*found, strict=True)):
+            return self.stage
+        complain_folded("torch.compile changes what a turn decides: turns are recorded without it.")
+        self.stage = run_plainly
+        return self.stage
 
     def _slot(self, decode: RowNumbers) -> int:
         """A number for a decode, other than those of all decodes that are still under way."""
@@ -246,6 +266,27 @@ def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
     assert isinstance(shapes, Bounded)
     shapes = replace(shapes, bounds=widths[:size], most=widths[size:], order=order)
     return replace(rows, blocks=replace(rows.blocks, shapes=shapes))
+
+
+def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn, Tensor]:
+    """A turn from the outputs of the last one to new outputs, as rows on these, with the numbers that it reports."""
+    copy_all(buffers.inputs, buffers.outputs)
+    rows = rows.with_tensors(buffers.inputs)
+    return forward.stage(settle_into, buffers.outputs, rows, forward(rows), forward, parts)
+
+
+def settle_into(
+    outputs: Sequence[Tensor], rows: Rows, head: ScoredHead, forward: Forward, parts: Parts
+) -> tuple[Rows, Turn, Tensor]:
+    """What follows from a forward, with the rows' tensors written to ``outputs``."""
+    after, turn = settle(rows, head, forward, parts)
+    numbers, tensors = after.numbers(), after.tensors()
+    if torch.compiler.is_compiling():  # the kernels that make them write them there
+        for place, one in zip(outputs, tensors, strict=True):
+            place.copy_(one)
+    else:
+        copy_all(outputs, tensors)
+    return after, turn, numbers
 
 
 def recording_key(rows: Rows, forward: Forward) -> Key:

@@ -18,6 +18,7 @@ from dllm.contract.constrained import ConstraintMarks
 from dllm.contract.shared_values import Shared
 from dllm.loop.extras.base import ScoredCandidates
 from dllm.loop.forward import Forward
+from dllm.loop.head import ScoredHead
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
 
@@ -43,9 +44,9 @@ class Decision:
     marks: ConstraintMarks  # what the constraints changed
 
 
-def score_candidates(rows: Rows, forward: Forward) -> ScoredCandidates:
-    """One forward of every candidate. Where a row is under a constraint, proposals that do not fit are made again."""
-    scored = forward(rows)
+def score_candidates(rows: Rows, head: ScoredHead, forward: Forward) -> ScoredCandidates:
+    """What a forward says. Where a row is under a constraint, proposals that do not fit are made again."""
+    scored = forward.scored(head)
     scores, corrected = rows.constraints.propose(scored.canvas, scored.owner, scored.scores)
     return replace(scored, scores=scores, corrected=corrected)
 

@@ -1,0 +1,161 @@
+"""Launches of a turn by cache, counted without a GPU: ``python -m experiments.bench.launches``.
+
+Our kernels run in Triton's interpreter and count as one launch each, attention over rows of various lengths as one, and
+every other operation that is no view. Of a tiny model in two depths: their difference is what a layer launches, the
+rest is what a turn launches outside. ``--compile`` counts, of the stages around the network, the kernels that inductor
+makes of them (on this machine's CPU; a GPU may split sorts and scans).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+from unittest.mock import patch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
+
+import torch
+import torch.nn.attention.varlen as varlen
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from dllm.common import debug
+from dllm.compose.fitted import Parts
+from dllm.contract import Turn
+from dllm.kernels.jit import Kernel
+from dllm.loop.denoise import TakeTurn, take_turn
+from dllm.loop.forward import Forward
+from dllm.loop.rows import Rows
+from dllm.runtime.compiled_stages import CompiledStages
+from experiments.bench.step import SMALL, Workload, decode, named, random_model
+
+TINY = replace(
+    SMALL, width=64, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298, eos_id=299, pad_id=299,
+    rotary_dim=16,
+)  # fmt: skip
+STATIC, EAGER = ("none", "prefix", "dual", "window"), ("elastic", "flash_dllm", "dkv", "recap", "entropy", "d2cache")
+LAYERS, WARM, TURNS = 32, 3, 4
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that a GPU would launch: all but views, and memory that is only set aside."""
+
+    FREE = ("view", "expand", "expand_as", "slice", "select", "transpose", "t", "unsqueeze", "squeeze", "alias",
+            "detach", "empty", "as_strided", "unbind", "split", "permute", "_unsafe_view", "new_empty", "empty_like",
+            "lift_fresh", "unsafe_split", "reshape", "numpy_T", "resolve_conj", "resolve_neg", "flatten", "unflatten",
+            "split_with_sizes", "promote_types", "broadcast_tensors")  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        made, name = function(*args, **(kwargs or {})), function.overloadpacket.__name__
+        if name not in self.FREE and not (name == "to" and made.data_ptr() == args[0].data_ptr()):
+            self.count += 1
+        return made
+
+
+@contextmanager
+def gpu_kernels(counter: Launches) -> Iterator[None]:
+    """Each kernel of ours, and attention over rows of various lengths, counts as one launch."""
+    launch = Kernel._launch
+
+    def noted(kernel: Kernel, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+        counter.count += 1
+        with _disable_current_modes():
+            launch(kernel, grid, *args, **options)
+
+    def attention(query: Tensor, *rest: Any, **named: Any) -> Tensor:
+        return query.clone()  # one operation; what the network says does not matter here
+
+    with patch.object(Kernel, "_launch", noted), patch.object(varlen, "varlen_attn", attention), \
+            patch.object(debug, "ON", False):  # fmt: skip
+        yield
+
+
+class CountedStages:
+    """Runs stages as they are, and counts the kernels that inductor makes of each instead of its operations."""
+
+    def __init__(self, counter: Launches) -> None:
+        self.counter, self.compiled = counter, CompiledStages()
+        self.kernels: dict[Callable[..., Any], int] = {}  # of each stage, as it was compiled first
+
+    def __call__(self, stage: Callable[..., Any], *args: Any) -> Any:
+        from torch._inductor import metrics
+
+        with _disable_current_modes():
+            if stage not in self.kernels:
+                metrics.reset()
+                self.compiled(stage, *args)
+                assert stage not in self.compiled.refused, self.compiled.refused[stage]
+                self.kernels[stage] = metrics.generated_kernel_count
+            made = stage(*args)
+        self.counter.count += self.kernels[stage]
+        return made
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Launches of a turn of one row."""
+
+    layer: float  # in each layer
+    outside: float  # outside the layers
+
+    @property
+    def total(self) -> float:
+        """Of a model of ``LAYERS`` layers."""
+        return LAYERS * self.layer + self.outside
+
+
+def count(cache: str, lag: int | None, compiled: bool = False) -> Counted:
+    """The launches of a usual turn of ``sampler=confidence``. lag: as ``denoise`` takes it."""
+    few, more = (of_turns(cache, lag, layers, compiled) for layers in (2, 4))
+    layer = (more - few) / 2
+    return Counted(layer, few - 2 * layer)
+
+
+def of_turns(cache: str, lag: int | None, layers: int, compiled: bool) -> float:
+    model = random_model(replace(TINY, layers=layers), torch.device("cpu"), torch.float32)
+    model.use_kernels(True, varlen=True)
+    counter = Launches()
+    stages = CountedStages(counter)
+
+    def take(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
+        return take_turn(rows, replace(forward, stage=stages), parts)
+
+    taking: TakeTurn = take if compiled else take_turn
+    running = decode(model, cache, Workload(1, 24, 32, 32, 1), lag, (model, taking), named("sampler", "confidence"))
+    with gpu_kernels(counter):
+        for _ in islice(running, WARM):
+            pass
+        counter.count = 0
+        with counter:
+            for _ in islice(running, TURNS):
+                pass
+    return counter.count / TURNS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--caches", nargs="+", default=[*STATIC, *EAGER])
+    parser.add_argument("--compile", action="store_true", help="count kernels of the compiled stages")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    print(f"| cache | shapes | a layer | outside | {LAYERS} layers |\n|---|---|---:|---:|---:|")
+    for cache in options.caches:
+        lag = 1 if cache in STATIC else None
+        found = count(cache, lag, options.compile)
+        shapes = "exact" if lag is None else "static"
+        print(f"| {cache} | {shapes} | {found.layer:.1f} | {found.outside:.0f} | {found.total:.0f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
