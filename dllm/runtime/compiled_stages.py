@@ -15,7 +15,7 @@ import torch
 from dllm.common.rowwise import T
 from dllm.common.terminal import complain_folded
 
-MAX_VARIANTS = 64  # of a stage: shapes of rows, and what the host knows of them
+MAX_VARIANTS = 8  # of a stage: what torch.compile makes variables of serves all later shapes; each takes seconds
 # As eager operations round: one launch may hold a product and a sum, which a GPU would otherwise round once.
 OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "eager_numerics.division_rounding": True}
 

@@ -20,7 +20,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.loop.denoise import TakeTurn, denoise, take_turn
 from dllm.loop.forward import Forward
-from dllm.loop.recorded import RecordedTurns, StaticBuffers, empty, settle_into, turn_into
+from dllm.loop.recorded import RecordedTurns, StaticBuffers, settle_into, turn_into
 from dllm.loop.rows import Rows
 from dllm.runtime.compiled_stages import CompiledStages
 
@@ -52,7 +52,8 @@ def as_recorded(stage: CompiledStages, rows: Rows, forward: Forward, parts: Part
     if not int(rows.blocks.turn.max()):
         return take_turn(rows, forward, parts)
     rows = rows.bounded()
-    buffers = StaticBuffers([empty(one) for one in rows.tensors()], [one.clone() for one in rows.tensors()])
+    inputs, outputs = ([one.clone() for one in rows.tensors()] for _ in range(2))
+    buffers = StaticBuffers(inputs, outputs, torch.arange(len(rows)))
     _, turn, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
     after, finished = rows.with_tensors(buffers.outputs).reported(numbers)
     return after, replace(turn, finished=finished)
