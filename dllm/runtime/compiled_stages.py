@@ -15,9 +15,9 @@ import torch
 from dllm.common.rowwise import T
 from dllm.common.terminal import complain_folded
 
-MAX_VARIANTS = 8  # of a stage: what torch.compile makes variables of serves all later shapes; each takes seconds
+STAGE_VARIANTS = 8  # of a stage: what torch.compile makes variables of serves all later shapes; each takes seconds
 # As eager operations round: one launch may hold a product and a sum, which a GPU would otherwise round once.
-OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "eager_numerics.division_rounding": True}
+AS_EAGER: dict[str, Any] = {"emulate_precision_casts": True, "eager_numerics.division_rounding": True}
 
 
 class CompiledStages:
@@ -32,10 +32,10 @@ class CompiledStages:
         if stage in self.refused:
             return stage(*args)
         if stage not in self.compiled:
-            options = OPTIONS if self.backend == "inductor" else None
+            options = AS_EAGER if self.backend == "inductor" else None
             self.compiled[stage] = torch.compile(stage, fullgraph=True, backend=self.backend, options=options)
         try:
-            with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
+            with torch._dynamo.config.patch(recompile_limit=STAGE_VARIANTS):
                 return self.compiled[stage](*args)  # type: ignore[no-any-return]
         except Exception as problem:  # of torch.compile: what the stage itself raises it raises again below
             self.refused[stage] = reason = str(problem).strip().partition("\n")[0]

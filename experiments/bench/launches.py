@@ -1,7 +1,7 @@
 """Launches of a turn by cache, counted without a GPU: ``python -m experiments.bench.launches``.
 
 Our kernels run in Triton's interpreter and count as one launch each, attention over rows of various lengths as one, and
-every other operation that is no view. Of a tiny model in two depths: their difference is what a layer launches, the
+every other operation but views. Of a tiny model in two depths: their difference is what a layer launches, the
 rest is what a turn launches outside. ``--compile`` counts, of the stages around the network, the kernels that inductor
 makes of them (on this machine's CPU; a GPU may split sorts and scans).
 """
@@ -31,6 +31,7 @@ from dllm.contract import Turn
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import TakeTurn, take_turn
 from dllm.loop.forward import Forward
+from dllm.loop.recorded import copy_all, empty, settle_into
 from dllm.loop.rows import Rows
 from dllm.runtime.compiled_stages import CompiledStages
 from experiments.bench.step import SMALL, Workload, decode, named, random_model
@@ -93,7 +94,8 @@ class CountedStages:
         with _disable_current_modes():
             if stage not in self.kernels:
                 metrics.reset()
-                self.compiled(stage, *args)
+                with torch._inductor.config.patch(force_disable_caches=True):  # else a cached graph has no kernels
+                    self.compiled(stage, *args)
                 assert stage not in self.compiled.refused, self.compiled.refused[stage]
                 self.kernels[stage] = metrics.generated_kernel_count
             made = stage(*args)
@@ -128,14 +130,19 @@ def of_turns(cache: str, lag: int | None, layers: int, compiled: bool) -> float:
     stages = CountedStages(counter)
 
     def take(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
-        return take_turn(rows, replace(forward, stage=stages), parts)
+        rows, forward = rows.bounded(), replace(forward, stage=stages)
+        outputs = [empty(one) for one in rows.tensors()]
+        copy_all(outputs, rows.tensors())  # as a recording copies its outputs to its inputs
+        after, turn, numbers = stages(settle_into, outputs, rows, forward(rows), forward, parts)
+        after, finished = after.reported(numbers)
+        return after, replace(turn, finished=finished)
 
     taking: TakeTurn = take if compiled else take_turn
     running = decode(model, cache, Workload(1, 24, 32, 32, 1), lag, (model, taking), named("sampler", "confidence"))
     with gpu_kernels(counter):
         for _ in islice(running, WARM):
             pass
-        counter.count = 0
+        counter.count = 0  # of what was counted while stages were compiled
         with counter:
             for _ in islice(running, TURNS):
                 pass
