@@ -15,6 +15,7 @@ from recording import FakeGraph
 
 from dllm.compose.fitted import Parts
 from dllm.loop.denoise import TakeTurn
+from dllm.loop.forward import run_plainly
 from dllm.loop.recorded import build_runtime
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
@@ -46,6 +47,8 @@ def on_any_device() -> Iterator[None]:
         if not GPU:
             for place in ("dllm.runtime.graphs.Recorder", "dllm.loop.recorded.Recorder"):
                 stack.enter_context(patch(place, lambda device: lambda: FakeGraph([])))
+            # It notes operations one by one, of which compiled code has none.
+            stack.enter_context(patch("dllm.loop.recorded.CompiledStages", lambda: run_plainly))
         yield
 
 
