@@ -27,7 +27,7 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.shapes import Bounded, bucket
+from dllm.contract.shapes import bucket
 from dllm.errors import in_choices, in_range
 from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
@@ -145,8 +145,7 @@ class ElasticSession(BufferSession[DriftPass]):
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
         valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
         (call,), parts = forward.calls, self._parts(plan)
-        known = shapes.further if isinstance(shapes, Bounded) else ()
-        *counts, bounds = known or torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
+        *counts, bounds = shapes.further or torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
         narrow = max((count for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
         widths = [max(counts[0]), max(counts[1]), max(counts[2])]
         if shapes.bounded:

@@ -57,6 +57,11 @@ class Shapes:
         """The rows [B] that ``widths`` are of (None: in order)."""
         return None
 
+    @property
+    def further(self) -> tuple[tuple[int, ...], ...]:
+        """Further numbers that rows reported (``StaticSession.widths``), each by row; empty: ask the device."""
+        return ()
+
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
         """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
         return mask.sum(1).tolist()  # type: ignore[no-any-return]
@@ -103,7 +108,7 @@ class Bounded(Shapes):
     most: tuple[int, ...] = ()
     # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
     order: Tensor | None = field(default=None, compare=False)
-    # the further numbers as they are, each by row; no recording rests on them
+    # no recording rests on them
     further: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bounded: ClassVar[bool] = True
 
@@ -158,6 +163,12 @@ class Bounded(Shapes):
     def join(self, other: Shapes) -> Shapes:
         assert isinstance(other, Bounded), "rows of one batch have shapes of one kind"
         return replace(self, width=max(self.width, other.width), bounds=(), order=None)
+
+
+def as_bounded(shapes: Shapes) -> Bounded:
+    """Shapes of a turn that asks nothing."""
+    assert isinstance(shapes, Bounded), "recorded turns ask nothing"
+    return shapes
 
 
 BUCKETS = ((128, 16), (512, 64))  # numbers up to the first are rounded up to multiples of the second

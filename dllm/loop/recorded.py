@@ -32,7 +32,7 @@ from dllm.cache.calls import RowNumbers, padded_widths
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
-from dllm.contract.shapes import Bounded
+from dllm.contract.shapes import as_bounded
 from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
 from dllm.loop.forward import Forward, RunStage, run_plainly
 from dllm.loop.head import ScoredHead
@@ -236,8 +236,7 @@ class RecordedTurns:
 
 def widths_of(rows: Rows) -> tuple[list[int], Widths]:
     """What each row needs, padded as its call pads it, and the widths of the turn."""
-    shapes, numbers = rows.blocks.shapes, rows.session.row_numbers
-    assert isinstance(shapes, Bounded), "recorded turns ask nothing"
+    shapes, numbers = as_bounded(rows.blocks.shapes), rows.session.row_numbers
     needed = padded_widths(shapes.bounds, numbers.price(rows.next_positions.device))
     return needed, (*(needed[row] for row in sorted_by_width(needed)), *shapes.most)
 
@@ -262,9 +261,8 @@ def covering(known: Iterable[tuple[int, Widths]], kind: int, widths: Widths, spa
 
 def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
     """The rows for a recorded turn of these widths, whose order is read from ``order`` [B]."""
-    shapes, size = rows.blocks.shapes, len(rows)
-    assert isinstance(shapes, Bounded)
-    shapes = replace(shapes, bounds=widths[:size], most=widths[size:], order=order)
+    size = len(rows)
+    shapes = replace(as_bounded(rows.blocks.shapes), bounds=widths[:size], most=widths[size:], order=order)
     return replace(rows, blocks=replace(rows.blocks, shapes=shapes))
 
 
@@ -291,8 +289,7 @@ def settle_into(
 
 def recording_key(rows: Rows, forward: Forward) -> Key:
     """What two turns must have in common to share a recording, besides the widths of their rows."""
-    shapes = rows.blocks.shapes
-    assert isinstance(shapes, Bounded)
+    shapes = as_bounded(rows.blocks.shapes)
     kind = replace(shapes, bounds=(), most=())
     return (shapes_of(rows), kind, len(shapes.most), forward.proposer.wanted, *rows.session.static.graph_key())
 

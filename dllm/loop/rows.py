@@ -19,7 +19,7 @@ from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import BlockState, ForwardPlan, Ledger, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_start
-from dllm.contract.shapes import Bounded, HostView, Shapes
+from dllm.contract.shapes import HostView, Shapes, as_bounded
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
 
@@ -176,9 +176,9 @@ class Rows:
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded."""
-        shapes = self.blocks.shapes
-        if not isinstance(shapes, Bounded):
+        if not self.blocks.shapes.bounded:
             return self
+        shapes = as_bounded(self.blocks.shapes)
         if shapes.plans_ahead:
             shapes = shapes.reported([row.widths for row in self.known], len(self.candidates.columns))
         else:

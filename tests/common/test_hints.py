@@ -98,10 +98,10 @@ def test_what_a_request_is_told_to_send_it_may_hold() -> None:
             read_body(ChatBody, {"messages": [{"role": "user", "content": "a"}], **fields}, False)
         except ApiError as refused:  # of another kind, since 4 is no temperature in quotes
             assert refused.code != "unknown_field" or meant(word).settings[0][0] == "prompt", word
-    with pytest.raises(ApiError, match='\'steps\' is no .*: write "diffusion": {"sampler": {"name": "static"'):
+    with pytest.raises(ApiError, match='\'steps\' is not a .*: write "diffusion": {"sampler": {"name": "static"'):
         read_body(ChatBody, {"steps": 8}, False)
     for kind, said in ((ChatBody, '"messages": .{"role": "user"'), (CompletionBody, '"prompt": TEXT')):
-        with pytest.raises(ApiError, match=f"'input' is no .*: write {said}"):
+        with pytest.raises(ApiError, match=f"'input' is not a .*: write {said}"):
             read_body(kind, {"input": "a"}, False)
 
 

@@ -181,11 +181,11 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"not": {"const": [1]}}, "'not' is not supported over values of type array"),
     ({"type": "object", "discriminator": {"propertyName": "a"}}, "'discriminator' is not supported"),
     ({"$recursiveAnchor": True}, "at #: the keyword '$recursiveAnchor' is not supported"),
-    ({"required": "a"}, "at #/required: this is not a JSON schema (Draft 2020-12): 'a' is not of type 'array'"),
-    ({"properties": {"a": {"type": "int"}}}, "at #/properties/a/type: this is not a JSON schema"),
-    ({"items": [{}]}, "at #/items: this is not a JSON schema"),
-    ({"$defs": {"a": 3}}, "at #/$defs/a: this is not a JSON schema"),
-    ({"x": {"minLength": "3"}, "$ref": "#/x"}, "at #/x/minLength: this is not a JSON schema"),
+    ({"required": "a"}, "at #/required: this is no JSON schema (Draft 2020-12): 'a' is not of type 'array'"),
+    ({"properties": {"a": {"type": "int"}}}, "at #/properties/a/type: this is no JSON schema"),
+    ({"items": [{}]}, "at #/items: this is no JSON schema"),
+    ({"$defs": {"a": 3}}, "at #/$defs/a: this is no JSON schema"),
+    ({"x": {"minLength": "3"}, "$ref": "#/x"}, "at #/x/minLength: this is no JSON schema"),
     (False, "the constraint allows no text at all."),
 ]  # fmt: skip
 

@@ -62,13 +62,13 @@ def test_words_are_what_the_draft_takes(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("schema", "says"), [
-    (PAIR, "at #/items: this is not a JSON schema (Draft 2020-12): [{'type': 'integer'}, {'type': 'null'}] is not of "
+    (PAIR, "at #/items: this is no JSON schema (Draft 2020-12): [{'type': 'integer'}, {'type': 'null'}] is not of "
            "type 'object', 'boolean'. Write prefixItems, or name an older draft: without $schema it is 2020-12."),
     ({"minimum": 1, "exclusiveMinimum": True}, "Write the bound itself, or name Draft 4"),
     ({"additionalItems": False}, "Write items beside prefixItems, or name an older draft by $schema."),
     ({"dependencies": {"a": ["b"]}}, "or name an older draft by $schema."),
     ({"$schema": "http://json-schema.org/draft-03/schema#"}, "at #/$schema: Draft 3 is not supported."),
-    ({"$schema": D7, "items": 3}, "at #/items: this is not a JSON schema"),
+    ({"$schema": D7, "items": 3}, "at #/items: this is no JSON schema"),
 ])  # fmt: skip
 def test_an_older_draft_must_be_named(schema: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError) as refusal:

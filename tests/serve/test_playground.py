@@ -180,7 +180,7 @@ def test_a_form_holds_for_the_answer_or_says_what_is_wrong(browser: Any, written
             page.click("#run")
             finished(page)
             assert re.fullmatch(holds, page.locator(".reply").first.text_content())
-        for form, text, sentence in (("regex", "a(", "response_format.pattern='a(' is not a regular expression"),
+        for form, text, sentence in (("regex", "a(", "response_format.pattern='a(' is no regular expression"),
                                      ("json_schema", "{", "The schema is not JSON")):  # fmt: skip
             page.select_option("#form", form)
             page.fill("#formtext", text)

@@ -224,7 +224,7 @@ class Slid(Sliding):
         self.window = begin, min(end, stop)
         return torch.full_like(column, begin), torch.full_like(column, self.window[1]), torch.zeros_like(number)
 
-    def _open_end(self, canvas: Canvas, end: Tensor, number: Tensor, blocks: BlockState) -> Tensor:
+    def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
         return torch.minimum(end + self.suffix, canvas.end)
 
 

@@ -18,7 +18,7 @@ from dllm.errors import UserError, first_line
 
 ParsedItem = tuple[Any, Any]
 KNOWN_FLAGS = re.IGNORECASE | re.DOTALL | re.UNICODE
-NOT_REGULAR = "which is not a regular language here. Write the alternatives out."
+NOT_REGULAR = "which is no regular language here. Write the alternatives out."
 KEPT_ENTRIES = 100  # of a class that is kept for the next pattern
 REFUSED_PARTS = {
     "ASSERT": f"looks ahead or behind, {NOT_REGULAR}", "ASSERT_NOT": f"looks ahead or behind, {NOT_REGULAR}",
@@ -37,7 +37,7 @@ class End(Enum):
 
 
 def regex_language(pattern: str) -> Language:
-    """The texts of ``re.fullmatch``. Raises UserError for what is not a regular expression, or no regular language."""
+    """The texts of ``re.fullmatch``. Raises UserError for what is no regular expression, or no regular language."""
     return Language({"start": regex_tree(pattern, f"constraint.pattern={shown_pattern(pattern)}", End.CLOSED)})
 
 
@@ -52,7 +52,7 @@ def regex_tree(pattern: str, where: str, end: End, flags: int = 0) -> Tree:
     try:
         parsed = _parser.parse(pattern, flags)
     except (re.error, OverflowError, TypeError) as error:
-        raise UserError(f"{where} is not a regular expression: {first_line(error)}.") from None
+        raise UserError(f"{where} is no regular expression: {first_line(error)}.") from None
     except RecursionError:
         raise UserError(f"{where} is nested too deeply. Write it with fewer groups in each other.") from None
     if parsed.state.flags & ~KNOWN_FLAGS:

@@ -73,7 +73,7 @@ def test_a_grammar_is_its_rules_or_a_file(run: Run, tmp_path: Path) -> None:
 
 LINES: list[tuple[Any, str | None]] = [  # a line's content; why it is skipped
     ({"prompt": "x", "constraint": {"name": "choice", "options": ["yes", "no"]}}, None),
-    ({"prompt": "x", "constraint": {"name": "regex", "pattern": "a("}}, "is not a regular expression"),
+    ({"prompt": "x", "constraint": {"name": "regex", "pattern": "a("}}, "is no regular expression"),
     ({"prompt": "x", "constraint": {"name": "json_schema", "schema": LIST}}, None),
     ({"prompt": "x", "constraint": {"name": "regx", "pattern": "a"}}, "Did you mean 'regex'?"),
     ({"prompt": "x", "constraint": {"name": "regex", "patern": "a"}}, "Did you mean 'pattern'?"),
@@ -109,7 +109,7 @@ def test_each_line_of_a_file_may_bring_its_own(run: Run, tmp_path: Path) -> None
 
 REFUSED = {
     "too short": (["regex", "pattern=a[0-9]{60}"], "Raise gen_length to"),
-    "a syntax": (["regex", "pattern=a("], "is not a regular expression"),
+    "a syntax": (["regex", "pattern=a("], "is no regular expression"),
     "look-ahead": (["regex", "pattern=a(?=b)"], "looks ahead or behind"),
     "no pattern": (["regex"], "constraint needs constraint.pattern"),
     "an option of another": (["regex", "patern=a"], "Did you mean 'constraint.pattern'?"),
@@ -118,7 +118,7 @@ REFUSED = {
     "one text": (["choice", "options=yes"], "must be a list of texts"),
     "no text": (["choice", "options=[]"], "allows no text at all"),
     "no file": (["json_schema", "schema=nowhere.json"], "cannot be read"),
-    "no schema": (["json_schema", 'schema={"type": "objekt"}'], "not a JSON schema (Draft 2020-12)"),
+    "no schema": (["json_schema", 'schema={"type": "objekt"}'], "no JSON schema (Draft 2020-12)"),
     "a keyword": (["json_schema", "schema={type: string, maxlength: 3}"], "Did you mean 'maxLength'?"),
     "no depth": (["json", "depth=many"], "constraint.depth='many' must be a whole number"),
     "few states": (["json", "limit=5"], "needs more than 5 states at depth 4"),

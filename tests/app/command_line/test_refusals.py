@@ -111,7 +111,7 @@ BROUGHT: list[tuple[Sequence[str], str]] = [
     (["prefix"], "write cache=prefix."),
     (["gen_length"], "write gen_length=VALUE."),
     (["bananas"], "such as sampler=static or prompt=TEXT"),
-    (["model=made/my"], "model='made/my' is not a model here: write model.path=made/my."),
+    (["model=made/my"], "model='made/my' is no model here: write model.path=made/my."),
     (["model=made/LLaDA-8B-Instruct"], "write model=llada-8b-instruct model.path=made/LLaDA-8B-Instruct."),
     (["model=GSAI-ML/LLaDA-8B-Instruct"], "write model=llada-8b-instruct."),
     (["model=Mini-LLaDA"], "write model=mini-llada."),

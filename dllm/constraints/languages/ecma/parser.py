@@ -74,7 +74,7 @@ class Parser:
 
     def _wrong(self, why: str, way_out: str = "") -> NoReturn:
         behind = f" {way_out}" if way_out else ""
-        raise UserError(f"{self.where} is not a regular expression of ECMA-262: {why} at position {self.at}.{behind}")
+        raise UserError(f"{self.where} is no regular expression of ECMA-262: {why} at position {self.at}.{behind}")
 
     def _refused(self, part: str) -> NoReturn:
         raise UserError(f"{self.where} {REFUSED_PARTS[part]}")

@@ -153,7 +153,7 @@ def _check(node: Node, keyword: str, validator: Any) -> Iterator[Node]:
 
 def _none(place: str, why: str) -> UserError:
     hint = _OLDER.get(place.rpartition("/")[2], "")
-    return refused(place, f"this is not a JSON schema (Draft 2020-12): {why}.{hint}")
+    return refused(place, f"this is no JSON schema (Draft 2020-12): {why}.{hint}")
 
 
 @cache
