@@ -29,8 +29,10 @@ CASES = [("aot_eager", "none", "eb"), ("aot_eager", "dual", "confidence"), ("ind
 
 @pytest.fixture(autouse=True)
 def as_users_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the tests' own checks, which ask the device and so break a graph."""
+    """Without the tests' own checks, which ask the device and so break a graph. A stage has 8 variants at most, and
+    torch.compile counts those of all backends."""
     monkeypatch.setattr(debug, "ON", False)
+    torch._dynamo.reset()
 
 
 def decoded(kv: str, sampler: str, take: TakeTurn | None, lag: int | None = 1) -> dict[int, Any]:
