@@ -19,7 +19,7 @@ from dllm.serve.guard import GONE, fault, log_fault
 from dllm.serve.log import AccessLine
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, event_bytes, thought_fields
-from dllm.serve.tools import ToolDeltas
+from dllm.serve.tool_stream import ToolDeltas
 
 PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
 SNAPSHOT = "diffusion.snapshot"

@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse
 from dllm.prompts import Prompts
 from dllm.serve.api_errors import ApiError
 from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
-from dllm.serve.tools import ToolCall, call_object
+from dllm.serve.tool_stream import call_object
+from dllm.serve.tools import ToolCall
 from dllm.serve.wire import ParsedRequest
 
 RETRY_SECONDS = {429: 1, 503: 5}  # where no one knows better; a server that closes is replaced a little later

@@ -10,7 +10,8 @@ from typing import Any
 from dllm.serve.answering import Answering
 from dllm.serve.decoding import Completed, TextDelta
 from dllm.serve.replies import Envelope, event_bytes
-from dllm.serve.tools import ToolCall, ToolDeltas
+from dllm.serve.tool_stream import ToolDeltas
+from dllm.serve.tools import ToolCall
 
 # What the text of an output item is called in its events.
 TEXT_EVENTS = {"function_call": "function_call_arguments", "message": "output_text", "reasoning": "reasoning_text"}
