@@ -104,6 +104,19 @@ def test_a_window_computes_all_it_needs_however_much_a_turn_commits(name: str) -
     assert (static.tokens, static.nfe, static.turns) == (eager.tokens, eager.nfe, eager.turns)
 
 
+def test_columns_beside_a_block_are_within_the_bound() -> None:
+    """With a bound for the block alone, the columns after it were dropped."""
+    prompt, network = 'Sort the list:\n["Kai", "Emma", "Hugo"]', load("mini-llada")
+    beside = part("cache", "dual", prefix_look=4, after_look=4, warmup=0)
+    eager, static = (
+        Decoder(network, "static", part("blocks", "fixed", block_length=8), beside, gen_length=32, runtime=runtime)(
+            prompt
+        )[0]
+        for runtime in (Runtime(), Runtime("static", 1))
+    )
+    assert (static.tokens, static.turns, static.query_tokens) == (eager.tokens, eager.turns, eager.query_tokens)
+
+
 @pytest.mark.parametrize("name", ["static", "compile", "cudagraph"])
 @pytest.mark.parametrize("cache", ASKING)
 def test_a_cache_that_asks_is_refused(cache: str, name: str) -> None:
