@@ -18,7 +18,7 @@ from dllm.models.weights import read_model_config
 from dllm.samplers.static import Static
 from dllm.tasks.mini import tasks
 from experiments.compare.kinds import line, one_forward_each
-from experiments.mini import card, curve, derive, evaluate, train
+from experiments.mini import card, derive, evaluate, train
 from experiments.mini.decoders import settings_of
 from experiments.mini.evaluate import answers, fixed, whole
 from experiments.mini.recipe import Recipe, recipe_of
@@ -132,13 +132,6 @@ def test_what_is_derived_is_read_by_the_samplers(folder: Path) -> None:
     with safe_open(folder / "filter-b16.safetensors", framework="pt") as stored:
         assert stored.metadata()["block_length"] == "16"
     assert not (folder / "filter-prompts.jsonl").exists()
-
-
-def test_a_curve_is_drawn_from_the_log(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    assert curve.main([str(folder)]) == 0
-    assert "</svg>" in (folder / "curve.svg").read_text()
-    assert curve.main([str(folder / "nothing")]) == 2 and "log.jsonl is missing" in capsys.readouterr().err
 
 
 KINDS = {name: read_model_config(locate(name)).attention for name in shipped_models()}
