@@ -85,7 +85,7 @@ class Runtime:
 
     def check(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
-        cache, sampler, eos = parts.cache, parts.sampler, parts.eos
+        cache, sampler = parts.cache, parts.sampler
         if self.name == "auto":
             return
         if config.attention.sealed and self.name != "eager":
@@ -108,8 +108,12 @@ class Runtime:
                 f"lag={self.lag} reads late what a turn has filled, but how many columns cache={name_of(cache)} "
                 "computes is known from the turn before alone. Use lag=0."
             )
-        if self.name not in FIXED:
-            return
+        if self.name in FIXED:
+            self._check_fixed(parts, config, device)
+
+    def _check_fixed(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
+        """What else compiled or recorded layers and turns cannot do."""
+        cache, sampler, eos = parts.cache, parts.sampler, parts.eos
         asks = sampler.traits.syncs or eos.traits.syncs or cache.traits.asks_in_layers
         if cache.traits.acts_in_layers and (self.name in COMPILED or asks):
             runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as a part asks the device,"
