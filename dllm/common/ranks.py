@@ -1,0 +1,129 @@
+"""The processes that hold one model together: its ranks, and what they exchange.
+
+Every rank runs the same loop on the same numbers. A sum over ranks gives all of them the same bits, so the next step is
+the same on each, and nothing else has to be agreed on. One process alone has the ranks ``ALONE``, which exchange
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dllm.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+@dataclass
+class Account:
+    """What a rank has exchanged, for tests and reports."""
+
+    sums: int = 0  # calls of ``Ranks.sum``
+    summed: int = 0  # their bytes
+    gathers: int = 0  # calls of ``Ranks.gather``
+    gathered: int = 0  # bytes that this rank has given to them
+
+    def note_sum(self, x: Tensor) -> None:
+        self.sums, self.summed = self.sums + 1, self.summed + x.nbytes
+
+    def note_gather(self, x: Tensor) -> None:
+        self.gathers, self.gathered = self.gathers + 1, self.gathered + x.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """One process among those that hold a model."""
+
+    rank: int = 0  # of this process, from 0
+    size: int = 1  # how many there are
+    group: ProcessGroup | None = None  # exchanges tensors: NCCL on GPUs, gloo on CPUs; None: alone
+    control: ProcessGroup | None = None  # exchanges objects, over gloo; None: alone
+    account: Account = field(default_factory=Account)  # of what was exchanged
+
+    @staticmethod
+    def joined(size: int | None = None, timeout: timedelta | None = None) -> Ranks:
+        """The ranks of this process, in an initialised ``torch.distributed``, whose backend exchanges tensors.
+
+        size: of a group (None: all processes). Each run of ``size`` processes makes a group, and every process of the
+        world must call this. timeout: of an exchange (None: torch's own). Raises UserError where torch.distributed is
+        not initialised, and for a size that does not divide its processes.
+        """
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()):
+            raise UserError(
+                f"tp={size} needs a process for each rank, and torch.distributed is not initialised. Start "
+                f"{size or 'several'} processes with torchrun --nproc_per_node {size or 'N'}, and call "
+                "torch.distributed.init_process_group first."
+            )
+        world, me = dist.get_world_size(), dist.get_rank()
+        size = world if size is None else size
+        if size < 1 or world % size:
+            raise UserError(f"tp={size} must divide the {world} processes that were started.")
+        if size == 1:
+            return ALONE
+        found = ALONE
+        for first in range(0, world, size):
+            members = list(range(first, first + size))
+            group = dist.new_group(members, timeout)
+            control = dist.new_group(members, timeout, backend="gloo")
+            if me in members:
+                found = Ranks(me - first, size, group, control)
+        return found
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of all ranks' x, which all must have in one shape. x may be overwritten."""
+        if self.size == 1:
+            return x
+        return self._reduced(x, "SUM")
+
+    def largest(self, x: Tensor) -> Tensor:
+        """The largest of all ranks' x, element by element. x may be overwritten."""
+        if self.size == 1:
+            return x
+        return self._reduced(x, "MAX")
+
+    def _reduced(self, x: Tensor, how: str) -> Tensor:
+        import torch.distributed as dist
+
+        x = x.contiguous()
+        self.account.note_sum(x)
+        dist.all_reduce(x, getattr(dist.ReduceOp, how), group=self.group)
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """x [...] of every rank, in the order of ranks: [size, ...]. All must have one shape."""
+        if self.size == 1:
+            return x[None]
+        import torch.distributed as dist
+
+        x = x.contiguous()
+        self.account.note_gather(x)
+        out = x.new_empty(self.size * x.numel())
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since PyTorch 2.13
+        gather(out, x.flatten(), group=self.group)
+        return out.view(self.size, *x.shape)
+
+    def same(self, x: Any) -> bool:
+        """Whether all ranks have an equal x, any object that pickles. For tests and for finding errors: it takes
+        milliseconds."""
+        if self.size == 1:
+            return True
+        import torch.distributed as dist
+
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, x, group=self.control)
+        return all(bool(torch.equal(one, x)) if isinstance(x, Tensor) else bool(one == x) for one in found)
+
+    def share(self, count: int) -> tuple[int, int]:
+        """Which of ``count`` things this rank holds, from and to: shares differ by one at most."""
+        return self.rank * count // self.size, (self.rank + 1) * count // self.size
+
+
+ALONE = Ranks()
