@@ -30,9 +30,13 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), LAYOUT_ROWS)
+        self.packed = in_layout(linear.weight.detach())
         self.bias = linear.bias
         self.in_features, self.out_features, self.weight = linear.in_features, linear.out_features, None
+
+    def repack(self, weight: Tensor) -> None:
+        """Put other weights in the place of these."""
+        self.packed.copy_(in_layout(weight))
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
@@ -41,6 +45,12 @@ class PackedLinear(nn.Module):
         padded = torch.constant_pad_nd(rows, (0, 0, 0, spare)) if spare else rows
         out = torch.ops.mkldnn._linear_pointwise(padded, self.packed, self.bias, "none", [], "")
         return out[:count].view(*x.shape[:-1], self.out_features)
+
+
+def in_layout(weight: Tensor) -> Tensor:
+    """A matrix in oneDNN's layout."""
+    found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, LAYOUT_ROWS)
+    return found
 
 
 def padded_rows(rows: int) -> int:
@@ -59,10 +69,10 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        packed = PackedLinear(linear)(x)
+        found = PackedLinear(linear)(x)
     except (RuntimeError, AttributeError):  # a PyTorch without these operators, or with others
         return False
-    return torch.allclose(packed, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
+    return torch.allclose(found, F.linear(x, linear.weight, linear.bias), atol=PACKED_TOLERANCE[dtype])
 
 
 @torch.inference_mode(False)

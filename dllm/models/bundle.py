@@ -123,6 +123,7 @@ def load(
     attention_block: int | None = None,
     draft_adapter: str | Path | None = None,
     quantize_head: str | None = None,
+    trainable: bool = False,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
@@ -142,6 +143,8 @@ def load(
         attention_block: columns of an attention block, if config.json does not say it (A2D: 0 is full attention).
         draft_adapter: a folder of a LoRA for the drafts of ``sampler=linear_spec`` alone (Nemotron-Labs-Diffusion's).
         quantize_head: embedding and head in ``int8`` or ``int4``, on a CPU.
+        trainable: weights that learn: each matrix by itself, unpacked, with a gradient. A model object's learn as it
+            says.
 
     Returns:
         The network with its configuration, tokenizer and special ids.
@@ -161,7 +164,9 @@ def load(
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
     quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
-    triton = check_numbers(config, kind, resolve_device(place), kernels, quantize, head)
+    if trainable:
+        _refuse_untrainable(quantize or head, kernels)
+    triton = check_numbers(config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head)
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:
@@ -169,24 +174,35 @@ def load(
     if name in shipped_models():
         warn_once(f"{name} {KNOWS}")
     if config.family == MASKED_LM_FAMILY:
-        return Model(_of_own_class(folder, config, resolve_device(place), kind), config, words, ids, name, folder)
+        network = _of_own_class(folder, config, resolve_device(place), kind).requires_grad_(trainable)
+        return Model(network, config, words, ids, name, folder)
     invariant = kernels == INVARIANT
     place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
+    fuse, pack = not (invariant or trainable), pack and not trainable
     packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
     with load_progress(name) as watch:
         if config.stored_kind is not None:
             transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch)
         else:
-            transformer = load_model(
-                folder, place, kind, config, lora, not invariant, quantize, triton, packed, watch, head
-            )
-    transformer.use_kernels(triton, has_varlen(transformer.device, kind))
+            transformer = load_model(folder, place, kind, config, lora, fuse, quantize, triton, packed, watch, head)
+    if trainable:
+        transformer.requires_grad_(True)
+    else:
+        transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if drafts is not None:
         attach_drafts(transformer, drafts)
     if invariant:
         transformer.become_invariant()
     lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
     return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head)
+
+
+def _refuse_untrainable(quantize: str | None, kernels: str) -> None:
+    """Raise UserError for weights in few bits, and for kernels without a gradient."""
+    if quantize is not None:
+        raise UserError(f"trainable=True: weights in {quantize} cannot learn. Load a plain checkpoint, unquantised.")
+    if kernels not in ("auto", "torch"):
+        raise UserError(f"trainable=True with kernels={kernels!r}: they compute no gradient. Use kernels='auto'.")
 
 
 def _of_own_class(folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:

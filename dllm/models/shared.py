@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -57,11 +58,12 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     its family, or of several dtypes or devices."""
     if config.family == MASKED_LM_FAMILY:
         return checked_padding(MaskedLM(model, config))
-    held: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
+    held = named_tensors(model)
     with torch.device("meta"):
         ours = network_of(config)
     shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
-    for name, source in parameter_sources(ours).items():
+    sources = parameter_sources(ours)
+    for name, source in sources.items():
         owner, _, leaf = name.rpartition(".")
         setattr(ours.get_submodule(owner), leaf, shared(held, source, shapes[name], type(model).__name__))
     if config.tied:
@@ -70,7 +72,38 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
+    ours.lender = Lender(model, sources, {source.name: address(held[source.name]) for source in sources.values()})
     return ours.eval()
+
+
+@dataclass(frozen=True)
+class Lender:
+    """The object that lends a network its weights: what of it the network does not see is asked here."""
+
+    model: nn.Module  # the user's
+    sources: Mapping[str, Source]  # of our parameters, by name
+    addresses: Mapping[str, int]  # of its tensors when they were shared, by its names
+
+    def replaced(self) -> str | None:
+        """The first tensor that is another one than when it was shared; None: all are the same."""
+        held = named_tensors(self.model)
+        return next((name for name, there in self.addresses.items() if address(held.get(name)) != there), None)
+
+    def parts(self) -> dict[str, str]:
+        """Our parameters that are rows of a tensor that learns, and its name: no gradient goes from them to it."""
+        held = named_tensors(self.model)
+        rows = {ours: one.name for ours, one in self.sources.items() if one.rows is not None}
+        return {ours: name for ours, name in rows.items() if name in held and held[name].requires_grad}
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by every name that they have."""
+    return {**dict(model.named_buffers()), **dict(model.named_parameters(remove_duplicate=False))}
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where its numbers are; 0: they are in no plain tensor."""
+    return tensor.data_ptr() if tensor is not None and type(tensor.data) is Tensor else 0
 
 
 def shared(held: Mapping[str, Tensor], source: Source, shape: torch.Size, called: str) -> nn.Parameter:

@@ -230,6 +230,7 @@ class Transformer(nn.Module):
     triton = False
     streams = True  # several calls may run as one stream, layer by layer
     places: Places | None = None
+    lender: Any = None  # whose weights these are, if a model object's (``dllm.models.shared.Lender``)
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
