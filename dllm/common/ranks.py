@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -109,6 +110,17 @@ class Ranks:
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name since PyTorch 2.13
         gather(out, x.flatten(), group=self.group)
         return out.view(self.size, *x.shape)
+
+    def whole(self, x: Tensor, count: int) -> Tensor:
+        """Each rank's slice x [..., v], its ``share`` of ``count`` entries, joined to one [..., count]."""
+        if self.size == 1:
+            return x
+        widest = -(-count // self.size)
+        parts = self.gather(torch.nn.functional.pad(x, (0, widest - x.shape[-1])))
+        ends = [rank * count // self.size for rank in range(self.size + 1)]
+        return torch.cat(
+            [part[..., : end - begin] for part, (begin, end) in zip(parts, pairwise(ends), strict=True)], -1
+        )
 
     def same(self, x: Any) -> bool:
         """Whether all ranks have an equal x, any object that pickles. For tests and for finding errors: it takes

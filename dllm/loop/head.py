@@ -88,10 +88,12 @@ class ScoredHead:
         return self.model.logits(hidden)
 
     def lookup(self) -> Lookup:
-        weight, columns = self.model.head_weight, self.columns
+        weight, columns = self.model.own_head_weight, self.columns
         if self.logits is not None or weight is None:
             assert self.logits is not None, "LogitLookup has them stored"
             return lookup_stored(self.logits, columns, self.proposer.triton)
+        if self.model.config.ranks.size > 1:
+            return self.proposer.sliced_lookup(columns, self.states, self.model.head_slice)
         return self.proposer.lookup(columns, self.states, weight, self.model.config.logit_scale)
 
     def result(self, offers: bool) -> ScoredCandidates:

@@ -23,6 +23,7 @@ from dllm.contract.setting import Sampling
 from dllm.kernels.gumbel_argmax import gumbel_argmax
 from dllm.kernels.head_statistics import can_fuse, head_statistics
 from dllm.kernels.row_statistics import ALL_STATISTICS, first_largest, row_statistics
+from dllm.kernels.sliced_head import HeadSlice, sliced_head_statistics
 from dllm.kernels.slot_logits import slot_logits
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
@@ -120,16 +121,26 @@ class Proposer:
         only. entries [k]: which of the B n rows are not padding (None: all may be); the head runs on no others."""
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
         hidden, current = select_or_all((hidden.flatten(0, 1), current), entries)
-        found = head_statistics(
-            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
-            model.config.logit_scale, required(self.wanted), current, self.triton,
-        )  # fmt: skip
+        found = self._head_statistics(hidden, model, current)
         out = renamed(found, self.wanted)
         out = self.rank_eos_last(out | self.chances_of_argmax(out))
         if entries is not None:
             blank = {name: value.new_zeros(columns.numel()) for name, value in out.items()}
             out = {name: blank[name].index_copy(0, entries, value) for name, value in out.items()}
         return {name: value.view(columns.shape) for name, value in out.items()}
+
+    def _head_statistics(self, hidden: Tensor, model: Transformer, current: Tensor | None) -> dict[str, Tensor]:
+        if model.config.ranks.size > 1:
+            head = model.head_slice
+            return sliced_head_statistics(hidden, head, self._banned(), required(self.wanted), current, self.triton)
+        return head_statistics(
+            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
+            model.config.logit_scale, required(self.wanted), current, self.triton,
+        )  # fmt: skip
+
+    def sliced_lookup(self, columns: Tensor, hidden: Tensor, head: HeadSlice) -> Lookup:
+        """As ``lookup``, of a head that ranks share."""
+        return Lookup(columns, hidden, lambda source, ids: head.lookup(source, ids, self.triton), self.triton)
 
     def lookup(self, columns: Tensor, hidden: Tensor, weight: Tensor, scale: float) -> Lookup:
         """A lookup of logits of a few tokens, from hidden states [B, n, D] and the head's ``weight`` [V, D]."""

@@ -23,7 +23,7 @@ from dllm.errors import UserError
 from dllm.models.experts import at_least_float32
 from dllm.models.files import Stored, broken, headers, read_json
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
-from dllm.models.names import parameter_source
+from dllm.models.names import Source, parameter_source
 from dllm.models.transformer import LowRank, Transformer
 
 ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -121,8 +121,8 @@ class Adapter:
             f"Set {made}, or model.adapter=null."
         )
 
-    def merged(self, name: str, weight: Tensor, rows: tuple[int, int] | None, dtype: torch.dtype) -> Tensor:
-        """The ``rows`` (None: all) of a stored weight with what the adapter adds to them; ``dtype``: what the model
+    def merged(self, name: str, weight: Tensor, part: Source, dtype: torch.dtype) -> Tensor:
+        """The ``part`` of a stored weight with what the adapter adds to it; ``dtype``: what the model
         computes in. The sum is made in float32 or wider and rounded once."""
         pair = self.pairs.get(name)
         if pair is None:
@@ -130,7 +130,8 @@ class Adapter:
         wide = at_least_float32(dtype)
         with safe_open(pair.a.file, framework="pt", device=str(weight.device)) as file:
             a, b = (file.get_tensor(one.name).to(wide) for one in (pair.a, pair.b))
-        return weight.to(wide) + (b if rows is None else b[slice(*rows)]) @ a * pair.scale
+        a, b = a[:, slice(*(part.columns or (None,)))], b[slice(*(part.rows or (None,)))]
+        return weight.to(wide) + b @ a * pair.scale
 
 
 def attach_drafts(model: Transformer, adapter: Adapter) -> None:
@@ -143,6 +144,8 @@ def attach_drafts(model: Transformer, adapter: Adapter) -> None:
             with safe_open(pair.a.file, framework="pt", device=str(next(layer.parameters()).device)) as file:
                 a, b = (file.get_tensor(one.name) for one in (pair.a, pair.b))
             attention = cast("Any", layer).attn
+            ranks, width = model.ranks, a.shape[1] // model.ranks.size  # inputs of ``o``, by heads
+            a = a[:, ranks.rank * width : (ranks.rank + 1) * width]
             attention.draft = LowRank(a.to(model.dtype), (b.double() * pair.scale).to(model.dtype))
     if left:
         raise UserError(

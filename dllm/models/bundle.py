@@ -14,12 +14,14 @@ from torch import nn
 
 from dllm.common.hints import unknown_argument
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
+from dllm.common.ranks import ALONE, Ranks
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack
 from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
+from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
@@ -59,6 +61,11 @@ class Model:
     kernels: str = "auto"  # as given to ``load``
     draft_adapter: Path | None = None  # as given to ``load``
     quantize_head: str | None = None  # as given to ``load``, or as its files are
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that hold it together."""
+        return self.transformer.ranks
 
 
 def locate(path: str | Path, weights: bool = True) -> Path:
@@ -124,6 +131,8 @@ def load(
     draft_adapter: str | Path | None = None,
     quantize_head: str | None = None,
     trainable: bool = False,
+    tp: int = 1,
+    ep: bool = False,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
@@ -145,6 +154,9 @@ def load(
         quantize_head: embedding and head in ``int8`` or ``int4``, on a CPU.
         trainable: weights that learn: each matrix by itself, unpacked, with a gradient. A model object's learn as it
             says.
+        tp: processes of an initialised ``torch.distributed`` that hold the model together, each a share of its heads,
+            widths and vocabulary. All of them must make the same calls.
+        ep: share out routed experts whole, instead of a part of each.
 
     Returns:
         The network with its configuration, tokenizer and special ids.
@@ -159,13 +171,16 @@ def load(
     """
     _refuse_unknown(unknown)
     if isinstance(path, nn.Module):
+        refuse_object(tp)
         return _of_object(path, tokenizer, mask_id, attention_block)
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block)
     quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
+    check_cut(config, tp, ep, quantize)
     if trainable:
-        _refuse_untrainable(quantize or head, kernels)
+        _refuse_untrainable(quantize or head, kernels, tp)
+    place = own_device(place, tp)
     triton = check_numbers(config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head)
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
@@ -180,11 +195,14 @@ def load(
     place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
     fuse, pack = not (invariant or trainable), pack and not trainable
     packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
+    ranks = Ranks.joined(tp) if tp > 1 else ALONE
     with load_progress(name) as watch:
         if config.stored_kind is not None:
             transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch)
         else:
-            transformer = load_model(folder, place, kind, config, lora, fuse, quantize, triton, packed, watch, head)
+            transformer = load_model(
+                folder, place, kind, config, lora, fuse, quantize, triton, packed, watch, head, ranks, ep
+            )
     if trainable:
         transformer.requires_grad_(True)
     else:
@@ -197,8 +215,10 @@ def load(
     return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head)
 
 
-def _refuse_untrainable(quantize: str | None, kernels: str) -> None:
-    """Raise UserError for weights in few bits, and for kernels without a gradient."""
+def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
+    """Raise UserError for weights in few bits, in shares, and for kernels without a gradient."""
+    if tp > 1:
+        raise UserError(f"trainable=True with tp={tp}: sums over ranks carry no gradient. Train with tp=1.")
     if quantize is not None:
         raise UserError(f"trainable=True: weights in {quantize} cannot learn. Load a plain checkpoint, unquantised.")
     if kernels not in ("auto", "torch"):

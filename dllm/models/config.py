@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.errors import UserError
 from dllm.models import rope
 from dllm.models.agreement import BLOCK_KEYS, FILE
@@ -80,6 +81,8 @@ class ModelConfig:
     window: int | None = None  # columns that a layer with a window sees, its own included; None: no layer has one
     gemma: GemmaConfig | None = None  # DiffusionGemma's layers; None: all layers are alike
     moe: MoEConfig | None = None  # routed experts; None: every layer is dense
+    # those that hold the model together: heads and widths are then this rank's share (``dllm.models.cut.share_of``)
+    ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about what of a GGUF file is not read
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
 

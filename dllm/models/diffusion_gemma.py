@@ -129,23 +129,27 @@ class GemmaLayer(Layer):
         self.mlp = MLP(config.width, config.mlp_width, activation=GELU)
         self.router = GemmaRouter(config)
         self.experts_norm, self.experts_out_norm = norm(), norm()
-        experts, inner = config.moe.experts, config.moe.width
+        begin, end = config.moe.own or (0, config.moe.experts)
+        experts, inner = end - begin, config.moe.width
         self.experts = StackedExperts(
             torch.empty(experts, 2 * inner, config.width), torch.empty(experts, config.width, inner), GELU, True
         )
         self.out_norm = norm()
         self.scalar, self.denoising_scalar = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+        self.ranks, self.own = config.ranks, config.moe.own
 
     def denoise(
         self, x: Tensor, angles: Angles, columns: Tensor | None, denoised: Tensor | None, attend: Attend
     ) -> Tensor:
         """Rows [B, n, D] after the layer. denoised [B, n]: those of the denoising pass (None: no row is)."""
-        x = x + self.attn_out_norm(self.attn.o(attend(self.attn.project(self.attn_norm(x), angles), columns)))
+        found = attend(self.attn.project(self.attn_norm(x), angles), columns)
+        x = x + self.attn_out_norm(self.ranks.sum(self.attn.o(found)))
         rows = rearrange(x, "b n d -> (b n) d")
         weights, chosen = self.router(rows)
-        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, chosen, self.router.proj.out_features)
-        routed = routed.view_as(x)
-        x = x + self.out_norm(self.mlp_out_norm(self.mlp(self.mlp_norm(x))) + self.experts_out_norm(routed))
+        count = self.router.proj.out_features
+        routed = mixed_experts(self.experts, self.experts_norm(rows), weights, chosen, count, self.own)
+        dense = self.ranks.sum(self.mlp(self.mlp_norm(x)))  # each sum has a norm of its own
+        x = x + self.out_norm(self.mlp_out_norm(dense) + self.experts_out_norm(self.ranks.sum(routed).view_as(x)))
         if denoised is None:
             return x * self.scalar
         return x * torch.where(denoised[..., None], self.denoising_scalar, self.scalar)
@@ -157,10 +161,10 @@ class SelfConditioning(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm, self.eps = GainedNorm(config.width, config.eps), config.eps
-        self.mlp = MLP(config.width, config.mlp_width, activation=GELU)
+        self.mlp, self.ranks = MLP(config.width, config.mlp_width, activation=GELU), config.ranks
 
     def forward(self, x: Tensor, soft: Tensor) -> Tensor:
-        return normed(x + self.mlp(self.norm(soft)), self.eps)
+        return normed(x + self.ranks.sum(self.mlp(self.norm(soft))), self.eps)
 
 
 class DiffusionGemma(Transformer):
@@ -174,7 +178,8 @@ class DiffusionGemma(Transformer):
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(GemmaLayer(config, kind) for kind in self.kinds)
         self.norm = GainedNorm(config.width, config.eps)  # type: ignore[assignment]
-        self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
+        begin, end = config.ranks.share(config.vocab)
+        self.lm_head = nn.Linear(config.width, end - begin, bias=False)
         self.tie()
         self.rotaries = {kind: PartialRotary(kind) for kind in dict.fromkeys(self.kinds)}
 
@@ -214,14 +219,14 @@ class DiffusionGemma(Transformer):
         wide = at_least_float32(self.dtype)
         return {kind: rotary.at(positions, length, wide) for kind, rotary in self.rotaries.items()}
 
-    def head(self, hidden: Tensor) -> Tensor:
-        """Capped logits [..., V] of hidden states [..., D], in float32 or wider."""
+    def own_head(self, hidden: Tensor) -> Tensor:
+        """Capped logits of hidden states [..., D], in float32 or wider."""
         assert self.config.gemma is not None
-        cap, logits = self.config.gemma.softcap, super().head(hidden)
+        cap, logits = self.config.gemma.softcap, super().own_head(hidden)
         return (logits.to(at_least_float32(logits.dtype)) / cap).tanh() * cap
 
     @property
-    def head_weight(self) -> None:
+    def own_head_weight(self) -> None:
         """The head is not a plain product: its logits are capped."""
         return None
 

@@ -94,13 +94,16 @@ class MoE(nn.Module):
         self.config = config
         self.router = Router(width, config)
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
-        self.experts: nn.Module = Experts(MLP(width, config.width) for _ in range(config.experts))
+        held = range(*(config.own or (0, config.experts)))
+        self.experts: nn.Module = Experts(MLP(width, config.width) for _ in held)
         self.shared = MLP(width, config.shared_width) if config.shared_width else None
 
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
         weights, chosen = self.route(rows)
-        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts).view_as(x)
+        out = mixed_experts(
+            self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts, self.config.own
+        ).view_as(x)
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,14 +131,22 @@ class MoE(nn.Module):
         return rearrange(grouped.masked_fill(closed[..., None], -torch.inf), "r group expert -> r (group expert)")
 
 
-def mixed_experts(experts: nn.Module, rows: Tensor, weights: Tensor, chosen: Tensor, count: int) -> Tensor:
-    """Rows [R, D] through those of the ``count`` experts that are ``chosen`` [R, k], in a sum by ``weights`` [R, k]."""
+def mixed_experts(
+    experts: nn.Module, rows: Tensor, weights: Tensor, chosen: Tensor, count: int, own: tuple[int, int] | None = None
+) -> Tensor:
+    """Rows [R, D] through those of the ``count`` experts that are ``chosen`` [R, k], in a sum by ``weights`` [R, k].
+    own: the experts, from and to, that ``experts`` holds (None: all); the sum leaves the others out."""
     chosen, place = chosen.sort(dim=-1)  # the published code adds up the experts of a row in ascending order
+    first, end = own or (0, count)
+    if own is not None:  # rows of experts that are elsewhere come last, after the last of ``ends``
+        chosen = (chosen - first) % count
     expert, order = chosen.flatten().sort(stable=True)
-    ends = torch.searchsorted(expert, torch.arange(count, device=expert.device), right=True)
+    ends = torch.searchsorted(expert, torch.arange(end - first, device=expert.device), right=True)
     done = experts(rows[order // chosen.shape[1]], ends)
     parts = torch.empty_like(done).index_copy_(0, order, done).view(*chosen.shape, -1)
     parts = (parts * weights.gather(-1, place).unsqueeze(-1)).to(rows.dtype)
+    if own is not None:
+        parts = torch.where((chosen < end - first).unsqueeze(-1), parts, 0.0)
     out = parts[:, 0]
     for rank in range(1, chosen.shape[1]):
         out = out + parts[:, rank]

@@ -70,7 +70,7 @@ class MaskedLM(Transformer):
         return hidden.to(at_least_float32(hidden.dtype))
 
     @property
-    def head_weight(self) -> None:
+    def own_head_weight(self) -> None:
         """There is no matrix apart from the class."""
         return None
 

@@ -61,10 +61,21 @@ PUBLISHED_NAMES = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where a published file holds one of our parameters: the tensor's name, and its rows (None: all)."""
+    """Where a published file holds one of our parameters: the tensor's name, and which part of it."""
 
     name: str  # of the published tensor
     rows: tuple[int, int] | None = None  # of it, from and to; None: all
+    columns: tuple[int, int] | None = None  # along its last axis, from and to; None: all
+    pieces: tuple[tuple[int, int], ...] = ()  # along the second of three axes, one after the other; empty: all
+
+    def shape_of_row(self, stored: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of one row of the part, of a tensor ``stored`` in this shape."""
+        rest = list(stored[1:])
+        if self.pieces:
+            rest[0] = sum(end - begin for begin, end in self.pieces)
+        if self.columns is not None:
+            rest[-1] = self.columns[1] - self.columns[0]
+        return tuple(rest)
 
 
 def parameter_source(parameter: str, config: ModelConfig) -> Source:

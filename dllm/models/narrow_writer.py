@@ -30,6 +30,7 @@ from dllm.models.fused import fuse_products
 from dllm.models.gguf_file import is_gguf, read_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.load_progress import Watch
+from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import STORED_TYPES, changed_files, index_text, tensors_of
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, stored_as
 from dllm.models.quantize import quantize_end, quantize_part
@@ -102,7 +103,7 @@ def quantize_folder(
     names = {part: f"model-{number:05}-of-{len(parts):05}.safetensors" for number, part in enumerate(parts, 1)}
     done.note()
     finish = partial(_finish, model=model, names=names, kind=kind, head=head, done=done)
-    fill(model, stored, lambda name: "cpu", torch.bfloat16, adapter, finish, watch,
+    fill(model, stored, parameter_sources(model), lambda name: "cpu", torch.bfloat16, adapter, finish, watch,
          skip={part for part, name in names.items() if name in done.files}, keep=kind == "int4")  # fmt: skip
     plain = {key: value for key, value in config.published.items() if key not in QUANTISED_KEYS}
     _complete(source, done, {**plain, STORED_KEY: said})

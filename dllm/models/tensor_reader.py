@@ -42,16 +42,30 @@ class TensorReader:
         self.opened.close()
 
     def read(self, source: Source, dtype: torch.dtype, device: str = "cpu") -> Tensor:
-        """A tensor, or the rows of it, in memory of its own; a few rows are mapped, or unpacked, at a time."""
+        """A tensor, or a part of it, in memory of its own; a few rows are mapped, or unpacked, at a time."""
         found = self.stored[source.name]
         begin, end = source.rows or (0, found.shape[0])
-        out = torch.empty((end - begin, *found.shape[1:]), dtype=dtype, device=device)
+        out = torch.empty((end - begin, *source.shape_of_row(found.shape)), dtype=dtype, device=device)
         for first, last in self._pieces(found, begin, end):
-            out[first - begin : last - begin] = (
-                self.part(found, slice(first, last)) if found.packing is None
-                else found.packing.numbers(self.part, first, last)
-            )  # fmt: skip
+            here = out[first - begin : last - begin]
+            if found.packing is None:
+                self._copy(here, found, slice(first, last), source)
+            else:  # what packs numbers packs whole rows
+                numbers = found.packing.numbers(self.part, first, last)
+                here.copy_(numbers if source.columns is None else numbers[..., slice(*source.columns)])
         return out
+
+    def _copy(self, out: Tensor, found: Stored, rows: slice, source: Source) -> None:
+        """Rows of a tensor that is stored as it is: of its columns and pieces only what ``source`` names is read."""
+        columns = [] if source.columns is None else [slice(*source.columns)]
+        if not source.pieces:
+            inner = [slice(None)] * (len(found.shape) - 2) if columns else []
+            out.copy_(self.part(found, rows, *inner, *columns))
+            return
+        place = 0
+        for begin, end in source.pieces:
+            out[:, place : place + end - begin] = self.part(found, rows, slice(begin, end), *columns)
+            place += end - begin
 
     def four_bits(self, source: Source) -> FourBits | None:
         """A matrix, or rows of it, on the sixteen steps that the file has it on; None: it has others."""

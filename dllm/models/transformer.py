@@ -18,12 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dllm.common.ranks import Ranks
 from dllm.common.rowwise import select_or_all
 from dllm.kernels.add_norm import add_norm
 from dllm.kernels.invariant import tile
 from dllm.kernels.narrow_embedding import NarrowEmbedding
 from dllm.kernels.packed import PackedLinear
 from dllm.kernels.rope_scatter import HeadNorms
+from dllm.kernels.sliced_head import HeadSlice
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
@@ -138,6 +140,7 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(config.width, config.eps)
         moe = config.moe if config.moe is not None and index in config.moe.sparse_layers else None
         self.mlp = MoE(config.width, moe) if moe else MLP(config.width, config.mlp_width, config.mlp_bias)
+        self.ranks = config.ranks
 
     def forward(
         self, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None, attend: Attend,
@@ -150,8 +153,8 @@ class Layer(nn.Module):
         out = self.attn.o(found)
         if drafts and self.attn.draft is not None:
             out = out + self.attn.draft(found)
-        x, normal = self.mlp_norm(x, out)
-        return x, self.mlp(normal)
+        x, normal = self.mlp_norm(x, self.ranks.sum(out))
+        return x, self.ranks.sum(self.mlp(normal))
 
     # The same in steps, as ``AnyLayer`` describes them.
 
@@ -165,10 +168,10 @@ class Layer(nn.Module):
         return self.attn.values(normal)
 
     def mixed(self, found: Tensor) -> Tensor:
-        return self.attn.o(found)
+        return self.ranks.sum(self.attn.o(found))
 
     def fed(self, hidden: Tensor) -> Tensor:
-        return self.mlp(self.mlp_norm(hidden, None)[1])
+        return self.ranks.sum(self.mlp(self.mlp_norm(hidden, None)[1]))
 
 
 # Runs a layer; the number is the layer's place in the memory.
@@ -238,7 +241,8 @@ class Transformer(nn.Module):
         self.embed = Embedding(config.vocab, config.width)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.layers))
         self.norm = RMSNorm(config.width, config.eps)
-        self.lm_head = nn.Linear(config.width, config.vocab, bias=False)
+        begin, end = config.ranks.share(config.vocab)
+        self.lm_head = nn.Linear(config.width, end - begin, bias=False)
         if config.tied:
             self.tie()
         self.rotary = Rotary(config.rotary_dim, config.theta, config.yarn)
@@ -249,7 +253,9 @@ class Transformer(nn.Module):
         if isinstance(embed, NarrowEmbedding):
             self.register_module("lm_head", embed.head())
         else:
-            self.lm_head.weight = self.embed.weight
+            begin, end = self.ranks.share(self.config.vocab)
+            whole = self.embed.weight
+            self.lm_head.weight = whole if self.ranks.size == 1 else nn.Parameter(whole.detach()[begin:end], False)
 
     def use_kernels(self, triton: bool, varlen: bool = False) -> None:
         """Switch our Triton kernels on or off, in every module that has them. varlen: attention over rows of various
@@ -298,8 +304,17 @@ class Transformer(nn.Module):
             positions = positions.gather(1, columns.clamp(max=positions.shape[1] - 1))
         return self.rotary.at(positions, length, at_least_float32(self.dtype))
 
+    @property
+    def ranks(self) -> Ranks:
+        """Those that hold the network together; each holds the head's rows of ``ranks.share(V)``."""
+        return self.config.ranks
+
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden rows [..., D]."""
+        """Logits [..., V] of hidden rows [..., D]; of several ranks gathered."""
+        return self.ranks.whole(self.own_head(hidden), self.config.vocab)
+
+    def own_head(self, hidden: Tensor) -> Tensor:
+        """The same at the ids that this rank holds."""
         there = hidden if self.places is None else hidden.to(self.places.head)
         # As a matrix: of a part of one row, hidden[:, :32] say, PyTorch 2.13 makes a bfloat16 product 43 times as slow.
         logits = self.lm_head(there.reshape(-1, there.shape[-1])).to(hidden.device)
@@ -311,13 +326,29 @@ class Transformer(nn.Module):
         logits = self.head(hidden)
         return logits.to(at_least_float32(logits.dtype))
 
+    def own_logits(self, hidden: Tensor) -> Tensor:
+        """The same at the ids that this rank holds."""
+        logits = self.own_head(hidden)
+        return logits.to(at_least_float32(logits.dtype))
+
+    @property
+    def head_slice(self) -> HeadSlice:
+        """The ids of the head that this rank holds."""
+        config = self.config
+        return HeadSlice(self.ranks, config.vocab, self.own_logits, self.own_head_weight, config.logit_scale)
+
     def soft(self, logits: Tensor) -> Tensor:
         """The embeddings [..., D] that a network that carries something expects under tempered ``logits`` [..., V]."""
         raise NotImplementedError("this network carries nothing")
 
     @property
     def head_weight(self) -> Tensor | None:
-        """The head's matrix [V, D]; None if it is quantised, offloaded or on another device."""
+        """The head's matrix [V, D]; None if it is quantised, offloaded, on another device or a slice of the whole."""
+        return self.own_head_weight if self.ranks.size == 1 else None
+
+    @property
+    def own_head_weight(self) -> Tensor | None:
+        """The same of the ids that this rank holds."""
         weight, elsewhere = self.lm_head.weight, self.places is not None and self.places.offloaded
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 

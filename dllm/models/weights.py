@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.errors import UserError, warn_once
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
@@ -24,6 +26,7 @@ from dllm.kernels.packed import PackedLinear, pack_weights
 from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
+from dllm.models.cut import share_of, shared_out
 from dllm.models.experts import at_least_float32
 from dllm.models.files import (
     CHECKPOINT_FILES,
@@ -104,19 +107,24 @@ def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:
 def load_model(
     folder: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, config: ModelConfig | None = None,
     adapter: Adapter | None = None, fuse: bool = True, quantize: str | None = None, triton: bool = False,
-    pack: bool = False, watch: Watch = unwatched, quantize_head: str | None = None,
+    pack: bool = False, watch: Watch = unwatched, quantize_head: str | None = None, ranks: Ranks = ALONE,
+    ep: bool = False,
 ) -> Transformer:  # fmt: skip
     """The checkpoint in ``folder`` as a Transformer in eval mode, its products fused unless it shall be trained.
 
     device: ``auto`` spreads the layers over all GPUs (accelerate). config: the folder's where None. adapter: merged
     into the weights. quantize: int8, int4 or float8 (``dllm.models.quantize``), for our kernels where ``triton``;
     quantize_head: of embedding and head. pack: products in oneDNN's layout (``dllm.kernels.packed``). watch: is told
-    how far it is. Raises UserError that names the tensor when the files do not fit the config, and for an adapter of
-    another base.
+    how far it is. ranks: each reads its own share; ep: of experts whole ones. Raises UserError that names the tensor
+    when the files do not fit the config, and for an adapter of another base.
     """
     path = plain_folder(Path(folder))
     config = config or read_model_config(path)
     model, stored, left_out = prepared(path, config, adapter)
+    sources = parameter_sources(model)
+    if ranks.size > 1:
+        config = share_of(config, ranks, ep)
+        model, sources = shared_out(model, config)
     if device == "cpu":
         refuse_too_large(model, quantize or str(dtype).removeprefix("torch."), quantize_head)
     for sentence in left_out:
@@ -139,7 +147,7 @@ def load_model(
             pack_weights(part)
 
     kept = fill(
-        model, stored, partial(device_of, placement=placement), dtype, adapter, finish, watch,
+        model, stored, sources, partial(device_of, placement=placement), dtype, adapter, finish, watch,
         keep=quantize == "int4", head_early=quantize_head is not None,
     )  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
@@ -193,23 +201,22 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 
 @torch.inference_mode(False)
 def fill(
-    model: Transformer, stored: Mapping[str, Stored], place: Callable[[str], str], dtype: torch.dtype,
-    adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch, skip: Collection[str] = (),
-    keep: bool = False, head_early: bool = False,
+    model: Transformer, stored: Mapping[str, Stored], sources: Mapping[str, Source], place: Callable[[str], str],
+    dtype: torch.dtype, adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch,
+    skip: Collection[str] = (), keep: bool = False, head_early: bool = False,
 ) -> int:  # fmt: skip
-    """Read one part after the other, and hand it to ``finish`` by its name. place: the device of a parameter, by its
-    name. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files have them on.
-    head_early: see ``parts_of``. Returns how many matrices stayed."""
-    sources = parameter_sources(model)
-    total = sum(stored[name].bytes for name in {source.name for source in sources.values()})
+    """Read one part after the other, and hand it to ``finish`` by its name. sources: of each parameter, by its name.
+    place: its device. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files
+    have them on. head_early: see ``parts_of``. Returns how many matrices stayed."""
+    sizes = {ours: read_bytes(stored[source.name], model.get_parameter(ours)) for ours, source in sources.items()}
+    total = sum({source: sizes[ours] for ours, source in sources.items()}.values())
     done = kept = 0
     watch(Loaded(0, total, "beginning"))
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model, head_early):
             part = model.get_submodule(prefix)
             for ours in [name for name in sources if name.startswith(prefix + ".")]:
-                source = stored[sources[ours].name]
-                done += source.bytes * len(model.get_parameter(ours)) // source.shape[0]
+                done += sizes[ours]
                 if prefix in skip:
                     pass
                 elif keep and _keeps(model, ours, sources[ours], adapter, reader, place(ours)):
@@ -224,6 +231,11 @@ def fill(
             if prefix not in skip:
                 finish(prefix, part)
     return kept
+
+
+def read_bytes(stored: Stored, parameter: Tensor) -> int:
+    """Bytes of a stored tensor that a parameter, which may be a part of it, takes from the file."""
+    return stored.bytes * parameter.numel() // prod(stored.shape)
 
 
 def _keeps(
@@ -246,7 +258,7 @@ def _read(reader: TensorReader, source: Source, dtype: torch.dtype, device: str,
     if adapter is None or source.name not in adapter.pairs:
         return reader.read(source, dtype, device)
     weight = reader.read(source, at_least_float32(dtype), device)
-    return adapter.merged(source.name, weight, source.rows, dtype).to(dtype)
+    return adapter.merged(source.name, weight, source, dtype).to(dtype)
 
 
 def parts_of(model: Transformer, head_early: bool = False) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ class Readings(Extra):
     @staticmethod
     def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
         """Of readouts that the loop does not make while layers run."""
-        stored = any(one.stores_logits(model.head_weight) for one in readouts)
+        stored = any(one.stores_logits(model.own_head_weight) for one in readouts)
         return Readings({one: one.on(model.device) for one in readouts}, stored)
 
     def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:

@@ -1,0 +1,138 @@
+"""Row statistics of a head whose ids are shared out among ranks: each summarises its own, and the summaries are joined.
+
+A summary is five numbers of a row (``row_statistics``), and joining loses nothing. So 40 bytes a row are exchanged in
+float64, and 20 in float32, instead of its logits. Ids are exact in float32 up to 2^24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.common.ranks import Ranks
+from dllm.kernels.head_statistics import CHUNK_ROWS, FUSED_BANNED, FUSED_ROWS, can_fuse, summarise_head
+from dllm.kernels.jit import contiguous_rows
+from dllm.kernels.row_statistics import ROW_STATISTICS, Summaries, statistics_of, summarise_logits
+from dllm.kernels.slot_logits import slot_logits
+
+ABSENT = -1e30  # logits below it count as -inf
+
+
+@dataclass(frozen=True)
+class HeadSlice:
+    """A rank's share of a head."""
+
+    ranks: Ranks  # that share it
+    vocab: int  # ids of the whole head
+    logits: Callable[[Tensor], Tensor]  # makes own logits [R, v] of hidden rows [R, D], in float32 or wider
+    weight: Tensor | None  # own rows [v, D] of the head; None: it is not a plain product
+    scale: float = 1.0  # of logits
+
+    @property
+    def begin(self) -> int:
+        """The first of its ids."""
+        return self.ranks.share(self.vocab)[0]
+
+    def inside(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Which global ids are its own, and where these are in it."""
+        begin, end = self.ranks.share(self.vocab)
+        return (ids >= begin) & (ids < end), (ids - begin).clamp(0, end - begin - 1)
+
+    def lookup(self, hidden: Tensor, ids: Tensor, triton: bool) -> Tensor:
+        """Logits [R, K] of a few ids [R, K] of the whole head: the owner's, added up over ranks."""
+        assert self.weight is not None
+        mine, at = self.inside(ids)
+        found = slot_logits(hidden, self.weight, at, triton and can_fuse(hidden, self.weight))
+        return self.ranks.sum(torch.where(mine, found * self.scale, 0.0))
+
+
+def sliced_head_statistics(
+    hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], wanted: frozenset[str], at: Tensor | None = None,
+    triton: bool = False,
+) -> dict[str, Tensor]:  # fmt: skip
+    """``head_statistics`` of hidden rows [R, D] under a head that ranks share. banned, at: global ids.
+    One exchange, whatever the rows."""
+    begin, end = head.ranks.share(head.vocab)
+    own = tuple(token - begin for token in banned if begin <= token < end)
+    parts = [_own_part(rows, head, own, ids, triton) for rows, ids in _chunks(hidden, at)]
+    found = head.ranks.gather(parts[0] if len(parts) == 1 else torch.cat(parts, 1))  # [N, 5 or 6, R]
+    sums, ids = found[:, :4].permute(1, 2, 0), found[:, 4].T
+    if triton:
+        out = statistics_of(Summaries(sums.contiguous(), ids.to(torch.int32).contiguous()))
+    else:
+        out = final(fold(sums, ids))
+    out = {name: value for name, value in out.items() if name in wanted or name == "token"}
+    return out if at is None else out | {"logit": found[:, 5].sum(0).double()}
+
+
+def _chunks(hidden: Tensor, at: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+    rows = hidden.split(CHUNK_ROWS)
+    return list(zip(rows, [None] * len(rows) if at is None else at.split(CHUNK_ROWS), strict=True))
+
+
+def _own_part(
+    hidden: Tensor, head: HeadSlice, banned: tuple[int, ...], at: Tensor | None, triton: bool
+) -> Tensor:  # fmt: skip
+    """What a rank says of rows: their summaries [5, R], and the logits of global ids ``at`` [R] that it holds."""
+    few, weight = len(banned) <= FUSED_BANNED and len(hidden) <= FUSED_ROWS, head.weight
+    fused = triton and few and weight is not None and can_fuse(hidden, weight)
+    logits = None if fused else head.logits(hidden)
+    if logits is not None:
+        for token in banned:
+            logits.select(-1, token).fill_(-torch.inf)
+    if fused:
+        assert weight is not None
+        sums, ids = summarise_head(hidden, weight, banned, head.scale)
+    else:
+        assert logits is not None
+        sums, ids = summarise_logits(contiguous_rows(logits)) if triton else summarise(logits)
+    rows = fold(sums, ids.to(sums.dtype) + head.begin)
+    if at is None:
+        return rows
+    mine, place = head.inside(at)
+    if logits is None:
+        assert weight is not None
+        found = head.scale * slot_logits(hidden, weight, place[:, None], triton).squeeze(1)
+    else:
+        found = logits.gather(1, place[:, None]).squeeze(1)
+    return torch.cat([rows, torch.where(mine, found, 0.0).to(rows.dtype)[None]])
+
+
+def summarise(logits: Tensor) -> Summaries:
+    """The summaries of logits [R, v] in one part, in plain operations."""
+    z = logits.clamp(min=ABSENT)
+    m, ids = z.amax(-1, keepdim=True), torch.arange(z.shape[-1], device=z.device)
+    at = torch.where(z == m, ids, z.shape[-1]).amin(-1, keepdim=True)  # of equals the lowest
+    own, below = ids == at, z - m
+    second = z.masked_fill(own, ABSENT).amax(-1, keepdim=True)
+    weight = below.exp().masked_fill(own, 0.0)
+    sums = m, second, weight.sum(-1, keepdim=True), (weight * below).sum(-1, keepdim=True)
+    return Summaries(torch.stack(sums), at.to(torch.int32))
+
+
+def fold(sums: Tensor, ids: Tensor) -> Tensor:
+    """Summaries sums [4, R, S] and ids [R, S] joined along S: [5, R], the ids last."""
+    m, second, rest, spread = sums
+    best = m.amax(1, keepdim=True)
+    found = torch.where(m == best, ids, 2.0**31).amin(1, keepdim=True)
+    own = (m == best) & (ids == found)
+    drop = m - best
+    scale = drop.exp()
+    second = torch.where(own, second, m).amax(1)
+    spread = (scale * (spread + drop * (rest + 1))).sum(1)
+    rest = (scale * (rest + torch.where(own, 0.0, 1.0))).sum(1)
+    return torch.stack([best[:, 0], second, rest, spread, found[:, 0].to(m.dtype)])
+
+
+def final(folded: Tensor) -> dict[str, Tensor]:
+    """Token and all statistics [R] of summaries [5, R]: ``row_statistics.final_statistics`` in plain operations."""
+    m, second, rest, spread, ids = folded.double()
+    dead, alone, total = m <= ABSENT, second <= ABSENT, 1 + rest
+    runner = ((second - m).exp() / total).masked_fill(alone, 0.0)
+    gap = (m - second).masked_fill(alone, torch.inf).masked_fill(dead, 0.0)
+    entropy = (rest.log1p() - spread / total).masked_fill(dead, 0.0)
+    values = (1 / total).masked_fill(dead, 0.0), runner, gap, entropy, (m + rest.log1p()).masked_fill(dead, -torch.inf)
+    return {"token": ids.long(), **dict(zip(ROW_STATISTICS, values, strict=True))}
