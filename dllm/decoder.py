@@ -38,6 +38,8 @@ from dllm.record.live_answer import Snapshot, snapshots
 from dllm.record.results import Result, Results
 from dllm.record.stopwatch import Stopwatch
 from dllm.record.trace import origin_of
+from dllm.rl.rollouts import Rollouts
+from dllm.rl.sampled import RolloutRequest, rollouts_of
 from dllm.runtime.out_of_memory import too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -182,7 +184,7 @@ class Decoder:
             batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
             collector = Collector((), self.model.ids, text, self.stop, trace, words, self.cost, watch)
-            for turn in self._turns(batch, trace, collector.join):
+            for turn in self._turns(batch, self.runner.traced() if trace else self.runner, collector.join):
                 finished = collector.observe(turn)
                 if observe is None and not finished:
                     continue
@@ -200,6 +202,48 @@ class Decoder:
             key = str(1 + (row if request.param_index is None else request.param_index)), 0
             result.trace.origin = origin_of(request, key, [key], of_request(self.settings, request))
         return result
+
+    def rollouts(
+        self, prompts: Prompt | Sequence[Prompt], *, n: int = 1, seed: int = 0, step: int | None = None,
+        draws: bool = False, constraints: Sequence[Constraint | None] | None = None, observe: Observer | None = None,
+        rescore: bool = False,
+    ) -> Rollouts:  # fmt: skip
+        """Decode prompts into what a trainer needs: trajectories as tensors.
+
+        Args:
+            prompts: as in a call.
+            n: rollouts of each prompt; row p * n + j is number j of prompt p.
+            seed: of the first row; the others have ``seed + 1``, ... as the samples of a call.
+            step: number of the update, mixed into the seeds, so that no two updates share noise (None: not).
+            draws: keep everything that was proposed, and every canvas.
+            constraints: one for each prompt (None: that of the decoder for all).
+            observe: called with every ``Turn``.
+            rescore: compute both log-probabilities again without a cache, instead of noting those of the decode.
+
+        Returns:
+            ``len(prompts) * n`` rows of tensors on the model's device.
+
+        Raises:
+            UserError: no single forward draws the tokens of these parts, the rows of a group would all be the same, or
+                a prompt cannot be decoded. Nothing is decoded then.
+
+        >>> from dllm import Decoder, load
+        >>> decoder = Decoder(load("mini-llada"), gen_length=32, batch_size=4, temperature=1.0)
+        >>> rollouts = decoder.rollouts('Shuffle the list:\\n["Kai", "Ada"]', n=4)
+        >>> rollouts.completion_ids.shape, rollouts.advantages([1, 0, 0, 1]).tolist()[0] > 0
+        (torch.Size([4, 32]), True)
+        """
+        asked = RolloutRequest(n, seed, step, draws, rescore)
+        given = as_list(prompts)
+        each = self._constraints(constraints, len(given))
+        many = [pair for pair in zip(given, each, strict=True) for _ in range(n)]
+        requests = [replace(self.request(prompt, number), constraint=one)
+                    for number, (prompt, one) in zip(asked.row_seeds(len(given)), many, strict=True)]  # fmt: skip
+
+        def stream(runner: Runner, rows: Sequence[Request], joined: Callable[[int, Request], None]) -> Iterator[Turn]:
+            return self._turns(rows, runner, joined)
+
+        return rollouts_of(self.runner, requests, asked, self.prompts.text, self.stop, stream, observe)
 
     def decide(
         self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
@@ -342,13 +386,13 @@ class Decoder:
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen, with all that the loop yields."""
-        return self._turns([self.sampler.prepare(self.request(prompt, seed))])
+        return self._turns([self.sampler.prepare(self.request(prompt, seed))], self.runner)
 
     def _turns(
-        self, requests: Sequence[Request], trace: bool = False, joined: Callable[[int, Request], None] = nothing
+        self, requests: Sequence[Request], runner: Runner, joined: Callable[[int, Request], None] = nothing
     ) -> Iterator[Turn]:
         """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
-        runner, rows = self.runner.traced() if trace else self.runner, self.batch_size
+        rows = self.batch_size
         try:
             yield from runner.stream(requests, rows, joined)
             return

@@ -23,7 +23,7 @@ class Finished(Buffered):
     committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
-    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True)
+    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True)
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)

@@ -35,6 +35,7 @@ class NoCache(Pruning):
         branches=True,
         shadows=True,
         exposes_attention=True,
+        exact=True,
         bounded_shapes=True,
         full_on_open=False,
         bounds_late=True,

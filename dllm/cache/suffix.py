@@ -53,7 +53,9 @@ class Pruning(Cache):
         self.suffix_window, self.suffix_tail, self.suffix_drop = suffix_window, suffix_tail, suffix_drop
         self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count
         if self.prunes:
-            self.traits = self.traits.but(regions=frozenset({"block"}), scores_all_at_open=False, branches=False)
+            self.traits = self.traits.but(
+                regions=frozenset({"block"}), scores_all_at_open=False, branches=False, exact=False
+            )
 
     @property
     def prunes(self) -> bool:

@@ -60,6 +60,9 @@ class SamplerTraits(Traits):
     syncs: bool = False
     fixed_order: bool = False  # it commits the positions that a plan names, whatever their scores
     commits_ahead: bool = False  # a turn may commit what only later turns of the rule inside would
+    # what it commits: ``proposed``, the forward's proposals; ``reweighed``, the likeliest tokens of logits that it has
+    # changed; ``given``, tokens from elsewhere
+    tokens: str = "proposed"
     lookahead: int = 0  # how many blocks are open beyond the current one
     # how many turns in a row it may leave a row as it is, although something is open, or a full block is kept open
     patience: int = 16
@@ -90,6 +93,7 @@ class CacheTraits(Traits):
         {"full"}
     )  # names of the kinds of attention that it serves (``dllm.models.visibility``)
     attends_all: bool = False  # every forward attends to every valid column
+    exact: bool = False  # scores are those of a forward without a cache, but for rounding
     bounded_shapes: bool = False  # neither its plans nor its sessions ask the device: the host knows bounds alone
     # its memory does more in a layer than to keep keys and values, so a forward is neither compiled nor recorded alone
     acts_in_layers: bool = False

@@ -240,7 +240,7 @@ class DiffusionGemma(Transformer):
 
     def encode(
         self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
-        soft: Tensor | None = None,
+        soft: Tensor | None = None, *, run: RunLayer = run_layer,
     ) -> Tensor:  # fmt: skip
         """As ``Transformer.encode``. soft [B, L, D]: what undecided columns are given (None: nothing yet)."""
         masked = torch.zeros_like(tokens, dtype=torch.bool) if masked is None else masked
@@ -255,4 +255,4 @@ class DiffusionGemma(Transformer):
         seen = order.visible_to(order.at(columns), valid, self.config.window)
         soft = torch.zeros(*tokens.shape, self.config.width, dtype=self.dtype) if soft is None else soft
         given = Conditioning(denoised, soft.to(tokens.device))
-        return self(tokens, columns_of(tokens), NoCacheMemory(seen), conditioning=given)[0]  # type: ignore[no-any-return]
+        return self(tokens, columns_of(tokens), NoCacheMemory(seen), conditioning=given, run=run)[0]  # type: ignore[no-any-return]

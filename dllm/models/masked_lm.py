@@ -59,8 +59,9 @@ class MaskedLM(Transformer):
         return logits
 
     def encode(
-        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0
-    ) -> Tensor:
+        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
+        *, run: RunLayer = run_layer,
+    ) -> Tensor:  # fmt: skip
         return self._called(tokens, valid)
 
     def head(self, hidden: Tensor) -> Tensor:

@@ -353,11 +353,12 @@ class Transformer(nn.Module):
         return weight if type(weight) is nn.Parameter and not elsewhere and weight.device == self.device else None
 
     def encode(
-        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0
-    ) -> Tensor:
+        self, tokens: Tensor, valid: Tensor | None = None, masked: Tensor | None = None, start: int | Tensor = 0,
+        *, run: RunLayer = run_layer,
+    ) -> Tensor:  # fmt: skip
         """Hidden rows [B, L, D] of whole sequences, for training and parity. valid [B, L]: tokens that are not padding.
         masked [B, L]: which of them are masks (None: nothing), and start [B]: where the answer begins; both matter
-        where attention depends on them (``dllm.models.visibility``).
+        where attention depends on them (``dllm.models.visibility``). run: what runs a layer.
 
         Positions count columns, padding included. Rotary attention is relative, so a row's results do not depend on its
         padding (to 3e-6 in float32).
@@ -368,7 +369,7 @@ class Transformer(nn.Module):
         start = torch.as_tensor(start, device=tokens.device).expand(len(tokens))
         order = self.config.attention.order(masked, start)
         visible = valid if order is None else order.visible(order, valid)
-        return self(tokens, positions, NoCacheMemory(Visible(visible)))[0]
+        return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run)[0]
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,10 @@ def own_and_drawn(turn: Turn, row: int) -> dict[tuple[int, int], tuple[float, fl
     """Both log-probabilities (``log_probabilities``) of what the candidates of batch row ``row`` wrote in this turn, by
     column and token. The runner must score (``Runner.scoring``)."""
     step, found = turn.step, dict[tuple[int, int], tuple[float, float]]()
+    both = log_probabilities(turn)
     for candidate in (step.owner.row == row).nonzero()[:, 0].tolist():
         columns = step.written[candidate].nonzero()[:, 0]
         places = zip(columns.tolist(), step.tokens[candidate][columns].tolist(), strict=True)
-        said = (values[columns].tolist() for values in log_probabilities(turn, candidate, row))
+        said = (values[candidate][columns].tolist() for values in both)
         found |= zip(places, zip(*said, strict=True), strict=True)
     return found

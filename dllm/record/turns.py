@@ -153,20 +153,21 @@ def probabilities(turn: Turn) -> Tensor:
     return turn.step.confidence.masked_fill(turn.step.confidence < 0, nan)
 
 
-def log_probabilities(turn: Turn, candidate: int, row: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [L] in nats of the token that a candidate of batch row ``row`` writes at each position: under
-    the model alone, and under what it was drawn from.
+def log_probabilities(turn: Turn) -> tuple[Tensor, Tensor]:
+    """Log-probabilities [N, L] in nats of the token that each candidate writes at each position: under the model alone,
+    and under what it was drawn from.
 
     nan where it is not known: the sampler writes another token than was proposed, or a constraint put it there beside
     others. The runner must score (``Runner.scoring``, ``traced``).
     """
     step, scores = turn.step, turn.view.scores
-    token, told = step.tokens[candidate], {name: value[row] for name, value in scores.statistics.items()}
-    proposed = (token == scores.token[row]) & scores.scored[row]
+    each, token = step.owner.per_candidate, step.tokens
+    told, scored = each(scores.statistics), each(scores.scored)
+    proposed = (token == each(scores.token)) & scored
     own, drawn = told["own"].masked_fill(~proposed, nan), told["drawn"]
-    drawn = drawn.masked_fill(~proposed | turn.marks.replaced[candidate] | drawn.isinf(), nan)
+    drawn = drawn.masked_fill(~proposed | turn.marks.replaced | drawn.isinf(), nan)
     if "own_likeliest" in told:  # what is committed is the likeliest token, and no draw
-        own = torch.where((token == told["likeliest"]) & scores.scored[row], told["own_likeliest"], own)
+        own = torch.where((token == told["likeliest"]) & scored, told["own_likeliest"], own)
         drawn = torch.full_like(drawn, nan)
     return own, drawn
 
@@ -184,8 +185,8 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     tokens = step.tokens[candidate][columns]
     accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
-    said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn, candidate, row)
-    own, drawn = [none_for_nan(values[columns]) for values in said] or ([], [])
+    said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
+    own, drawn = [none_for_nan(values[candidate][columns]) for values in said] or ([], [])
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
         confidence=none_for_nan(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,

@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from dllm.rl.live_weights import reload
+from dllm.rl.rollouts import Rollouts
+from dllm.rl.trajectories import trajectory_backward, trajectory_logprobs
 
-__all__ = ["reload"]
+__all__ = ["Rollouts", "reload", "trajectory_backward", "trajectory_logprobs"]

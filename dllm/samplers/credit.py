@@ -30,6 +30,7 @@ class Credit(Wrapper):
     the least credit loses its slot. ``dllm.kernels.credit`` holds the dense definition and the kernel.
     """
 
+    traits = Wrapper.traits.but(tokens="reweighed")
     per_request = ("beta", "gamma", "alpha")
 
     def __init__(

@@ -28,7 +28,7 @@ class Oracle(Sampler):
     fewer forwards than this one. Positions beyond the reference's end count as right, whatever the proposal.
     """
 
-    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
+    traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, tokens="given")
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:

@@ -1,0 +1,116 @@
+"""Rollouts: their fields against a plain decode of the same rows, what they refuse, and what they say."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from harness import DATA, PROMPTS
+from torch import Tensor
+
+from dllm import Decoder, load, part
+from dllm.errors import UserError
+from dllm.models.bundle import Model
+from dllm.rl import Rollouts, trajectory_logprobs
+from dllm.rl.rollouts import Origin
+
+
+@cache
+def tiny(name: str = "tiny-llada") -> Model:
+    return load(DATA / "models" / name, dtype="float64")
+
+
+def decoder(model: str = "tiny-llada", **options: Any) -> Decoder:
+    return Decoder(tiny(model), **{"gen_length": 16, "batch_size": 3, "temperature": 1.0, **options})
+
+
+@cache
+def rolled() -> Rollouts:
+    """Two prompts of different lengths, two rollouts of each."""
+    return decoder().rollouts(PROMPTS[:2], n=2, seed=5)
+
+
+def test_rows_are_those_of_a_call_prompt_by_prompt() -> None:
+    found, called = rolled(), decoder()(PROMPTS[:2], samples=2, seed=5, trace=True)
+    assert found.completion_ids.tolist() == [one.canvas for one in called]
+    assert found.step_map.tolist() == [one.turns for one in called]
+    assert found.texts == [one.text for one in called] and found.finish == [one.stop_reason for one in called]
+    assert found.forwards.tolist() == [one.nfe for one in called] and found.seeds.tolist() == [5, 6, 7, 8]
+    assert found.group.tolist() == [0, 0, 1, 1]
+    for row, one in enumerate(called):
+        for values, said in ((found.own_logps, one.commit_logprobs), (found.drawn_logps, one.drawn_logprobs)):
+            expected = torch.tensor([torch.nan if value is None else value for value in said]).double()
+            torch.testing.assert_close(values[row], expected, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+def test_prompts_are_padded_on_the_left_and_tensors_may_be_saved_for_backward() -> None:
+    found = rolled()
+    short = len(PROMPTS[0]) - len(PROMPTS[1])
+    assert found.prompt_mask[2].tolist() == [0] * short + [1] * len(PROMPTS[1])
+    assert found.prompt_ids[2, short:].tolist() == PROMPTS[1] and found.prompt_ids[0].tolist() == PROMPTS[0]
+    assert not any(tensor.is_inference() for tensor in found.tensors().values())
+
+
+def test_a_row_alone_has_the_same_draws() -> None:
+    found = rolled()
+    alone = decoder(batch_size=1)(PROMPTS[1], seed=int(found.seeds[3]))[0]
+    assert alone.canvas == found.completion_ids[3].tolist()
+
+
+def test_an_update_has_seeds_of_its_own() -> None:
+    one, same, other = (decoder(gen_length=4).rollouts(PROMPTS[:2], n=2, step=step).seeds for step in (3, 3, 4))
+    assert torch.equal(one, same) and not set(one.tolist()) & set(other.tolist()) and int(one.min()) >= 0
+
+
+def test_canvases_are_those_that_the_forwards_saw() -> None:
+    seen: list[Tensor] = []
+    found = decoder(batch_size=1).rollouts(PROMPTS[1], seed=7, observe=lambda turn: seen.append(turn.canvas.tokens))
+    assert found.canvases(0).tolist() == torch.cat(seen).tolist()
+    start = len(PROMPTS[1])
+    assert found.at(3).tolist() == seen[2][:, start:].tolist()
+
+
+def test_selected_and_stored_rollouts_are_the_same(tmp_path: Path) -> None:
+    found = rolled()
+    found.save(tmp_path / "rollouts.safetensors")
+    back = Rollouts.load(tmp_path / "rollouts.safetensors")
+    for name, tensor in found.tensors().items():
+        assert torch.equal(tensor.nan_to_num(7), getattr(back, name).nan_to_num(7)), name
+    others = [entry.name for entry in fields(found) if entry.name not in found.tensors()]
+    assert {name: getattr(back, name) for name in others} == {name: getattr(found, name) for name in others}
+    picked = back.select([3, 0])
+    assert picked.texts == [found.texts[3], found.texts[0]] and picked.row(0).canvas == found.completion_ids[3].tolist()
+    assert back.select(found.group == 1).seeds.tolist() == [7, 8] and len(back.to("cpu")) == 4
+
+
+def test_a_file_that_holds_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("{}")
+    with pytest.raises(UserError, match="holds no rollouts"):
+        Rollouts.load(tmp_path / "other")
+
+
+def test_advantages_are_relative_to_the_group() -> None:
+    found = rolled().advantages([1, 0, 2, 2])
+    torch.testing.assert_close(found, torch.tensor([0.5, -0.5, 0, 0]).double() / (0.5**0.5 + 1e-4))
+    assert rolled().advantages([1, 0, 2, 2], scale=False).tolist() == [0.5, -0.5, 0, 0]
+
+
+def test_origins_tell_draws_from_fills() -> None:
+    blocks = part("blocks", "fixed", block_length=4)
+    found = decoder(eos="fill_after_block", blocks=blocks, gen_length=24, temperature=0.2).rollouts(PROMPTS[1], n=2)
+    filled = found.origin == Origin.FILLED
+    assert bool(filled.any()) and bool((found.completion_ids[filled] == tiny().ids.eos).all())
+    assert bool(found.own_logps[filled].isnan().all()) and any("filled" in note for note in found.notes)
+    forced = decoder(sampler="confidence", temperature=1.5, gen_length=6).rollouts(PROMPTS[1]).origin == Origin.FORCED
+    assert bool(forced.any())
+
+
+@pytest.mark.parametrize("law", ["own", "drawn"])
+def test_at_unchanged_weights_the_noted_value_is_found_again(law: str) -> None:
+    found = decoder(temperature=0.8, top_k=6, eos="truncate_at_eos").rollouts(PROMPTS[:2], n=2)
+    again = trajectory_logprobs(tiny(), found, law=law)
+    torch.testing.assert_close(again, getattr(found, f"{law}_logps").nan_to_num(0), rtol=0, atol=1e-12)
