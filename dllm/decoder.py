@@ -184,7 +184,7 @@ class Decoder:
             batch = requests[at : at + size]
             text, words = self.prompts.text, self.prompts.words
             collector = Collector((), self.model.ids, text, self.stop, trace, words, self.cost, watch)
-            for turn in self._turns(batch, self.runner.traced() if trace else self.runner, collector.join):
+            for turn in self._turns(batch, self.runner.traced() if trace else None, collector.join):
                 finished = collector.observe(turn)
                 if observe is None and not finished:
                     continue
@@ -386,13 +386,14 @@ class Decoder:
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen, with all that the loop yields."""
-        return self._turns([self.sampler.prepare(self.request(prompt, seed))], self.runner)
+        return self._turns([self.sampler.prepare(self.request(prompt, seed))])
 
     def _turns(
-        self, requests: Sequence[Request], runner: Runner, joined: Callable[[int, Request], None] = nothing
-    ) -> Iterator[Turn]:
+        self, requests: Sequence[Request], runner: Runner | None = None,
+        joined: Callable[[int, Request], None] = nothing,
+    ) -> Iterator[Turn]:  # fmt: skip
         """The turns of a batch. Raises UserError, which names a batch or length that fits, where memory runs out."""
-        rows = self.batch_size
+        runner, rows = runner or self.runner, self.batch_size
         try:
             yield from runner.stream(requests, rows, joined)
             return

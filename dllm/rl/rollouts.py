@@ -159,7 +159,10 @@ class Rollouts:
         from safetensors.torch import save_file
 
         told = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in self.tensors()}
-        told |= {"results": [{**one.to_json(), "words": one.words} for one in self.results], "sampling": asdict(self.sampling)}
+        told |= {
+            "results": [{**one.to_json(), "words": one.words} for one in self.results],
+            "sampling": asdict(self.sampling),
+        }
         try:
             with whole_file(Path(file)) as scratch:
                 held = {name: tensor.contiguous().cpu() for name, tensor in self.tensors().items()}

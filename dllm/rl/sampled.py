@@ -20,6 +20,7 @@ from dllm.models.experts import at_least_float32
 from dllm.record.collector import Collector, Text
 from dllm.record.results import Result
 from dllm.rl.gathered import GatheredTurns
+from dllm.rl.live_weights import gradient_notes, refuse_replaced
 from dllm.rl.rollout_checks import limits_of, notes_of, refuse_copies, refuse_parts, refuse_requests
 from dllm.rl.rollouts import Origin, Rollouts
 from dllm.rl.trajectories import goes_by_block, trajectory_logprobs
@@ -59,6 +60,7 @@ def rollouts_of(
     decodes requests in their order (None: all at once). Raises UserError, before anything is decoded, for what gives no
     rollouts."""
     model, parts = runner.model, runner.parts
+    refuse_replaced(model)
     refuse_parts(parts)
     refuse_requests(requests)
     requests = [parts.sampler.prepare(replace(one, param_index=number)) for number, one in enumerate(requests)]
@@ -143,7 +145,7 @@ def _notes(runner: Runner, rollouts: Rollouts, taken_back: int, rescored: bool) 
     """Sentences about these rollouts."""
     model = runner.model
     kind = str(model.transformer.dtype).removeprefix("torch.")
-    found = notes_of(runner.parts, kind, model.quantize, rescored)
+    found = [*notes_of(runner.parts, kind, model.quantize, rescored), *gradient_notes(model)]
     answers = [tuple(one.canvas) for one in rollouts.results]
     groups = rollouts.group.tolist()
     distinct = [len(set(of)) for of in _by_group(groups, answers).values()]

@@ -17,6 +17,7 @@ from dllm.models.bundle import Model
 from dllm.models.experts import at_least_float32
 from dllm.models.visibility import InBlocks
 from dllm.rl.canvas_scores import CanvasScorer, ScoredCanvases, ScoredCells, ScoringLaw, refuse_noise
+from dllm.rl.live_weights import refuse_unlearning
 from dllm.rl.rollouts import Origin, Rollouts, refuse_limit
 
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]  # log-probabilities, rows and columns [m] to a loss
@@ -58,7 +59,8 @@ def trajectory_logprobs(
         [R, G], 0 at columns that are not scored; with ``draws`` [R, T, G]. float32, of a float64 model float64.
 
     Raises:
-        UserError: these rollouts do not tell what is asked for; nothing is computed then.
+        UserError: these rollouts do not tell what is asked for, or the weights cannot learn while gradients are on
+            (``torch.no_grad`` switches them off). Nothing is computed then.
     """
     scorer, found = _asked(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
     values = scorer.all(found.canvases, found.cells)
@@ -106,6 +108,8 @@ def _asked(
     """What computes, and what is to be computed. Raises UserError where it cannot be."""
     scorer = CanvasScorer(model, ScoringLaw(law, rollouts.sampling, ban), rows, checkpoint)
     refuse_noise(model)
+    if torch.is_grad_enabled():
+        refuse_unlearning(model)
     in_range("shrink", shrink, 1, advice="It counts forwards.")
     if shrink_in is not None:
         in_choices("shrink_in", shrink_in, ("answer", "block"))

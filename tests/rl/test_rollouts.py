@@ -21,7 +21,7 @@ from dllm.rl.rollouts import Origin
 
 @cache
 def tiny(name: str = "tiny-llada") -> Model:
-    return load(DATA / "models" / name, dtype="float64")
+    return load(DATA / "models" / name, dtype="float64", trainable=True)
 
 
 def decoder(model: str = "tiny-llada", **options: Any) -> Decoder:
