@@ -23,8 +23,9 @@ SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
-    + ("model.name", "model.path", "model.adapter", "model.prompt", "model.architecture")
+    + ("model.name", "model.path", "model.adapter", "model.prompt", "model.architecture", "model.tp_timeout")
 )
+ALONE_SETTINGS = {"model.tp": 1, "model.ep": False}  # of one process, which older folders do not name
 # Where samples are decoded, what a paper reports of its own, and by which names parts were typed.
 NO_SETTINGS = ("engine.", "published.", "choices.")
 
@@ -41,7 +42,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def relevant(config: Mapping[str, Any]) -> dict[str, Any]:
     """The dotted keys of a configuration that can change an outcome."""
     kept = {key: value for key, value in flatten(config).items() if not key.startswith(NO_SETTINGS)}
-    return {key: value for key, value in kept.items() if key not in PRESENTATION}
+    named = {key: value for key, value in kept.items() if ALONE_SETTINGS.get(key, ...) != value}
+    return {key: value for key, value in named.items() if key not in PRESENTATION}
 
 
 def key_of(row: ResultRow) -> SampleKey:

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dllm.app.command_line.commands import COMMANDS, with_command
 from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
+from dllm.app.command_line.launch import said_by_another, with_ranks
 from dllm.app.command_line.options import checked_settings
 from dllm.app.command_line.overrides import at_home, flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
@@ -61,7 +62,8 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str) -> Non
         start = resolve_name(str(task))
     except (ImportError, AttributeError, ValueError):
         raise UserError(f"task.run={task!r} names no function of a module. Choose a task by task=NAME.") from None
-    start(settings, given)
+    with with_ranks(settings, overrides):
+        start(settings, given)
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def with_run_dir(settings: dict[str, Any], given: Sequence[str], folder: str) ->
 
 def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
-    died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
+    died, 75 another rank or process died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
     obey_signals()
     sys.argv[1:] = given = [read_as_utf8(word) for word in sys.argv[1:]]
@@ -197,6 +199,7 @@ def warnings_as_sentences() -> Iterator[None]:
 
 
 def stop(sentence: str) -> NoReturn:
-    """Print an error and exit with code 2."""
-    complain("Error:", " ".join(sentence.split()))
+    """Print an error and exit with code 2. Of processes that refuse the same, one prints it."""
+    if not said_by_another(sentence):
+        complain("Error:", " ".join(sentence.split()))
     raise SystemExit(2)

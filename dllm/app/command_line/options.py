@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dllm.app.command_line.contents import with_contents
 from dllm.common.coerce import coerce
 from dllm.compose.parts import choices
-from dllm.errors import UserError, nearest
+from dllm.errors import UserError, in_range, nearest
 
 if TYPE_CHECKING:
     from dllm.contract.setting import Sampling
@@ -24,7 +24,13 @@ SETTING_KINDS = {
     "model.adapter": "str | None", "model.attention_block": "int | None", "model.architecture": "str | None",
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
     "model.calibration": "str | None", "model.quantize_head": "str | None",
+    "model.tp": "int", "model.ep": "bool", "model.tp_timeout": "float",
 }  # fmt: skip
+IN_OLD_FILES = {
+    "model.tp": 1,
+    "model.ep": False,
+    "model.tp_timeout": 60.0,
+}  # what holds where a file lacks it; else null
 _TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
@@ -137,5 +143,6 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in SETTING_KINDS.items():
         group, _, key = name.rpartition(".")
         section = out[group] if group else out
-        section[key] = coerce(name, section.get(key), kind)  # a file of an older version may lack it
+        section[key] = coerce(name, section.get(key, IN_OLD_FILES.get(name)), kind)
+    in_range("model.tp", out["model"]["tp"], 1)
     return out

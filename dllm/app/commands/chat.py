@@ -11,6 +11,7 @@ from rich.console import Console
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import unwritable
+from dllm.common.links import from_first
 from dllm.common.terminal import as_text, complain, complain_folded, say
 from dllm.decoder import Decoder
 from dllm.errors import UserError
@@ -67,15 +68,19 @@ def typed_lines(first: str | None) -> Iterator[str]:
         complain_folded(HELP)
     if first is not None:
         yield first
-    while True:
-        try:
-            line = (input("> ") if there else input()).strip()
-        except (EOFError, KeyboardInterrupt):
-            if there:
-                say()
-            return
+    while (line := from_first(lambda: typed_line(there))) is not None:
         if line:
             yield line
+
+
+def typed_line(there: bool) -> str | None:
+    """The next line; None: there is no more. there: somebody types it."""
+    try:
+        return (input("> ") if there else input()).strip()
+    except (EOFError, KeyboardInterrupt):
+        if there:
+            say()
+        return None
 
 
 class Conversation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.destinations import fresh_folder, writing
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
+from dllm.common.links import follows
 from dllm.common.terminal import say
 from dllm.decisions.calibration import Labelled, fitted, quality, write_calibration
 from dllm.decisions.canvases import DecisionState
@@ -49,7 +51,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
     folder = fresh_folder(Path(plan.options.output), name)
     found = list[Decisions]()
-    with writing(folder), (folder / DECISIONS).open("w", encoding="utf-8") as file:
+    place = Path(os.devnull) if follows() else folder / DECISIONS
+    with writing(folder), place.open("w", encoding="utf-8") as file:
         for at in range(0, len(lines), BATCH):
             many = decoder.decide_many([state for state, _ in lines[at : at + BATCH]], questions, options=options)
             for number, one in enumerate(many, at + 1):
@@ -57,7 +60,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
                 line = {"id": str(number), **one.to_json(), **({"truth": truth} if truth else {})}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found += many
-    report_decisions(decoder.model.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
+    if not follows():
+        report_decisions(decoder.model.name, questions, found, [truth for _, truth in lines], folder, bool(calibrate))
 
 
 def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> DecisionOptions:

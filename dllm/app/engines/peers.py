@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
+from dllm.common.links import DIED
 from dllm.common.terminal import complain
 from dllm.errors import UserError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 BEAT = 5.0  # seconds between two signs of life
 DEAD_AFTER = 45.0  # seconds without one
-DIED = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on
 POLL = 0.1  # seconds between two looks of a process that waits
 REFUSAL, HEARD = "refusal", "heard"  # keys of the store
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.folder import RunFolder, identity, refused_file, write_refused
+from dllm.common.links import follows
 from dllm.errors import UserError
 from dllm.record.folders import RESULTS, SWEEP, key_of, read_results
 from dllm.record.results import ResultRow
@@ -52,7 +53,7 @@ def sweep_cell(config: dict[str, Any], sweep: Path, overrides: Sequence[str]) ->
     except UserError as error:
         write_refused(note, config, list(overrides), str(error))
         return error
-    if note.exists():  # refused by an earlier version of the program
+    if note.exists() and not follows():  # refused by an earlier version of the program
         note.unlink()
         note.parent.rmdir()
     return Cell(evaluation, sweep / identity(config, evaluation.content))

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from dllm.common.links import from_first
 from dllm.compose.naming import CHOICES
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
@@ -39,6 +40,10 @@ def remove_made(folder: Path) -> None:
 
 def fresh_folder(parent: Path, name: str) -> Path:
     """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
+    return from_first(lambda: _made(parent, name))
+
+
+def _made(parent: Path, name: str) -> Path:
     with writing(parent):
         make_folder(parent)
         for number in range(1, 10_000):

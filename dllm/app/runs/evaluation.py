@@ -16,6 +16,7 @@ from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content
 from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
 from dllm.common.digest import seed_from
+from dllm.common.links import follows
 from dllm.compose.parts import build_part, choice_of
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
@@ -125,6 +126,8 @@ class Evaluation:
         Scores that need processes of their own are awaited while the next batches decode.
         """
         samples = (sample for batch in batches for sample in self._decoded(batch))
+        if follows():  # rank 0 scores
+            return samples
         return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
 
     def _scores(self, row: ResultRow) -> AnswerScores:

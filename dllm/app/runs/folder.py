@@ -16,15 +16,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import yaml
-from filelock import BaseFileLock
+from filelock import BaseFileLock, SoftFileLock
 
 from dllm.app.runs.destinations import make_folder, remove_made, stored_config, writing
 from dllm.common.atomic_write import lock_name, locked, write_whole
 from dllm.common.digest import digest, json_digest
+from dllm.common.links import follows, from_first
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import (
@@ -64,8 +66,11 @@ class RunFolder:
     def open(folder: Path, config: Mapping[str, Any], content: Mapping[str, str]) -> RunFolder:
         """Start a run in ``folder``, or go on with the one that is there.
 
-        Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written.
+        Raises UserError when the folder belongs to a run of another configuration, is in use, or cannot be written. A
+        follower of other ranks has what rank 0 found there, and writes nothing.
         """
+        if follows():
+            return _Unwritten.of(folder, RESULTS)
         refuse_other(folder, config, content)
         fresh = not (folder / CONFIG).exists()
         with writing(folder):
@@ -80,7 +85,7 @@ class RunFolder:
         except BaseException:
             opened.close()
             raise
-        return opened
+        return opened._told()
 
     def gather(self) -> None:
         """Move what single processes of ``engine=accelerate`` left into the results, each sample once, even if a killed
@@ -95,7 +100,12 @@ class RunFolder:
 
     def beside(self, results: str) -> RunFolder:
         """Another file of results in the same folder."""
-        return RunFolder.attach(self.path, results)
+        return RunFolder.attach(self.path, results)._told()
+
+    def _told(self) -> RunFolder:
+        """The same, whose followers know what is there."""
+        from_first(lambda: (self.fresh, self.rows))
+        return self
 
     @staticmethod
     def attach(folder: Path, results: str) -> RunFolder:
@@ -187,6 +197,33 @@ class RunFolder:
             self.close()
 
 
+class _Unwritten(RunFolder):
+    """A follower's: its rows are those that rank 0 has, and nothing is written."""
+
+    @staticmethod
+    def of(folder: Path, results: str) -> RunFolder:
+        """What rank 0 found in a file of results."""
+        nothing: tuple[bool, list[ResultRow]] = False, []
+        fresh, rows = from_first(lambda: nothing)
+        return _Unwritten(folder, BytesIO(), SoftFileLock(os.devnull), results, rows, fresh)
+
+    def gather(self) -> None: ...
+
+    def beside(self, results: str) -> RunFolder:
+        return _Unwritten.of(self.path, results)
+
+    def stamp(self, environment: Mapping[str, Any]) -> None: ...
+
+    def write(self, row: ResultRow, trace: Mapping[str, Any] | None = None) -> None:
+        self.rows.append(row)
+
+    def discard(self) -> None: ...
+
+    def refuse_deleted(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def trace_name(key: SampleKey) -> str:
     """The file name of a sample's trace. In an id, characters that no file name takes become _, and a hash is added."""
     plain = re.sub(r"[^\w.-]", "_", key[0])[:80]
@@ -241,6 +278,8 @@ def refused_file(sweep: Path, config: Mapping[str, Any]) -> Path:
 
 def write_refused(file: Path, config: Mapping[str, Any], overrides: Sequence[str], sentence: str) -> None:
     """Note a combination that cannot work, and why."""
+    if follows():
+        return
     with writing(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, _json({"overrides": list(overrides), "sentence": sentence, "config": dict(config)}))
