@@ -198,9 +198,13 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     """
     model = config["model"]
     named = {name: str(model[name]) for name in ("path", "device", "dtype")}
+    tp = int(model.get("tp", 1))  # a trace's settings name no ranks
+    if tp > 1 and named["device"] == "auto":
+        named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
     names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
     more = {name: model[name] for name in names}
-    own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED}
+    own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,
+           "ep": bool(model.get("ep", False))}  # fmt: skip
     return {**named, **more, **own, **({} if device is None else {"device": device})}
 
 
