@@ -159,5 +159,7 @@ def side_by_side(inputs: Inputs, call: Call) -> Inputs:
     beside, queries = call.side_by_side, inputs.columns
     if beside is None or queries is None:
         return inputs
-    positions = inputs.positions[beside.candidates[:, 0]]
-    return replace(inputs, tokens=beside.pack(inputs.tokens), positions=positions, columns=beside.pack(queries))
+    first = beside.candidates[:, 0]  # all candidates of a row are as long
+    totals = None if inputs.totals is None else inputs.totals[first]
+    return replace(inputs, tokens=beside.pack(inputs.tokens), positions=inputs.positions[first],
+                   columns=beside.pack(queries), totals=totals)  # fmt: skip

@@ -31,6 +31,7 @@ from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
 from dllm.models.quantize import check_head, check_quantize
+from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
 from dllm.models.shipped import plain_folder, shipped_folder, shipped_models
 from dllm.models.tokenizer import Tokenizer, generation_ends
@@ -133,13 +134,14 @@ def load(
     trainable: bool = False,
     tp: int = 1,
     ep: bool = False,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
 
     Args:
         path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``). For an
-            object only ``tokenizer``, ``mask_id`` and ``attention_block`` apply.
+            object only ``tokenizer``, ``mask_id``, ``attention_block`` and ``rope`` apply.
         tokenizer: of a model object, as transformers has it (None: none).
         device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or else the CPU).
         dtype: of weights and arithmetic.
@@ -157,6 +159,7 @@ def load(
         tp: processes of an initialised ``torch.distributed`` that hold the model together, each a share of its heads,
             widths and vocabulary. All of them must make the same calls.
         ep: share out routed experts whole, instead of a part of each.
+        rope: reach beyond the texts of training, such as ``{"target": 16384}`` (``dllm.models.rope_ntk``).
 
     Returns:
         The network with its configuration, tokenizer and special ids.
@@ -172,10 +175,10 @@ def load(
     _refuse_unknown(unknown)
     if isinstance(path, nn.Module):
         refuse_object(tp)
-        return _of_object(path, tokenizer, mask_id, attention_block)
+        return _of_object(path, tokenizer, mask_id, attention_block, rope)
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, words, ids, name = describe(path, mask_id, attention_block)
+    _, config, words, ids, name = describe(path, mask_id, attention_block, rope)
     quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
     check_cut(config, tp, ep, quantize)
     if trainable:
@@ -268,11 +271,14 @@ def kinds_of(
     return stored, head
 
 
-def _of_object(model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None) -> Model:
+def _of_object(
+    model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None,
+    rope: Mapping[str, Any] | RopeSetting | None,
+) -> Model:  # fmt: skip
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
     words = tokenizer_of(tokenizer)
-    config, ids = resolve_ids(object_config(model, attention_block), words, mask_id, object_ends(model))
+    config, ids = resolve_ids(object_config(model, attention_block).with_rope(rope), words, mask_id, object_ends(model))
     for sentence in config.warnings:
         warn_once(f"{type(model).__name__}: {sentence}")
     came_from = Path(getattr(model.config, "name_or_path", "") or ".")
@@ -321,15 +327,18 @@ class Description(NamedTuple):
     name: str  # of the folder or hub id
 
 
-def describe(path: str | Path, mask_id: int | None = None, attention_block: int | None = None) -> Description:
-    """Describe a model without reading its weights. mask_id, attention_block: as in ``load``.
+def describe(
+    path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
+) -> Description:  # fmt: skip
+    """Describe a model without reading its weights. mask_id, attention_block, rope: as in ``load``.
 
     Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad
     id, and a missing pad the eos id (they are the same in most published checkpoints). The returned config holds the
     ids. Raises UserError when no usable mask or eos id is known.
     """
     folder = locate(path, weights=False)
-    config = read_model_config(folder, attention_block)
+    config = read_model_config(folder, attention_block, rope)
     tokenizer = tokenizer_at(folder)
     config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
     return Description(folder, config, tokenizer, ids, called(path))

@@ -34,7 +34,8 @@ from dllm.models.keys import NEUTRAL_KEYS, KeyRules, not_read, printed, read_key
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.moe import MoEConfig
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
-from dllm.models.rope import Yarn
+from dllm.models.rope_ntk import NtkReach, RopeSetting
+from dllm.models.rope_scaling import Scaling
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
 
 FAMILIES = {**FIRST_FAMILIES, **FAMILIES_2026}
@@ -61,7 +62,8 @@ class ModelConfig:
     eos_id: int | None  # None: the file names none
     pad_id: int | None  # None: the file names none
     rotary_dim: int = 0  # how much of a head rotates; 0: all
-    yarn: Yarn | None = None  # how rotary embeddings are scaled; None: not at all
+    scaling: Scaling | None = None  # how rotary embeddings are scaled; None: not at all
+    ntk: NtkReach | None = None  # by which ``theta`` was multiplied here; None: it is the file's
     rope_float32: bool = False  # rotate in float32 (LLaDA's ``rope_full_precision``)
     qkv_bias: bool = False  # projections of queries, keys and values have a bias
     output_bias: bool = False  # the projection of attention's output has one
@@ -114,9 +116,15 @@ class ModelConfig:
         stored_kinds(published, FILE)
         family = FAMILIES[name]
         unset = dict.fromkeys(key for key in family.false_is_null if published.get(key) is False)
-        content = rope.flat({**published, **unset}, FILE, yarn=family.scaled)
+        content = rope.flat({**published, **unset}, FILE)
         values = read_keys({**NEUTRAL_KEYS, **family.keys}, content, FILE)
-        return ModelConfig(**family.fields(values), published=dict(published))
+        found = ModelConfig(**family.fields(values), published=dict(published))
+        scaling = rope.scaling_of(content, FILE, found.theta, found.rotary_dim, found.max_length, family.rotations)
+        return (
+            found
+            if scaling is None
+            else replace(found, scaling=scaling, max_length=max(found.max_length, scaling.reach))
+        )
 
     def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
         """With attention blocks of ``block`` columns, where the file does not say them (None: the family's usual ones).
@@ -140,6 +148,22 @@ class ModelConfig:
             raise UserError(f"model.attention_block={block}, but {FILE} says {key}={value}. Leave it null.")
         self._check_block(block, 1)
         return replace(self, attention=replace(self.attention, length=block), unsaid="")
+
+    def with_rope(self, rope: Mapping[str, Any] | RopeSetting | None) -> ModelConfig:
+        """With a larger base of the rotary embeddings, for longer texts (``dllm.models.rope_ntk``). Raises UserError
+        for numbers that reach no further, and where the file scales its embeddings itself."""
+        setting = RopeSetting.of(rope)
+        if setting == RopeSetting():
+            return self
+        if self.scaling is not None or self.gemma is not None or not self.rotary_dim:
+            how = "scales them itself" if self.scaling is not None else "has other rotary embeddings"
+            raise UserError(
+                f"model.rope stretches unscaled rotary embeddings, and {self.architecture} of {FILE} {how}. Leave it "
+                "null."
+            )
+        reach = setting.reach(self.theta, self.rotary_dim, self.max_length)
+        assert reach is not None
+        return replace(self, theta=self.theta * reach.factor, max_length=max(self.max_length, reach.target), ntk=reach)
 
     def _a2d(self, block: int | None, called: Sequence[str]) -> ModelConfig:
         """A2D's classes attend fully (-mdlm) or by blocks from the answer's start (-bd3lm), and their files are the
@@ -207,6 +231,11 @@ class ModelConfig:
         return self.gemma is not None
 
     @property
+    def rotates_by_length(self) -> bool:
+        """Whether rotary embeddings depend on how long a row is, prompt and answer together."""
+        return self.scaling is not None and self.scaling.by_length
+
+    @property
     def _keys(self) -> KeyRules:
         """The keys that its family reads."""
         family = FAMILIES.get(self.architecture)
@@ -231,6 +260,8 @@ class ModelConfig:
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
         if self.gemma is not None:
             found += gemma_warnings(self.published)
+        if sentence := rope.differs(self.scaling, self.published.get("max_position_embeddings") or self.max_length):
+            found.append(f"{FILE}: {sentence}")
         return (*found, *self.notes, self.unsaid) if self.unsaid else (*found, *self.notes)
 
     @property

@@ -62,9 +62,9 @@ class PartialRotary(Rotary):
         super().__init__(kind.head_dim, kind.theta)
         self.pairs = kind.pairs
 
-    def angles_of(self, places: Tensor, exponent: Tensor) -> Tensor:
-        turning = torch.arange(len(exponent), device=exponent.device) < self.pairs
-        return super().angles_of(places, exponent) * turning
+    def angles_of(self, places: Tensor, totals: Tensor, dtype: torch.dtype) -> Tensor:
+        turning = torch.arange(self.dim // 2, device=places.device) < self.pairs
+        return super().angles_of(places, totals, dtype) * turning
 
 
 class GemmaAttention(Attention):
@@ -185,7 +185,7 @@ class DiffusionGemma(Transformer):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, *, conditioning: Conditioning | None = None,
+        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """As ``Transformer.forward``. conditioning: of the rows of the denoising pass (None without any)."""
         x, denoised, home = self.embed(tokens) * self.embed_scale, None, self.device

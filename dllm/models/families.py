@@ -36,7 +36,7 @@ from dllm.models.keys import (
     token_ids,
 )
 from dllm.models.moe import MoEConfig
-from dllm.models.rope import theta
+from dllm.models.rope import ROPE_KINDS, UNSCALED, theta
 from dllm.models.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
 
 Fields = dict[str, Any]  # of ModelConfig
@@ -90,7 +90,7 @@ class Family:
     block: int = 0  # that length where the file names none
     varies: bool = False  # published files have several lengths: a file that names none is reported
     whole: bool = False  # ``of`` gives all fields
-    scaled: bool = False  # rotary embeddings may be scaled by YaRN
+    rotations: Mapping[str, KeyRules] = field(default_factory=lambda: ROPE_KINDS)  # kinds of rotary embeddings, by name
     false_is_null: tuple[str, ...] = ()  # keys in which the file writes false where others write null
 
     def fields(self, values: Values) -> Fields:
@@ -208,7 +208,7 @@ LLADA = Family("llada", {
     "alibi": allowed(False), "attention_layer_norm": allowed(False), "bias_for_layer_norm": allowed(False),
     "layer_norm_with_affine": allowed(True),
     "tie_word_embeddings": boolean(),  # of transformers' base class; LLaDA's asks weight_tying alone
-}, of=_llada, whole=True)  # fmt: skip
+}, of=_llada, whole=True, rotations=UNSCALED)  # fmt: skip  # the class reads no scaling
 
 LLADA_MOE = Family("llada_moe", {
     **{key: rule for key, rule in QWEN.items() if key != "intermediate_size"},

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dllm.common.coerce import is_whole
-from dllm.models import rope
-from dllm.models.agreement import FILE, Values, agree, check_routing
+from dllm.models.agreement import Values, agree, check_routing
 from dllm.models.families import BLOCK, NORMED, QWEN, Family, Fields
 from dllm.models.keys import (
     ALL_FULL,
@@ -30,7 +29,7 @@ from dllm.models.keys import (
     size,
 )
 from dllm.models.moe import MoEConfig
-from dllm.models.rope import theta
+from dllm.models.rope import MINISTRAL, theta
 from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 
 A2D_BLOCK = 32  # of the published -bd3lm checkpoints
@@ -80,12 +79,6 @@ def _untied(values: Values) -> Fields:
     return {}
 
 
-def _nemotron(values: Values) -> Fields:
-    _untied(values)
-    agree(values["rope_theta"] > 1, values, "a YaRN embedding needs a base above 1", "rope_theta")
-    return Fields(yarn=rope.yarn_of({key: values[key] for key in ("rope_parameters", "rope_scaling")}, FILE))
-
-
 # The file does not tell its attention: ``ModelConfig.with_attention_block``.
 _A2D = Family("a2d", QWEN3, {"qk_norm": True}, model_type="a2d-qwen3", usual_mask=151669)
 
@@ -130,8 +123,8 @@ FAMILIES_2026 = {
             "max_position_embeddings": integer(1, MAX_SIZE, 262144), "rms_norm_eps": epsilon(1e-5),
             "dlm_paradigm": allowed("bidirectional"), "sliding_window": allowed(),
         },
-        {"seed_shift": 1}, _nemotron, "nemotron_labs_diffusion", blocks=ContextCausal, block=32, usual_mask=100,
-        scaled=True,
+        {"seed_shift": 1}, _untied, "nemotron_labs_diffusion", blocks=ContextCausal, block=32, usual_mask=100,
+        rotations=MINISTRAL,
     ),
     "EfficientDLM": Family(  # its model_type is plain qwen3
         "efficient_dlm", {

@@ -46,7 +46,7 @@ class MaskedLM(Transformer):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer,
+        run: RunLayer = run_layer, totals: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""

@@ -28,11 +28,12 @@ class Inputs:
     columns: Tensor | None  # [b, n] of the canvas; None: all L in order
     conditioning: Conditioning | None = None  # of a network of two passes
     run: RunLayer | None = None  # what runs its layers (None: the network)
+    totals: Tensor | None = None  # [b, 1] columns of each row in all; None: no rotary embedding depends on them
 
     @property
     def more(self) -> dict[str, Any]:
         """What only some networks take."""
-        named = {"conditioning": self.conditioning, "run": self.run}
+        named = {"conditioning": self.conditioning, "run": self.run, "totals": self.totals}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -57,7 +58,11 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     positions = calls[0].positions[:1]  # a column has the same position in every row
     stream = Stream([call.memory for call in calls], shapes)
     given = [call.conditioning for call in calls if call.conditioning is not None]
-    more = {"conditioning": Conditioning.joined(given)} if given else {}
+    more: dict[str, Any] = {"conditioning": Conditioning.joined(given)} if given else {}
+    lengths = [call.totals.expand(shape).flatten() for call, shape in zip(calls, shapes, strict=True)
+               if call.totals is not None]  # fmt: skip
+    if lengths:
+        more["totals"] = torch.cat(lengths)[None]
     return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)
 
 

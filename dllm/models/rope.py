@@ -3,36 +3,73 @@
 Older files give ``rope_theta`` and ``partial_rotary_factor`` at the top. transformers 5 writes them into
 ``rope_parameters``, flat or by kind of layer (``{"full_attention": {...}}``), and drops them at the top where its class
 has no such argument (``convert_rope_params_to_dict``, ``PreTrainedConfig.to_diff_dict`` of 5.23). ``rope_scaling`` is
-the older name of the same object.
+the older name of the same object. Kinds of scaling and their keys are those of modeling_rope_utils.py of 4.57 and
+5.23, which agree; 4.46, which the code beside Dream's weights was written for, reads YaRN otherwise (``differs``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from dllm.models.keys import REQUIRED, KeyRule, allowed, boolean, integer, printed, read_keys, real, shown, wrong_value
+from dllm.models.keys import (
+    MAX_SIZE,
+    REQUIRED,
+    KeyRule,
+    KeyRules,
+    allowed,
+    boolean,
+    integer,
+    list_of,
+    printed,
+    read_keys,
+    real,
+    shown,
+    wrong_value,
+)
+from dllm.models.rope_scaling import (
+    Dynamic,
+    Linear,
+    Llama3,
+    LongRope,
+    Scaling,
+    Yarn,
+    longrope_attention,
+    yarn_attention,
+)
 
-THETA, FACTOR = real(1, 1e12), real(1e-3, 1)
+THETA, SHARE = real(1, 1e12), real(1e-3, 1)
 _OBJECTS = ("rope_parameters", "rope_scaling")
-_MOVED = {"rope_theta": THETA, "partial_rotary_factor": FACTOR}
-# What an unscaled rotary embedding may have beside them. The length of pretraining matters to scaled ones alone.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {"rope_type": ("default",), "type": ("default",), "factor": (1,)}
-_IGNORED = ("original_max_position_embeddings", "max_position_embeddings")
-_FACTOR = real(1e-3, 1e4, REQUIRED)
-# The keys of a YaRN embedding, as Ministral3 reads them.
-_YARN: dict[str, KeyRule] = {
-    "rope_type": allowed("yarn", default=REQUIRED), "type": allowed("yarn"), "factor": _FACTOR,
-    "original_max_position_embeddings": integer(1, 2**24, REQUIRED), "beta_fast": real(1e-3, 1e4, 32.0),
-    "beta_slow": real(1e-3, 1e4, 1.0), "mscale": _FACTOR, "mscale_all_dim": _FACTOR,
-    "llama_4_scaling_beta": real(0, 10, REQUIRED), "attention_factor": allowed(1, 1.0), "truncate": boolean(True),
-    **_MOVED, "max_position_embeddings": integer(1, 2**24),
+_MOVED = {"rope_theta": THETA, "partial_rotary_factor": SHARE}
+_ORIGINAL = "original_max_position_embeddings"
+# Keys that every kind may have, beside those of its own.
+_ANY: dict[str, KeyRule] = {
+    "rope_type": KeyRule("a name", lambda value: isinstance(value, str)), **_MOVED,
+    "type": KeyRule("a name", lambda value: isinstance(value, str)),
+    _ORIGINAL: integer(1, MAX_SIZE), "max_position_embeddings": integer(1, MAX_SIZE),
 }  # fmt: skip
+_FACTOR, _TURNS, _GROWTH = real(1, 1e4, REQUIRED), real(0, 1e4), real(1e-3, 1e4)
+_LIST = list_of("a list of numbers from 0.001 to 10000", real(1e-3, 1e4).fits, REQUIRED)
+_YARN: dict[str, KeyRule] = {
+    "factor": real(1, 1e4), "beta_fast": _TURNS, "beta_slow": _TURNS, "mscale": real(0, 1e4),
+    "mscale_all_dim": real(0, 1e4), "attention_factor": _GROWTH, "truncate": boolean(True),
+}  # fmt: skip
+# The keys of each kind. An embedding without a kind is the default one, which is not scaled.
+ROPE_KINDS: Mapping[str, KeyRules] = {
+    "default": {"factor": allowed(1, 1.0)},
+    "linear": {"factor": _FACTOR},
+    "dynamic": {"factor": _FACTOR},
+    "llama3": {"factor": _FACTOR, "low_freq_factor": real(1e-3, 1e4, REQUIRED),
+               "high_freq_factor": real(1e-3, 1e4, REQUIRED)},
+    "yarn": _YARN,
+    "longrope": {"factor": real(1, 1e4), "short_factor": _LIST, "long_factor": _LIST, "attention_factor": _GROWTH},
+}  # fmt: skip
+UNSCALED: Mapping[str, KeyRules] = {"default": ROPE_KINDS["default"]}  # of families whose class reads no scaling
+# Ministral 3's body is always scaled, and grows its queries.
+MINISTRAL: Mapping[str, KeyRules] = {"yarn": {**_YARN, "llama_4_scaling_beta": real(0, 10, REQUIRED)}}
+_OLDER_NAMES = {"su": "longrope"}
 
 
 def theta(default: Any) -> KeyRule:
@@ -49,75 +86,12 @@ class Angles(NamedTuple):
     query_scale: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Yarn:
-    """Scaled rotary embeddings (YaRN, arXiv 2309.00071), and the scale of queries beyond the original length (Llama 4,
-    Ministral 3)."""
-
-    factor: float  # by which positions are stretched
-    original: int  # positions of pretraining
-    beta_fast: float  # rotations from which a frequency stays as it is
-    beta_slow: float  # rotations up to which it is stretched whole
-    query_beta: float  # 0.1 makes queries 1.07 times as long from ``original`` on; 0: they stay
-    truncate: bool = True  # the ramp begins and ends at whole features
-
-    def frequencies(self, plain: Tensor, theta: float) -> Tensor:
-        """The frequencies [d / 2] of ``plain`` ones, theta^(-2j/d): divided by the factor where they are slow, kept
-        where they are fast, and between the two by a ramp."""
-        half = len(plain)
-
-        def turns(beta: float) -> float:  # the feature that turns beta times over the original length
-            return 2 * half * math.log(self.original / (2 * math.pi * beta)) / (2 * math.log(theta))
-
-        low, high = turns(self.beta_fast), turns(self.beta_slow)
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, 2 * half - 1)
-        width = high - low if high != low else 0.001  # as transformers has it, so as not to divide by zero
-        slow = ((torch.arange(half, dtype=plain.dtype, device=plain.device) - low) / width).clamp(0, 1)
-        return plain / self.factor * slow + plain * (1 - slow)
-
-    def query_scale(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
-        """What the queries [B, n, 1, 1] at ``positions`` [B, n] are multiplied by. The logarithm is taken in float32
-        whatever the dtype, as in the published code, which divides integers: float64 would be off by 1e-7."""
-        far = (positions // self.original).float()
-        return (1 + self.query_beta * far.log1p()).to(dtype)[:, :, None, None]
-
-
-def yarn_of(published: Mapping[str, Any], file: str) -> Yarn:
-    """The scaled embedding of a file of a family that has one. Raises UserError where it has none, or another."""
-    found = [(place, inner) for name in _OBJECTS for place, inner in _flat_objects(name, published.get(name), file)
-             if inner]  # fmt: skip
-    if not found:
-        raise wrong_value(file, "neither rope_parameters nor rope_scaling, and this architecture needs one")
-    (place, inner), *others = found
-    for other, more in others:
-        if inner != more:
-            raise wrong_value(file, f"{place}={shown(inner)}, {other}={shown(more)}: they contradict each other")
-    if unknown := [key for key, value in inner.items() if key not in _YARN and value is not None]:
-        given = f"{place}.{printed(unknown[0])}={shown(inner[unknown[0]])}"
-        raise wrong_value(file, f"{given}, which is not a key of a YaRN embedding")
-    inner = {"rope_type": inner.get("type"), **inner}
-    table = {f"{place}.{key}": rule for key, rule in _YARN.items()}
-    values = read_keys(table, {f"{place}.{key}": value for key, value in inner.items()}, file)
-    values = {key.removeprefix(f"{place}."): value for key, value in values.items()}
-    if values["mscale"] != values["mscale_all_dim"]:
-        given = f"{place}.mscale={values['mscale']}, mscale_all_dim={values['mscale_all_dim']}"
-        raise wrong_value(file, f"{given}: they must be equal, since scaled sines are not supported")
-    return Yarn(float(values["factor"]), int(values["original_max_position_embeddings"]), float(values["beta_fast"]),
-                float(values["beta_slow"]), float(values["llama_4_scaling_beta"]),
-                values["truncate"] is not False)  # fmt: skip
-
-
-def flat(published: Mapping[str, Any], file: str, yarn: bool = False) -> dict[str, Any]:
-    """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they are.
-
-    yarn: a scaled embedding is ``yarn_of``'s to read. Otherwise raises UserError for one, and for a key of these
-    objects that is not known; in any case where two places contradict each other.
-    """
+def flat(published: Mapping[str, Any], file: str) -> dict[str, Any]:
+    """The file's keys, with ``rope_theta`` and ``partial_rotary_factor`` at the top, wherever they are. Raises
+    UserError where two places contradict each other."""
     found = dict(published)
     for key, rule in _MOVED.items():
-        places = dict(_places(published, key, rule, file, yarn))
+        places = dict(_places(published, key, rule, file))
         if len(set(places.values())) > 1:
             given = ", ".join(f"{place}={shown(value)}" for place, value in places.items())
             raise wrong_value(file, f"{given}: they contradict each other")
@@ -126,39 +100,133 @@ def flat(published: Mapping[str, Any], file: str, yarn: bool = False) -> dict[st
     return found
 
 
-def _places(
-    published: Mapping[str, Any], key: str, rule: KeyRule, file: str, yarn: bool
-) -> Iterator[tuple[str, Any]]:  # fmt: skip
+def _places(published: Mapping[str, Any], key: str, rule: KeyRule, file: str) -> Iterator[tuple[str, Any]]:
     """Every place that gives ``key``, with its value."""
-    if published.get(key) is not None:
-        if not rule.fits(published[key]):
-            raise wrong_value(file, f"{key}={shown(published[key])}, which must be {rule.rule}")
-        yield key, published[key]
-    for name in _OBJECTS:
-        for place, parameters in _flat_objects(name, published.get(name), file):
-            if not yarn:
-                _check_unscaled(place, parameters, file)
-            if parameters.get(key) is not None:
-                yield f"{place}.{key}", parameters[key]
-
-
-def _flat_objects(place: str, value: Any, file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The object itself, or those that it holds by kind of layer, each with its place."""
-    if value is None:
-        return
-    if not isinstance(value, Mapping):
-        raise wrong_value(file, f"{place}={shown(value)}, which must be null or an object")
-    yield place, {key: inner for key, inner in value.items() if not isinstance(inner, Mapping)}
-    yield from ((f"{place}.{printed(kind)}", inner) for kind, inner in value.items() if isinstance(inner, Mapping))
-
-
-def _check_unscaled(place: str, parameters: Mapping[str, Any], file: str) -> None:
-    """Raise UserError for what is more than a plain rotary embedding."""
-    for key, value in parameters.items():
-        if value is None or key in _IGNORED or (key in _NEUTRAL and value in _NEUTRAL[key]):
+    named = ((f"{place}.{key}", inner.get(key)) for place, inner in _objects(published, file))
+    for place, value in ((key, published.get(key)), *named):
+        if value is None:
             continue
-        if key in _MOVED and not _MOVED[key].fits(value):
-            raise wrong_value(file, f"{place}.{key}={shown(value)}, which must be {_MOVED[key].rule}")
-        if key not in _MOVED:
+        if not rule.fits(value):
+            raise wrong_value(file, f"{place}={shown(value)}, which must be {rule.rule}")
+        yield place, value
+
+
+def _objects(published: Mapping[str, Any], file: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects, or those that they hold by kind of layer, each with its place."""
+    for name in _OBJECTS:
+        value = published.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise wrong_value(file, f"{name}={shown(value)}, which must be null or an object")
+        yield name, {key: inner for key, inner in value.items() if not isinstance(inner, Mapping)}
+        for kind, inner in value.items():
+            if isinstance(inner, Mapping):
+                yield f"{name}.{printed(kind)}", inner
+
+
+def scaling_of(
+    published: Mapping[str, Any], file: str, theta: float, dim: int, length: int,
+    kinds: Mapping[str, KeyRules] = ROPE_KINDS,
+) -> Scaling | None:  # fmt: skip
+    """How the rotary embeddings of a file are scaled (None: not at all).
+
+    theta: their base. dim: features of a head that rotate. length: the file's ``max_position_embeddings``. kinds: those
+    that the family's class reads. Raises UserError for another kind, for a key that the kind does not have, and where
+    two places contradict each other.
+    """
+    read = [(place, kind_of(place, inner, file, kinds)) for place, inner in _objects(published, file)
+            if inner.keys() - _MOVED.keys()]  # fmt: skip
+    if not read:
+        if "default" in kinds:
+            return None
+        raise wrong_value(file, "neither rope_parameters nor rope_scaling, and this architecture needs one")
+    (place, (kind, values)), *others = read
+    for other, found in others:
+        if found != (kind, values):
+            given = (f"{one}={shown(inner)}" for one, inner in _objects(published, file) if one in (place, other))
+            raise wrong_value(file, f"{', '.join(given)}: they contradict each other")
+    trained = published.get(_ORIGINAL) or values.get(_ORIGINAL) or length  # the top wins
+    try:
+        return _made(kind, values, theta, dim, length, trained)
+    except ValueError as error:
+        raise wrong_value(file, f"{place}: {error}") from None
+
+
+def kind_of(
+    place: str, inner: Mapping[str, Any], file: str, kinds: Mapping[str, KeyRules]
+) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    """The kind of the embedding at a place, and its checked keys but those that are read at the top. Raises UserError
+    for what the kind does not have."""
+    name = next((key for key in ("rope_type", "type") if inner.get(key) is not None), "rope_type")
+    kind = inner.get(name, "default")
+    kind = _OLDER_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+    if not isinstance(kind, str) or kind not in kinds:
+        supported = "only unscaled rotary embeddings (rope_type 'default') are" if kinds is UNSCALED else (
+            f"{', '.join(map(repr, kinds))} {'is' if len(kinds) == 1 else 'are'}")  # fmt: skip
+        raise wrong_value(file, f"{place}.{name}={shown(kind)}: {supported} supported")
+    table = {**_ANY, **kinds[kind]}
+    for key, value in inner.items():
+        if key not in table and value is not None:
             given = f"{place}.{printed(key)}={shown(value)}"
-            raise wrong_value(file, f"{given}: only unscaled rotary embeddings (rope_type 'default') are supported")
+            raise wrong_value(file, f"{given}, which is not a key of a rotary embedding of rope_type {kind!r}")
+    values = read_keys({f"{place}.{key}": rule for key, rule in table.items()},
+                       {f"{place}.{key}": value for key, value in inner.items()}, file)  # fmt: skip
+    values = {key.removeprefix(f"{place}."): value for key, value in values.items()}
+    return kind, {key: value for key, value in values.items() if key not in ("rope_type", "type", *_MOVED)}
+
+
+def _made(kind: str, values: Mapping[str, Any], theta: float, dim: int, length: int, trained: int) -> Scaling | None:
+    """The embedding of a kind by its checked ``values``. Raises ValueError where they do not fit each other or the
+    head."""
+    factor = values.get("factor")
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return Linear(float(factor or 1), length)
+    if kind == "dynamic":
+        _must(dim >= 4, f"{dim} features of a head rotate, and rope_type 'dynamic' needs 4")
+        return Dynamic(float(factor or 1), length)
+    if kind == "llama3":
+        low, high = float(values["low_freq_factor"]), float(values["high_freq_factor"])
+        _must(low < high, f"low_freq_factor={low:g} must be below high_freq_factor={high:g}")
+        return Llama3(float(factor or 1), trained, low=low, high=high)
+    _must(factor is not None or trained != length, "neither factor nor a shorter original_max_position_embeddings")
+    factor = float(factor or length / trained)
+    _must(factor >= 1, f"max_position_embeddings / {_ORIGINAL} = {factor:g} must not be below 1")
+    return (_yarn if kind == "yarn" else _longrope)(values, factor, trained, theta, dim)
+
+
+def _yarn(values: Mapping[str, Any], factor: float, trained: int, theta: float, dim: int) -> Yarn:
+    fast, slow = float(values["beta_fast"] or 32), float(values["beta_slow"] or 1)
+    _must(fast >= slow, f"beta_fast={fast:g} must not be below beta_slow={slow:g}")
+    _must(theta > 1, "a YaRN embedding needs a rope_theta above 1")
+    own = yarn_attention(factor, values["mscale"], values["mscale_all_dim"])
+    return Yarn(
+        factor, trained, float(values["attention_factor"] or own), fast, slow, values["truncate"] is not False,
+        float(values.get("llama_4_scaling_beta") or 0),
+    )  # fmt: skip
+
+
+def _longrope(values: Mapping[str, Any], factor: float, trained: int, theta: float, dim: int) -> LongRope:
+    short, long = (tuple(map(float, values[key])) for key in ("short_factor", "long_factor"))
+    for key, one in (("short_factor", short), ("long_factor", long)):
+        _must(len(one) == dim // 2, f"{key} has {len(one)} numbers, and {dim // 2} frequencies rotate")
+    own = float(values["attention_factor"] or longrope_attention(factor, trained))
+    return LongRope(factor, trained, own, short, long)
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def differs(scaling: Scaling | None, length: int) -> str:
+    """A sentence about a file whose published code computes something else; empty: none. length: the file's
+    ``max_position_embeddings``."""
+    if not isinstance(scaling, Yarn) or scaling.trained == length:
+        return ""
+    return (
+        f"its YaRN embedding is computed with {_ORIGINAL}={scaling.trained}, as transformers 4.57 and 5 do; 4.46, "
+        f"which the code beside Dream's weights was written for, takes {length}."
+    )

@@ -30,7 +30,8 @@ from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected, summed
-from dllm.models.rope import Angles, Yarn
+from dllm.models.rope import Angles
+from dllm.models.rope_scaling import Scaling, Yarn
 
 
 class RMSNorm(nn.Module):
@@ -51,33 +52,49 @@ class RMSNorm(nn.Module):
 class Rotary:
     """Cosines and sines by position, in float32 or wider. The tables are neither parameters nor buffers: they are
     never cast with the model: in bfloat16, positions are exact only up to 256. They grow on demand, one for each
-    device that has layers.
+    device that has layers. Where frequencies depend on how long a row is, there is no table.
     """
 
-    def __init__(self, dim: int, theta: float, yarn: Yarn | None = None) -> None:
-        self.dim, self.theta, self.yarn = dim, theta, yarn
+    def __init__(self, dim: int, theta: float, scaling: Scaling | None = None) -> None:
+        self.dim, self.theta, self.scaling = dim, theta, scaling
         self.tables: dict[torch.device, Tensor] = {}  # [2, length, dim]
 
-    def at(self, positions: Tensor, length: int, dtype: torch.dtype) -> Angles:
-        """What rotates rows at ``positions`` [B, n], all below ``length``."""
+    @property
+    def by_length(self) -> bool:
+        """Whether rows of different lengths rotate differently."""
+        return self.scaling is not None and self.scaling.by_length
+
+    def at(self, positions: Tensor, length: int, dtype: torch.dtype, totals: Tensor | None = None) -> Angles:
+        """What rotates rows at ``positions`` [B, n], all below ``length``. totals [B, 1] or [1, n]: columns of the row
+        of each in all, prompt and answer, where they matter (``by_length``)."""
+        if self.by_length:
+            assert totals is not None, "the length of each row decides its frequencies"
+            return Angles(*(part.unsqueeze(-2) for part in self._turned(positions[..., None], totals, dtype)))
         table = self.tables.get(positions.device)
         if table is None or table.shape[1] < length or table.dtype != dtype:
             table = self.tables[positions.device] = self._build(max(length, 256), dtype, positions.device)
-        scale = None if self.yarn is None or not self.yarn.query_beta else self.yarn.query_scale(positions, dtype)
+        yarn = self.scaling if isinstance(self.scaling, Yarn) and self.scaling.query_beta else None
+        scale = None if yarn is None else yarn.query_scale(positions, dtype)
         return Angles(table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2), scale)
 
     @torch.inference_mode(False)  # a table built while decoding must also serve training later
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        exponent = torch.arange(0, self.dim, 2, dtype=dtype, device=device) / self.dim
-        angles = self.angles_of(torch.arange(length, dtype=dtype, device=device)[:, None], exponent)
-        cos, sin = angles.cos(), angles.sin()
-        return torch.stack([torch.cat([cos, cos], 1), torch.cat([-sin, sin], 1)])
+        return self._turned(torch.arange(length, dtype=dtype, device=device)[:, None], torch.zeros(1), dtype)
 
-    def angles_of(self, places: Tensor, exponent: Tensor) -> Tensor:
-        """The angles [length, d / 2] at ``places`` [length, 1], by exponents 2j / d of theta [d / 2]."""
-        if self.yarn is None:
-            return places / self.theta**exponent
-        return places * self.yarn.frequencies(self.theta**-exponent, self.theta)
+    def _turned(self, places: Tensor, totals: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cosines and sines [2, ..., dim] at ``places`` [..., 1] of rows of ``totals`` columns."""
+        angles = self.angles_of(places, totals, dtype)
+        cos, sin = angles.cos(), angles.sin()
+        if self.scaling is not None and self.scaling.attention != 1:
+            cos, sin = cos * self.scaling.attention, sin * self.scaling.attention
+        return torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)])
+
+    def angles_of(self, places: Tensor, totals: Tensor, dtype: torch.dtype) -> Tensor:
+        """The angles [..., d / 2] at ``places`` [..., 1] of rows of ``totals`` columns."""
+        if self.scaling is None:
+            return places / self.theta ** (torch.arange(0, self.dim, 2, dtype=dtype, device=places.device) / self.dim)
+        own = self.scaling.frequencies(self.theta, self.dim, totals.to(places.device).flatten()).to(dtype)
+        return places * own.view(*totals.shape, -1)
 
 
 @dataclass(frozen=True)
@@ -245,7 +262,7 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(config.width, end - begin, bias=False)
         if config.tied:
             self.tie()
-        self.rotary = Rotary(config.rotary_dim, config.theta, config.yarn)
+        self.rotary = Rotary(config.rotary_dim, config.theta, config.scaling)
 
     def tie(self) -> None:
         """Give the head the embedding's matrix, as that is stored."""
@@ -288,21 +305,22 @@ class Transformer(nn.Module):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer,
+        run: RunLayer = run_layer, totals: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Hidden rows after the final norm, and their columns.
 
         tokens [B, n]: ids at the queries. positions [B, L]: rotary position of every column. columns [B, n]: columns of
-        the queries (L: padding; None: all L in order). run: what runs a layer.
+        the queries (L: padding; None: all L in order). run: what runs a layer. totals [B, 1]: columns of each row in
+        all, prompt and answer, where the rotary embedding depends on them (``Rotary.by_length``).
         """
         x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
-        return memory.through(LayerStack(self, positions, run), x, columns)
+        return memory.through(LayerStack(self, positions, run, totals), x, columns)
 
-    def angles(self, positions: Tensor, columns: Tensor | None) -> Angles:
+    def angles(self, positions: Tensor, columns: Tensor | None, totals: Tensor | None = None) -> Angles:
         length = positions.shape[1]
         if columns is not None:
             positions = positions.gather(1, columns.clamp(max=positions.shape[1] - 1))
-        return self.rotary.at(positions, length, at_least_float32(self.dtype))
+        return self.rotary.at(positions, length, at_least_float32(self.dtype), totals)
 
     @property
     def ranks(self) -> Ranks:
@@ -369,7 +387,10 @@ class Transformer(nn.Module):
         start = torch.as_tensor(start, device=tokens.device).expand(len(tokens))
         order = self.config.attention.order(masked, start)
         visible = valid if order is None else order.visible(order, valid)
-        return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run)[0]
+        if not self.config.rotates_by_length:
+            return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run)[0]
+        totals = positions[:, -1:] + 1 if valid is None else valid.sum(1, keepdim=True)
+        return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run, totals=totals)[0]
 
 
 @dataclass(frozen=True)
@@ -379,10 +400,12 @@ class LayerStack:
     model: Transformer  # whose layers they are
     positions: Tensor  # [B, L] rotary position of every column
     run: RunLayer  # what runs a layer
+    totals: Tensor | None = None  # [B, 1] columns of each row in all; None: they do not matter
 
     def of(self, rows: Tensor | None, reach: int) -> LayerStack:
         """The same for some rows [b] of the call (None: all), and its first columns."""
-        return replace(self, positions=select_or_all(self.positions, rows)[:, :reach])
+        totals = None if self.totals is None else select_or_all(self.totals, rows)
+        return replace(self, positions=select_or_all(self.positions, rows)[:, :reach], totals=totals)
 
     def __call__(
         self, x: Tensor, columns: Tensor | None, memory: Memory, first: int = 0, last: int | None = None
@@ -392,7 +415,7 @@ class LayerStack:
         model, positions, residual, places = self.model, self.positions, None, self.model.places
         if places is not None:
             positions, columns = (at(one, x.device) for one in (positions, columns))
-        angles, placed = model.angles(positions, columns), columns
+        angles, placed = model.angles(positions, columns, self.totals), columns
         for index, layer in islice(enumerate(cast("Iterable[Layer]", model.layers)), first, last):
             if places is not None and x.device != places.layers[index]:
                 here, x, residual = places.layers[index], summed(x, residual), None
@@ -401,7 +424,7 @@ class LayerStack:
                 x, residual = summed(x, residual), None
                 x, columns = memory.enter(index, x, columns)
             if columns is not placed or angles[0].device != x.device:  # the memory widened the forward, or it moved
-                angles, placed = model.angles(positions, columns), columns
+                angles, placed = model.angles(positions, columns, self.totals), columns
             x, residual = self.run(layer, x, residual, angles, columns, memory, index)
         return x, residual, columns
 

@@ -53,6 +53,7 @@ from dllm.models.networks import network_of
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
+from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shipped import plain_folder
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Places, Transformer
@@ -60,11 +61,14 @@ from dllm.models.transformer import Places, Transformer
 _PARTS = ("embed", "layers", "norm", "lm_head")  # of every network
 
 
-def read_model_config(folder: Path, attention_block: int | None = None) -> ModelConfig:
-    """The folder's ``config.json``, or what a GGUF file says in its place. attention_block: see
-    ``ModelConfig.with_attention_block``. Raises UserError when it is missing, broken or of an unknown family."""
+def read_model_config(
+    folder: Path, attention_block: int | None = None, rope: Mapping[str, Any] | RopeSetting | None = None
+) -> ModelConfig:  # fmt: skip
+    """The folder's ``config.json``, or what a GGUF file says in its place. attention_block, rope: see
+    ``ModelConfig.with_attention_block`` and ``with_rope``. Raises UserError when it is missing, broken or of an unknown
+    family."""
     if is_gguf(folder):
-        return gguf_config(read_gguf(folder)).with_attention_block(attention_block)
+        return gguf_config(read_gguf(folder)).with_attention_block(attention_block).with_rope(rope)
     file = folder / "config.json"
     refuse_no_files(folder, CHECKPOINT_FILES)
     if (folder / CONVERSION).is_file():
@@ -76,7 +80,7 @@ def read_model_config(folder: Path, attention_block: int | None = None) -> Model
         raise UserError(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_file_beside(folder, read_json(file))
-    return ModelConfig.from_published(published).with_attention_block(attention_block, called)
+    return ModelConfig.from_published(published).with_attention_block(attention_block, called).with_rope(rope)
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:

@@ -33,12 +33,12 @@ class Compiled:
         self.model, self.layer = model, torch.compile(copied(run_alone), fullgraph=True, backend=backend)
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, totals: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         if memory.missing_buffers():  # the first forward of a decode, which makes the buffers, runs as it is
-            return self.model(tokens, positions, memory, columns)
+            return self.model(tokens, positions, memory, columns, totals=totals)
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
-            return self.model(tokens, positions, memory.access(), columns, self._run)
+            return self.model(tokens, positions, memory.access(), columns, self._run, totals)
 
     def _run(
         self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,

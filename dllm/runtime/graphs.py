@@ -138,19 +138,19 @@ class Graphs:
         self.pools = BufferPools(model)
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, totals: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         for address in self.pools.attach_buffers(memory):
             self._forget(address)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
-        named = {"tokens": tokens, "positions": positions, "columns": columns, "visible": access.visible.mask,
-                 "count": access.visible.count, "rows": access.rows}  # fmt: skip
+        named = {"tokens": tokens, "positions": positions, "columns": columns, "totals": totals,
+                 "visible": access.visible.mask, "count": access.visible.count, "rows": access.rows}  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:
             remember(self.seen, key, None, 4 * self.most)
-            return self.model(tokens, positions, access, columns)
+            return self.model(tokens, positions, access, columns, totals=totals)
         if key not in self.recorded:
             for old in remember(self.recorded, key, self._record(inputs, access), self.most):
                 old.recording.release()
@@ -172,7 +172,7 @@ class Graphs:
         output = torch.empty(*tokens.shape, self.model.config.width, dtype=self.model.dtype, device=tokens.device)
 
         def work() -> None:
-            output.copy_(self.model(tokens, fixed["positions"], memory, columns)[0])
+            output.copy_(self.model(tokens, fixed["positions"], memory, columns, totals=fixed.get("totals"))[0])
 
         recording = self.recorder()
         recording.record(work)

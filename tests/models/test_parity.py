@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def test_a_field_that_is_not_known_is_a_failure(tmp_path: Path, capsys: pytest.C
 def test_a_padded_row_equals_the_row_alone(folder: Path, dtype: torch.dtype, gate: float) -> None:
     model = load_model(folder, dtype=dtype)
     row = torch.randint(0, 100, (1, 23), generator=torch.Generator().manual_seed(1))
-    scaled = model.config.yarn is not None and model.config.yarn.original < 64  # queries tell positions apart
+    scaled = model.config.scaling is not None and model.config.scaling.trained < 64  # queries tell positions apart
     for left, right in ((0 if scaled else 32, 0), (0, 9)):  # 32 keeps the block grid of the block-causal families
         tokens = nn.functional.pad(row, (left, right), value=118)
         valid = nn.functional.pad(torch.ones_like(row), (left, right)).bool()
@@ -114,18 +115,18 @@ def llama_name(name: str) -> str:
     return ".".join(LLAMA.get(part, part) for part in name.replace("transformer.", "").split("."))
 
 
-def native(model: Transformer, kind: str) -> nn.Module:
-    """transformers' own class with our weights, attending both ways."""
+def native(model: Transformer, kind: str, **changes: Any) -> nn.Module:
+    """transformers' own class with our weights, attending both ways. changes: of its settings."""
     import transformers
 
     config = model.config
-    settings = getattr(transformers, f"{kind}Config")(
+    settings = getattr(transformers, f"{kind}Config")(**{**dict(  # noqa: C408  the names of arguments
         vocab_size=config.vocab, hidden_size=config.width, intermediate_size=config.mlp_width,
         num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
         head_dim=config.head_dim, rms_norm_eps=config.eps, rope_theta=config.theta, max_position_embeddings=256,
         rope_parameters={"rope_type": "default", "rope_theta": config.theta}, tie_word_embeddings=False,
         is_causal=False, use_cache=False, attn_implementation="sdpa",
-    )  # fmt: skip
+    ), **changes})  # fmt: skip
     other = getattr(transformers, f"{kind}ForCausalLM")(settings).eval()
     sources = parameter_sources(model)
     rename = llama_name if kind == "Llama" else str

@@ -55,7 +55,7 @@ COMMANDS = {
     "check": Command(
         "FOLDER", "look into a checkpoint without loading it", ("task=check",),
         (("dllm check FOLDER", "what it holds, and whether it can be used"),),
-        ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block"),
+        ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope"),
     ),
     "quantize": Command(
         "FOLDER model.quantize=KIND quantize.to=FOLDER2", "store weights in fewer bits",

@@ -15,8 +15,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Print what the folder holds; the exit code is 1 when it cannot be used. Raises UserError for an adapter that does
     not fit."""
     refuse_engine(config, given)
-    path, folder = config["model"]["path"], config["model"]["adapter"]
-    report = inspect_checkpoint(path, config["model"]["mask_id"], config["model"]["attention_block"])
+    model = config["model"]
+    path, folder = model["path"], model["adapter"]
+    report = inspect_checkpoint(path, model["mask_id"], model["attention_block"], model["rope"])
     print_report(report)
     if report.config is not None:
         warn_of_another(config["model"], report.config)

@@ -6,10 +6,11 @@ Only JSON files and the headers of the safetensors are read. Every problem is on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -32,6 +33,7 @@ from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
 from dllm.models.quantize import check_head, check_quantize
+from dllm.models.rope_ntk import RopeSetting
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import contents_of, read_model_config
@@ -91,16 +93,17 @@ class Report:
 
 
 def inspect_checkpoint(
-    path: str | Path, mask_id: int | None = None, attention_block: int | None = None
+    path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None,
 ) -> Report:  # fmt: skip
     """Inspect a checkpoint: a folder, a shipped model's name or a hub id, whose small files are downloaded.
 
-    mask_id, attention_block: as in ``bundle.load``. Raises UserError only where the folder does not exist. Whatever is
-    wrong inside becomes a sentence of the report.
+    mask_id, attention_block, rope: as in ``bundle.load``. Raises UserError only where the folder does not exist.
+    Whatever is wrong inside becomes a sentence of the report.
     """
     folder = locate(path, weights=False)
     try:
-        config = read_model_config(folder, attention_block)
+        config = read_model_config(folder, attention_block, rope)
     except UserError as error:
         return Report(folder, (str(error),))
     problems, left_out, found, model = _weights(folder, config)
@@ -221,7 +224,14 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
     yield "stored", f"{kind}{files}: {dtypes}" if report.stored else "no readable weights"
     if report.parameters:
         yield from _memory_rows(report, config)
-    yield "max length", f"{config.max_length} tokens, prompt and answer together"
+    ntk = config.ntk
+    stretched = (
+        "" if ntk is None else f", {ntk.trained} of them trained: model.rope multiplies theta by {ntk.factor:.4g}"
+    )
+    yield "max length", f"{config.max_length} tokens, prompt and answer together{stretched}"
+    if config.scaling is not None:
+        one = config.scaling
+        yield "rotary scaling", f"{type(one).__name__} by {one.factor:g} from {one.trained} tokens"
 
 
 def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
             raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
     model, kind, head = config["model"], config["model"]["quantize"], config["model"]["quantize_head"]
     target = target_of(config["quantize"], kind)
-    found = describe(model["path"], model["mask_id"], model["attention_block"])
+    found = describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
     if found.config.stored_kind is not None:
         raise UserError(f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
                         "checkpoint that they were made from.")  # fmt: skip

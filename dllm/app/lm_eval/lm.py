@@ -58,7 +58,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
             self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
-        found = describe(model["path"], model["mask_id"], model["attention_block"])
+        found = describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
         tokenizer = found.tokenizer
         self.prompts = Prompts(found.config, tokenizer, found.ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
         if tokenizer is None:

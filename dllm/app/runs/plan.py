@@ -36,6 +36,7 @@ from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
 from dllm.models.quantize import check_runtime
+from dllm.models.rope_ntk import RopeSetting
 from dllm.prompts import Prompts
 from dllm.record.code_hash import code_hash, targets
 from dllm.record.fingerprint import fingerprint
@@ -67,7 +68,7 @@ class RunPlan:
         """Raises UserError for whatever cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         chosen = Parts.of(config, sampling)
-        found = bundle.describe(model["path"], model["mask_id"], model["attention_block"])
+        found = bundle.describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
         architecture, tokenizer = found.config, found.tokenizer
         bundle.warn_of_another(model, architecture)
         prompts = Prompts(
@@ -202,7 +203,7 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     if tp > 1 and named["device"] == "auto":
         named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
     names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
-    more = {name: model[name] for name in names}
+    more = {**{name: model[name] for name in names}, "rope": RopeSetting.of(model.get("rope"))}
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,
            "ep": bool(model.get("ep", False))}  # fmt: skip
     return {**named, **more, **own, **({} if device is None else {"device": device})}

@@ -14,6 +14,7 @@ from dllm.loop.extras.capture import AttentionReadout
 from dllm.loop.extras.guidance import Guidance
 from dllm.loop.extras.readings import InnerLayers, Readings
 from dllm.loop.extras.renoising import Noise, RuleTemperature
+from dllm.loop.extras.row_lengths import RowLengths
 from dllm.loop.extras.self_conditioning import CarriedEmbeddings
 from dllm.loop.extras.shadow_queries import ShadowQueries
 from dllm.loop.extras.verified_drafts import Drafts
@@ -41,6 +42,8 @@ def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -
     yield from (AttentionReadout(one, model.config) for one in readouts if isinstance(one, AttentionMap))
     if model.config.carries:
         yield CarriedEmbeddings(model)
+    if model.config.rotates_by_length:
+        yield RowLengths()
     layers = {one.layer % model.config.layers for one in readouts if one.layer is not None}
     if layers:
         yield InnerLayers(tuple(sorted(layers)))

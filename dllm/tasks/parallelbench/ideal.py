@@ -37,7 +37,7 @@ class IdealNetwork(Transformer):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer,
+        run: RunLayer = run_layer, totals: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Logits of every column; those of the prompt are zero."""
         answer = tokens[:, len(PROMPT) :]
