@@ -54,6 +54,7 @@ def test_validity_is_scored_for_free_and_for_constrained_answers_at_equal_forwar
     assert constrained["free"]["constraint"] is None
 
 
+@pytest.mark.program
 def test_a_sweep_takes_patterns_in_quotes_of_their_own(run: Run) -> None:
     some = [*TASK, "task.limit=1"]
     patterns = "constraint.pattern='[ab]{1,3}','[0-9]{2}'"

@@ -84,6 +84,7 @@ def every_part() -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
+@pytest.mark.program
 def test_help_shows_the_options_that_building_takes() -> None:
     """Help reads YAML files alone, and building the class: neither may have an option that the other lacks. Where a
     class has several names, each file sets what differs, and what is shown together is what the class takes."""

@@ -70,6 +70,7 @@ def test_an_edited_part_is_another_run(run: Run, own: Folder, edited: str) -> No
     assert rows_of(A) == before
 
 
+@pytest.mark.program
 def test_an_edited_part_is_another_cell_of_a_sweep(run: Run, own: Folder) -> None:
     run("-m", "name=s", *OWN)
     own.write(own_helper=HELPER.replace("2", "4"))
@@ -162,6 +163,7 @@ def stamp(folder: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
+@pytest.mark.program
 def test_an_item_is_a_row_with_what_was_typed_and_what_came_out(run: Run) -> None:
     run(*SWEEP, GRIDS)
     frame = results_frame("runs/s")
@@ -204,6 +206,7 @@ def test_a_choice_that_shares_its_class_or_its_file_is_called_by_its_name(group:
     assert choice_of(group, composed([f"{group}={name}"])[group]) == name
 
 
+@pytest.mark.program
 def test_cells_of_two_versions_are_named(run: Run) -> None:
     run(*SWEEP, "sampler=confidence,static")
     one, other = sorted(file.parent for file in Path("runs/s").glob("*/results.jsonl"))
@@ -231,6 +234,7 @@ def test_a_cell_that_another_version_finished_is_of_two(run: Run) -> None:
     assert set(results_frame("runs/one", mixed=True)["version"]) == {"0.1.0 and 0.2.0"}
 
 
+@pytest.mark.program
 def test_what_is_no_folder_of_results_is_a_sentence(run: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("name=one", "+task.count=4")
     run("name=asked", f"model.path={tiny}", "prompt=w1 w2", "gen_length=8", bare=True)

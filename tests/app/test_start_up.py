@@ -69,6 +69,7 @@ QUICK = {
 }  # fmt: skip
 
 
+@pytest.mark.program
 def test_help_and_misspelt_names_are_answered_without_torch(tmp_path: Path) -> None:
     lines = [(line, code) for code, lines in QUICK.items() for line in lines]
     notes = run_lines([line for line, _ in lines], tmp_path, ["torch", "transformers", "numpy", "rich"])

@@ -43,6 +43,7 @@ def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.M
     assert more.code == 0 and len(cells_of(SWEEP)) == 5
 
 
+@pytest.mark.program
 def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) -> None:
     outcome = run(*SMALL, "sampler=static", "sampler.steps=3,null")
     assert outcome.code == 0 and "refused: sampler.steps=3" in outcome.out
@@ -52,6 +53,7 @@ def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) ->
     assert again.code == 0 and len(list(SWEEP.iterdir())) == 3  # note, cell, Hydra's record
 
 
+@pytest.mark.program
 def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
     outcome = run(*SMALL, "sampler=static", "sampler.steps=3,5")
     assert outcome.code == 2 and outcome.out.count("refused: ") == 2
@@ -61,6 +63,7 @@ def test_a_sweep_of_nothing_but_refusals_fails(run: Run) -> None:
     assert run(*SMALL, "sampler=static", "sampler.steps=3,5").code == 2
 
 
+@pytest.mark.program
 def test_a_cell_that_does_not_fit_into_memory_loses_nothing_of_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +100,7 @@ def test_a_value_that_the_user_sets_takes_the_place_of_the_grids() -> None:
     assert combinations(grid) == 3
 
 
+@pytest.mark.program
 def test_several_grids_make_one_sweep(run: Run) -> None:
     grids = "grids=[{sampler:static,sampler.score:[low_confidence,margin]},{sampler:[confidence,eb]}]"
     first = run(*SMALL, grids)
@@ -133,6 +137,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence(run: Run) -> None:
     assert outcome.code == 2 and "cannot write to file/s" in outcome.err and outcome.err.count("\n") == 1
 
 
+@pytest.mark.program
 def test_sweeps_and_single_runs_do_not_share_a_folder(run: Run) -> None:
     run(*SMALL, "sampler=confidence")
     assert "is the folder of a sweep" in run("name=s", "+task.count=4").err
@@ -142,6 +147,7 @@ def test_sweeps_and_single_runs_do_not_share_a_folder(run: Run) -> None:
     assert "is a sweep" in run("resume=runs/s", bare=True).err
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("named", [["name=s"], [], ["hydra.sweep.dir=there/in/s"]], ids=["named", "unnamed", "placed"])
 def test_a_refused_sweep_leaves_no_folder(run: Run, named: list[str]) -> None:
     Path("mine").mkdir()
@@ -154,6 +160,7 @@ def test_a_refused_sweep_leaves_no_folder(run: Run, named: list[str]) -> None:
     assert Path("runs/s").exists()  # it was the user's
 
 
+@pytest.mark.program
 def test_lines_of_a_sweep_differ_in_what_the_cells_do(run: Run) -> None:
     lines = run(*SMALL, "grids=[{stop: [[a], [b]]}, {seed: 1, cache: [none, dpad]}]").out.splitlines()[:-2]
     labels = [line.partition(": ")[2].partition(": score")[0] for line in lines]

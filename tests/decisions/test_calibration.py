@@ -178,6 +178,7 @@ POOL = (
 )
 
 
+@pytest.mark.program
 def test_a_fitted_temperature_is_read_by_the_command_by_python_and_by_the_server(files: Files) -> None:
     """Spelt names, a fifth of which are wrong. Scores stay, probabilities are theirs at the temperature."""
     rng = Random(1)

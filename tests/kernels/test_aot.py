@@ -45,6 +45,7 @@ def chosen() -> list[str]:
     return out
 
 
+@pytest.mark.program
 def test_no_spills_and_registers_shared_memory_and_wgmma_as_claimed(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     lines = compiled(tmp_path, chosen())

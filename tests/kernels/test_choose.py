@@ -71,6 +71,7 @@ def run(code: list[str]) -> subprocess.CompletedProcess[str]:
                           capture_output=True, text=True, timeout=120)  # fmt: skip
 
 
+@pytest.mark.program
 def test_the_command_line_refuses_before_it_reads_weights() -> None:
     done = run(["run.py", "kernels=triton", "model.path=mini-llada", "live=false"])
     assert done.returncode != 0
@@ -78,6 +79,7 @@ def test_the_command_line_refuses_before_it_reads_weights() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.program
 def test_a_decode_on_the_cpu_never_imports_triton() -> None:
     code = (
         "import sys; from dllm import Decoder, load\n"
