@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from dllm.rl.live_weights import reload
+from dllm.rl.mask_estimators import MaskEstimate, coupled, elbo, estimate, one_step, prediction, sandwich
 from dllm.rl.rollouts import Rollouts
 from dllm.rl.trajectories import trajectory_backward, trajectory_logprobs
 
-__all__ = ["Rollouts", "reload", "trajectory_backward", "trajectory_logprobs"]
+__all__ = [
+    "MaskEstimate",
+    "Rollouts",
+    "coupled",
+    "elbo",
+    "estimate",
+    "one_step",
+    "prediction",
+    "reload",
+    "sandwich",
+    "trajectory_backward",
+    "trajectory_logprobs",
+]

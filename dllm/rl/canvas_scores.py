@@ -114,6 +114,11 @@ class CanvasScorer:
     def __post_init__(self) -> None:
         in_range("rows", self.rows, 1, advice="It counts canvases of a forward.")
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of log-probabilities."""
+        return at_least_float32(self.model.transformer.dtype)
+
     def batches(self, canvases: ScoredCanvases, cells: ScoredCells) -> Iterator[tuple[Tensor, Tensor]]:
         """Numbers of cells, and their log-probabilities, batch by batch: of canvases of like width."""
         canvases, number = canvases.distinct()
@@ -133,8 +138,7 @@ class CanvasScorer:
         """Log-probabilities of all cells [m], in their order."""
         found = list(self.batches(canvases, cells))
         if not found:
-            dtype = at_least_float32(self.model.transformer.dtype)
-            return torch.zeros(len(cells.token), dtype=dtype, device=cells.token.device)
+            return torch.zeros(len(cells.token), dtype=self.dtype, device=cells.token.device)
         numbers, values = (torch.cat(parts) for parts in zip(*found, strict=True))
         return values[numbers.argsort()]
 

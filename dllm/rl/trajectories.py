@@ -14,7 +14,6 @@ from torch import Tensor
 
 from dllm.errors import UserError, in_choices, in_range
 from dllm.models.bundle import Model
-from dllm.models.experts import at_least_float32
 from dllm.models.visibility import InBlocks
 from dllm.rl.canvas_scores import CanvasScorer, ScoredCanvases, ScoredCells, ScoringLaw, refuse_noise
 from dllm.rl.live_weights import refuse_unlearning
@@ -91,8 +90,7 @@ def trajectory_backward(
         UserError: as ``trajectory_logprobs``.
     """
     scorer, found = _asked(model, rollouts, law, shrink, shrink_in, only, draws, rows, checkpoint, ban, corrected)
-    dtype = at_least_float32(model.transformer.dtype)
-    total = torch.zeros((), dtype=dtype, device=rollouts.seeds.device)
+    total = torch.zeros((), dtype=scorer.dtype, device=rollouts.seeds.device)
     for numbers, values in scorer.batches(found.canvases, found.cells):
         loss = weigh(values, found.row[numbers], found.column[numbers])
         if loss.requires_grad:
@@ -127,11 +125,11 @@ def _asked(
         return scorer, _of_draws(rollouts, shrink, only)
     refuse_limit(rollouts, "slices")
     by_block = rollouts.by_block if shrink_in is None else shrink_in == "block"
-    return scorer, _of_slices(rollouts, shrink, by_block, only, corrected)
+    return scorer, slices_of(rollouts, shrink, by_block, only, corrected)
 
 
-def _of_slices(
-    rollouts: Rollouts, shrink: int, by_block: bool, only: Tensor | None, corrected: bool
+def slices_of(
+    rollouts: Rollouts, shrink: int = 1, by_block: bool = False, only: Tensor | None = None, corrected: bool = False
 ) -> TrajectoryCells:
     """The forwards that left tokens, cut into runs from the front; one canvas each, that before its first forward."""
     origin, step = rollouts.origin, rollouts.step_map.long()
@@ -191,10 +189,12 @@ def _cells(
 
 
 def laid(
-    rollouts: Rollouts, row: Tensor, shown: Tensor, forward: Tensor | None = None, answers: Tensor | None = None
-) -> ScoredCanvases:
+    rollouts: Rollouts, row: Tensor, shown: Tensor, forward: Tensor | None = None, answers: Tensor | None = None,
+    prompt_masks: Tensor | None = None,
+) -> ScoredCanvases:  # fmt: skip
     """Canvases of the rollouts ``row`` [c] that show the answer columns ``shown`` [c, G], and masks elsewhere. forward
-    [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as decoded)."""
+    [c]: as wide as in this forward, from 0 (None: all that was asked for). answers [c, G]: ids (None: as decoded).
+    prompt_masks [c, Lp]: columns of the prompts that are masked, too."""
     prompt, answer = rollouts.prompt_ids[row], rollouts.completion_ids[row] if answers is None else answers
     start, asked = rollouts.prompt_mask[row].sum(1), rollouts.asked[row]
     hidden = asked & ~shown
@@ -202,9 +202,11 @@ def laid(
     longest, length = prompt.shape[1], prompt.shape[1] + answer.shape[1]
     at = (torch.arange(length, device=row.device) + (longest - start)[:, None]).clamp(max=length - 1)
     before = torch.zeros_like(prompt, dtype=torch.bool)
+    veiled = before if prompt_masks is None else prompt_masks
+    prompt = prompt.masked_fill(veiled, rollouts.mask_id)
     width = start + asked.sum(1) if forward is None else rollouts.width[row, forward].long()
     canvases = ScoredCanvases(
-        tokens=torch.cat([prompt, answer], 1).gather(1, at), masked=torch.cat([before, hidden], 1).gather(1, at),
+        tokens=torch.cat([prompt, answer], 1).gather(1, at), masked=torch.cat([veiled, hidden], 1).gather(1, at),
         given=torch.cat([~before, rollouts.given[row]], 1).gather(1, at), width=width, start=start,
     )  # fmt: skip
     return replace(canvases, masked=canvases.masked & ~canvases.beyond(length))

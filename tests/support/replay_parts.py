@@ -376,4 +376,5 @@ METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "joint_threshold": joint_threshold, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
-ELSEWHERE = {"constrained": "tests/constraints.py"}  # what is replayed without a model, by which script
+# What is no decode of a model, and by which script it is replayed.
+ELSEWHERE = {"constrained": "tests/constraints.py", "rl_logprobs": "tests/rollouts.py"}
