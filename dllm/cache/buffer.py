@@ -68,7 +68,7 @@ class Buffered(Cache):
     remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
 
     # as long as a subclass plans, and leaves session and memory as they are
-    traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False)
+    traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False, heads="local")
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return ColumnSession(self, canvas, config, self.traits.attends_all and not shrinks and bool(canvas.valid.all()))

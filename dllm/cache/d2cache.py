@@ -31,7 +31,7 @@ class D2Cache(Buffered):
     inflate: columns between two such columns are computed too, if these are at most this far apart.
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True)
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
 
     def __init__(self, masks: int = 32, rollout: float = 0.1, sigma: float = 10.0, inflate: int = 0) -> None:
         in_range("cache.masks", masks, 1, advice="It counts columns.")
@@ -136,7 +136,8 @@ class D2CacheMemory(BufferMemory[ForwardPass]):
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)
-            self.note("importance", rolled_out(self.weights, self.call.columns, valid))
+            weights = self.session.config.ranks.means(self.weights)
+            self.note("importance", rolled_out(weights, self.call.columns, valid))
         return out
 
 

@@ -16,6 +16,7 @@ from dllm.cache.calls import Group
 from dllm.cache.columns import KeptRows, gather_padded, gather_rows
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
+from dllm.common.ranks import Ranks
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.setting import Setting
@@ -45,6 +46,7 @@ class DLLMCache(Buffered):
         committed=True,
         shadows=False,
         exposes_attention=False,
+        heads="summed",
     )
 
     def __init__(
@@ -216,13 +218,15 @@ class FeatureMemory(BufferMemory[FeaturePass]):
         )
         row, values = torch.arange(len(slots), device=device)[:, None], store[1].transpose(1, 2)
         fresh = layer.values(gather_rows(normal, places)).unflatten(-1, values.shape[2:])
-        moved = (unit(fresh.flatten(2)) - unit(values[row, slots].flatten(2))).square().sum(-1)
+        ranks = self.session.config.ranks  # each has the values of its heads; of a head that several have, all do
+        turned = unit(fresh.flatten(2), ranks) - unit(values[row, slots].flatten(2), ranks)
+        moved = ranks.sum(turned.square().sum(-1))
         values.index_put_((row, slots), fresh)
         score = moved.new_zeros(len(normal), normal.shape[1] + 1).scatter(1, places, moved.masked_fill(moved < SAME, 0))
         return top_k_mask(score[:, :-1], verified, count)
 
 
-def unit(vectors: Tensor) -> Tensor:
-    """Vectors [..., K] of length 1, in float64."""
+def unit(vectors: Tensor, ranks: Ranks) -> Tensor:
+    """Vectors [..., K] in float64, scaled so that they have length 1 over all ranks."""
     wide = vectors.double()
-    return wide / wide.norm(dim=-1, keepdim=True).clamp(min=1e-8)
+    return wide / ranks.norm(wide.norm(dim=-1, keepdim=True)).clamp(min=1e-8)

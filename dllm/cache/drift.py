@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.models.attention import Visible, attend, attention_weights
 
 
@@ -28,24 +29,26 @@ def attention_received(weights: Tensor, real: Tensor) -> Tensor:
     return (weights.sum(1) * real[:, :, None]).sum(1)
 
 
-def attention_similarity(old: Tensor, new: Tensor, keys: Tensor, axis: str) -> Tensor:
+def attention_similarity(old: Tensor, new: Tensor, keys: Tensor, axis: str, ranks: Ranks = ALONE) -> Tensor:
     """Similarity [B, m] of attention rows [B, H, m, S], which are 0 at hidden keys. Equal rows have 1. keys [B]: how
     many are visible. With c = cosine:
 
         axis=heads: mean over visible keys s of c(old[:, s], new[:, s]), vectors over the heads (the published code)
         axis=keys:  mean over heads h of c(old[h, :], new[h, :]), vectors over the keys (arXiv 2510.14973)
 
-    Norms below 1e-8 count as 1e-8.
+    Norms below 1e-8 count as 1e-8. ranks: H counts the heads of one; the similarity is over the heads of all.
     """
     if axis == "keys":
-        return cosine(old, new, 3).mean(1)
-    return cosine(old, new, 1).sum(-1) / keys[:, None]
+        return ranks.mean(cosine(old, new, 3).mean(1))
+    return cosine(old, new, 1, ranks).sum(-1) / keys[:, None]
 
 
-def cosine(a: Tensor, b: Tensor, dim: int) -> Tensor:
-    """``F.cosine_similarity`` along ``dim``. Its own vector norms take 20 times as long over an outer axis of a CPU."""
-    squares = [(x * x).sum(dim).clamp_(min=1e-16) for x in (a, b)]
-    return (a * b).sum(dim) / (squares[0] * squares[1]).sqrt_()
+def cosine(a: Tensor, b: Tensor, dim: int, ranks: Ranks = ALONE) -> Tensor:
+    """``F.cosine_similarity`` along ``dim``, which ``ranks`` may share. Its own vector norms take 20 times as long over
+    an outer axis of a CPU."""
+    product, *squares = ranks.sums([(x * y).sum(dim) for x, y in ((a, b), (a, a), (b, b))])
+    squares = [one.clamp_(min=1e-16) for one in squares]
+    return product / (squares[0] * squares[1]).sqrt_()
 
 
 def strongest(total: Tensor, count: int) -> Tensor:

@@ -47,7 +47,9 @@ class Elastic(Buffered):
     asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, asks_in_layers=True)
+    traits = Buffered.traits.but(
+        shadows=False, bounded_shapes=True, acts_in_layers=True, asks_in_layers=True, heads="summed"
+    )
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
@@ -268,7 +270,8 @@ class NarrowMemory(BufferMemory[DriftPass]):
         out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
         if old is not None:
             seen, new = self.copies(forward.seen, device), weights[:, :, window : probes.shape[1]]
-            progress.alike.append(attention_similarity(old, new, seen, session.policy.similarity))
+            alike = attention_similarity(old, new, seen, session.policy.similarity, session.config.ranks)
+            progress.alike.append(alike)
         progress.received[layer] = attention_received(weights[:, :, :window], in_window)
         return out
 
@@ -312,6 +315,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
         received = by_layer([progress.received[layer] for layer in sorted(progress.received)], forward.valid.device)
+        received = self.session.config.ranks.sum(received)  # over heads
         found = torch.where(forward.decided[:, :keys], received, 0.0)
         most = strongest(found, self.session.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)

@@ -32,7 +32,7 @@ class FlashDLLM(Buffered):
     track_windows -1: every forward is full (no cache).
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True)
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
 
     def __init__(self, window_length: int = 16, mask_windows: int = 4, track_windows: int = 4) -> None:
         in_range("cache.window_length", window_length, 1)
@@ -92,7 +92,7 @@ class FlashMemory(BufferMemory[ForwardPass]):
             self.total = self.total.to(query.device)
             self.total[:, : keys.shape[2]] += products(query, keys, self.copies(self.window, query.device))
         if layer == self.session.config.layers - 1:
-            self.note("importance", self.total)
+            self.note("importance", self.session.config.ranks.sum(self.total))
         return attend(query, keys, values, visible, fresh.varlen, fresh.tiled)
 
 

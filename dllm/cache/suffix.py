@@ -33,7 +33,7 @@ class Pruning(Cache):
     they tell the model where the answer ends.
     """
 
-    traits = CacheTraits()
+    traits = CacheTraits(heads="local")
 
     def __init__(
         self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",

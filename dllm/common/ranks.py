@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -29,6 +30,10 @@ class Account:
     summed: int = 0  # their bytes
     gathers: int = 0  # calls of ``Ranks.gather``
     gathered: int = 0  # bytes that this rank has given to them
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.sums = self.summed = self.gathers = self.gathered = 0
 
     def note_sum(self, x: Tensor) -> None:
         self.sums, self.summed = self.sums + 1, self.summed + x.nbytes
@@ -83,6 +88,22 @@ class Ranks:
         if self.size == 1:
             return x
         return self._reduced(x, "SUM")
+
+    def sums(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The sums of several tensors of one shape, in one exchange."""
+        return list(parts) if self.size == 1 else list(self.sum(torch.stack(list(parts))))
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean of all ranks' x. x may be overwritten."""
+        return x if self.size == 1 else self.sum(x) / self.size
+
+    def means(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The means of several tensors of one shape, in one exchange."""
+        return list(parts) if self.size == 1 else list(self.mean(torch.stack(list(parts))))
+
+    def norm(self, own: Tensor) -> Tensor:
+        """The norms of vectors whose entries ranks share, of the norms of their ``own``."""
+        return own if self.size == 1 else self.sum(own.square()).sqrt()
 
     def largest(self, x: Tensor) -> Tensor:
         """The largest of all ranks' x, element by element. x may be overwritten."""

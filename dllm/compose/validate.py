@@ -25,6 +25,22 @@ from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import nested
 
 
+def check_ranks(size: int, policy: Cache, runtime: str) -> None:
+    """Raise UserError for a cache or a runtime with which ``size`` ranks cannot share a model."""
+    if size == 1:
+        return
+    if policy.traits.heads not in ("local", "summed"):
+        raise IncompatibleParts(
+            f"model.tp={size} gives each rank some of the heads, and cache={name_of(policy)} does not say how it reads "
+            "them. Write heads='local' or heads='summed' in its traits, or set model.tp=1."
+        )
+    if runtime.startswith("compile"):
+        raise UserError(
+            f"model.tp={size} with runtime={runtime}: torch.compile does not read sums over ranks. Use "
+            "runtime=cudagraph on GPUs, or runtime=static."
+        )
+
+
 def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
     """Raise UserError, with the reason and the way out, for a setting that cannot work. Warn (SettingWarning) of one
     that may do harm. Returns the sampler, resolved for the setting."""

@@ -101,6 +101,14 @@ class CacheTraits(Traits):
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
+    # under tensor parallelism, where a rank holds some of the heads: ``local``, what it finds does not depend on heads;
+    # ``summed``, it adds up over ``config.ranks`` what it reads of them (empty: not said, so it is refused there)
+    heads: str = ""
+
+    def but(self, **changes: Any) -> Self:
+        """The same traits but for ``changes``. What acts in layers says of its own how it reads heads."""
+        own = {"heads": ""} if changes.get("acts_in_layers") else {}
+        return super().but(**(own | changes))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dllm.compose.fitted import Parts
+from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
@@ -42,6 +43,7 @@ class Runner:
     def of(model: Model, parts: Parts, runtime: Runtime) -> Runner:
         """Raises UserError if the runtime cannot run these parts, this model or this device."""
         network = model.transformer
+        check_ranks(model.ranks.size, parts.cache, runtime.name)
         check_runtime(model.quantize, runtime.name, network.device)
         chosen = runtime.resolved(parts, model.config, network.device)
         runs, take = build_runtime(chosen, network, parts)

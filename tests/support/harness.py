@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
 from dllm.compose.validate import validate
@@ -107,12 +108,12 @@ BLOCKS = {"window": "whole", "flash_dllm": "whole", "sliding": "sliding"}
 
 
 @cache
-def model(name: str, dtype: torch.dtype = torch.float64) -> Transformer:
+def model(name: str, dtype: torch.dtype = torch.float64, ranks: Ranks = ALONE) -> Transformer:
     folder = DATA / "models" / name
     config = read_model_config(folder)
     if isinstance(config.attention, ContextCausal | AnswerBlocks):  # whose usual 32 are longer than the answers here
         config = replace(config, attention=replace(config.attention, length=8))
-    return load_model(folder, dtype=dtype, config=config)
+    return load_model(folder, dtype=dtype, config=config, ranks=ranks)
 
 
 def requests(seed: int = 0) -> list[Request]:

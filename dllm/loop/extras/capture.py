@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dllm.cache.columns import gather_rows
 from dllm.cache.passes import Call, ForwardPass
+from dllm.common.ranks import ALONE, Ranks
 from dllm.common.rowwise import select_or_all
 from dllm.contract.canvas import packed
 from dllm.contract.readouts import AttentionMap, AttentionWeights, HeadInput
@@ -43,7 +44,7 @@ class AttentionReadout(Extra):
         if not self.wanted.unshifted:
             sources = self.config.sources(canvas.masked & canvas.valid, canvas.start)
             rows = torch.where(columns < length, sources.gather(1, inside), length)
-        return AttentionCapture(self.wanted, self.wanted.of(self.config.layers), columns, rows)
+        return AttentionCapture(self.wanted, self.wanted.of(self.config.layers), columns, rows, self.config.ranks)
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class AttentionCapture(Extra):
     layers: range  # those whose attention weights are averaged
     columns: Tensor  # [N, m] the masks of the open blocks (L: no column)
     rows: Tensor  # [N, m] the columns whose queries are read for them
+    ranks: Ranks = ALONE  # that share the heads
     calls: list[tuple[Call, CallCapture]] = field(default_factory=list)  # filled call by call
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
@@ -125,7 +127,8 @@ class CallCapture:
     def means(self) -> tuple[Tensor, Tensor]:
         """Weights [b, m, L], and what each column received [b, L], as means over the layers."""
         assert self.layers == len(self.capture.layers), "a cache that shows its keys shows those of every layer"
-        weights, received = self.total.unflatten(1, self.rows.shape[1:]) / self.layers, self.received / self.layers
+        total, received = (self.capture.ranks.mean(one) / self.layers for one in (self.total, self.received))
+        weights = total.unflatten(1, self.rows.shape[1:])
         beside = self.call.side_by_side
         if beside is None:
             return weights[:, 0], received[:, 0] if self.capture.wanted.received else received
