@@ -136,8 +136,8 @@ class D2CacheMemory(BufferMemory[ForwardPass]):
         self.weights.append(weights.mean(1))
         if len(self.weights) == self.session.config.layers:
             valid = select_or_all(self.forward.valid, self.call.candidates)
-            weights = self.session.config.ranks.means(self.weights)
-            self.note("importance", rolled_out(weights, self.call.columns, valid))
+            means = self.session.config.ranks.means(self.weights)
+            self.note("importance", rolled_out(means, self.call.columns, valid))
         return out
 
 
