@@ -61,7 +61,7 @@ def run_alone(
 
 def copied(function: Callable[..., R]) -> Callable[..., R]:
     """The function under a name of its own. torch.compile records which sizes change by name: with one name for two
-    models, it would make their widths variables."""
+    models, it would make their widths variables. What it has compiled of a function it counts by code object."""
     assert isinstance(function, FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
     return FunctionType(code, function.__globals__)

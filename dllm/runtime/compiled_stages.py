@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from dllm.common.rowwise import T
 from dllm.common.terminal import complain_folded
+from dllm.runtime.compiled_layers import copied
 
 STAGE_VARIANTS = 8  # of a stage: what torch.compile makes variables of serves all later shapes; each takes seconds
 # As eager operations round: one launch may hold a product and a sum, which a GPU would otherwise round once.
@@ -21,22 +23,28 @@ AS_EAGER: dict[str, Any] = {"emulate_precision_casts": True, "eager_numerics.div
 
 
 class CompiledStages:
-    """Runs stages compiled. backend: that of torch.compile; tests use cheaper ones."""
+    """Runs stages compiled, with variants of its own: torch.compile counts them by code object, and a process may have
+    many decoders. backend: that of torch.compile; tests use cheaper ones."""
 
     def __init__(self, backend: str = "inductor") -> None:
         self.backend = backend
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}  # by stage
         self.refused: dict[Callable[..., Any], str] = {}  # the stages that run as they are, and why
+        self.full = set[Callable[..., Any]]()  # the stages that have all their variants, and were asked for another
 
     def __call__(self, stage: Callable[..., T], *args: Any) -> T:
         if stage in self.refused:
             return stage(*args)
         if stage not in self.compiled:
             options = AS_EAGER if self.backend == "inductor" else None
-            self.compiled[stage] = torch.compile(stage, fullgraph=True, backend=self.backend, options=options)
+            self.compiled[stage] = torch.compile(copied(stage), fullgraph=True, backend=self.backend, options=options)
         try:
             with torch._dynamo.config.patch(recompile_limit=STAGE_VARIANTS):
                 return self.compiled[stage](*args)  # type: ignore[no-any-return]
+        except FailOnRecompileLimitHit:  # turns of the shapes that there are stay compiled
+            if stage not in self.full:
+                complain_folded(f"Some turns run partly without torch.compile: {STAGE_VARIANTS} variants are the most.")
+            self.full.add(stage)
         except Exception as problem:  # of torch.compile: what the stage itself raises it raises again below
             self.refused[stage] = reason = str(problem).strip().partition("\n")[0]
             complain_folded(f"A part of each turn runs without torch.compile, which cannot follow it: {reason}")

@@ -22,7 +22,7 @@ from dllm.loop.denoise import TakeTurn, denoise, take_turn
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import RecordedTurns, StaticBuffers, settle_into, turn_into
 from dllm.loop.rows import Rows
-from dllm.runtime.compiled_stages import CompiledStages
+from dllm.runtime.compiled_stages import STAGE_VARIANTS, CompiledStages
 
 CASES = [("aot_eager", "none", "eb"), ("aot_eager", "dual", "confidence"), ("inductor", "dual", "confidence")]
 
@@ -93,3 +93,27 @@ def test_what_torch_compile_cannot_follow_runs_plainly_and_says_so_once(capsys: 
     assert [stage(asks, torch.ones(2)).tolist() for _ in range(2)] == [[2, 2]] * 2
     said = capsys.readouterr().err
     assert said.count("cannot follow") == 1 and len(stage.refused) == 1
+
+
+def test_every_decoder_of_a_process_compiles(capsys: pytest.CaptureFixture[str]) -> None:
+    """torch.compile counts variants by code object, which decoders must not share."""
+    decoders = [CompiledStages("eager") for _ in range(STAGE_VARIANTS + 2)]
+    found = [one(shown_as, torch.ones(2), "up").tolist() for one in decoders]
+    assert found == [[2, 2]] * len(decoders) and not capsys.readouterr().err
+    assert not any(one.refused or one.full for one in decoders)
+
+
+def test_the_last_variant_is_said_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = CompiledStages("eager")
+    ways = [f"up{number}" for number in range(STAGE_VARIANTS + 2)]
+    assert [stage(shown_as, torch.ones(1), way).tolist() for way in ways] == [[2]] * len(ways)
+    assert capsys.readouterr().err.count(f"{STAGE_VARIANTS} variants are the most") == 1
+    assert stage.full and not stage.refused
+    assert [stage.compiled[shown_as](torch.ones(1), way).tolist() for way in ways[:STAGE_VARIANTS]] == [[2]] * 8
+    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+        stage.compiled[shown_as](torch.ones(1), ways[-1])
+
+
+def shown_as(one: Tensor, way: str) -> Tensor:
+    """A stage whose text torch.compile takes for a constant."""
+    return one + 1 if way.startswith("up") else one
