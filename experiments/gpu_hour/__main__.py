@@ -3,7 +3,7 @@
 Parts, in their order: ``machine`` (a large product and a large copy), ``checks`` (tokens under recordings), ``texts``
 (mini-llada's text in LLaDA-8B's shape: prompts that are new to the recordings), ``peers`` (Fast-dLLM with the same
 tensors and prompts; ``--fast-dllm DIR`` names a checkout), ``profile`` (where the time of a turn goes), ``switches``
-(the same decode with and without what can be switched off), ``streams`` (the server's scheduler), ``steps`` (narrow
+(the same decode with each switch turned), ``streams`` (the server's scheduler), ``steps`` (narrow
 weights, routed experts, every cache, batches), ``kernels`` (times beside the least times), ``tests`` (all others of
 tests/gpu). Each part writes OUT/PART.json after every cell. A second start goes on where the first one ended, and
 refuses a folder of another device, code or version. A cell that fails is written down with its sentence, and the others

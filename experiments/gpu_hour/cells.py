@@ -66,13 +66,13 @@ class Cell:
     prompt: int = 768
     answer: int = 256
     block: int = 32
-    switch: str = ""  # of ``switches.SWITCHES``, which is off
+    switch: str = ""  # of ``switches.SWITCHES``, which is turned
 
     @property
     def name(self) -> str:
         lag = "" if self.runtime == "eager" else f" lag {self.lag}"
-        off = f", {self.switch} off" * bool(self.switch)
-        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}{off}"
+        turned = f", {self.switch}" * bool(self.switch)
+        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}{turned}"
 
     @property
     def load(self) -> Workload:

@@ -156,7 +156,7 @@ def streams(cells: Mapping[str, Outcome]) -> Iterable[str]:
 
 def switches(cells: Mapping[str, Outcome]) -> list[str]:
     """The same decode in two ways."""
-    rows = [[str(one["batch"]), runtime_of(one), f"{one['switch']} off" * bool(one["switch"]), text(one["p50_ms"], 2)]
+    rows = [[str(one["batch"]), runtime_of(one), one["switch"], text(one["p50_ms"], 2)]
             for one in sorted(measured_cells(cells), key=lambda one: one["batch"])]  # fmt: skip
     table = ReportTable(["batch", "runtime", "switch", "p50 ms"], rows, words=3).without_empty().markdown()
     return ["## Switches\n", table] if rows else []

@@ -18,7 +18,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from experiments.bench.step import random_model, time_turns
 from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check
-from experiments.gpu_hour.switches import off, stand_in
+from experiments.gpu_hour.switches import stand_in, turned
 from experiments.gpu_hour.texts import SMALL, time_texts
 from experiments.gpu_hour.work import tidy
 from experiments.support.inflate import inflated
@@ -76,7 +76,7 @@ def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) 
     runtime, model = check(cell, device), models.network(cell)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with off(cell.switch), stand_in(device):
+    with turned(cell.switch), stand_in(device):
         if cell.texts:
             timing, extra = time_texts(cell, models.text(cell), runtime)
         else:

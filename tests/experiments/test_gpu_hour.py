@@ -277,10 +277,10 @@ def test_streams_of_the_scheduler_are_timed() -> None:
     assert found["tokens_per_s"] > 0 and 0 < found["p50_s"] <= found["p95_s"]
 
 
-def test_a_switch_is_off_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(switches.SWITCHES, "a", ("experiments.gpu_hour.texts", "SEED", 17))
+def test_a_switch_is_turned_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(switches.SWITCHES, "a", switches.Switch("experiments.gpu_hour.texts", "SEED", 17))
     assert "a" in switches.known()
-    with switches.off("a"), switches.off(""):
+    with switches.turned("a"), switches.turned(""):
         assert texts.SEED == 17
     assert texts.SEED == 3
 
