@@ -160,8 +160,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
                 lambda run, width: self.call(forward, run, width, plan.shapes, candidates),
             )  # fmt: skip
             return replace(forward, calls=calls)
-        written = plan.state["written"] | queries
-        assert not debug.ON or bool((~keys | written).all()), "a column is attended to before it is written"
+        if debug.ON:
+            unwritten = keys & ~plan.state["written"] & ~queries
+            assert not bool(unwritten.any()), "a column is attended to before it is written"
         calls = [
             replace(self.call(forward, part.rows, part.width, plan.shapes, candidates), ranges=part.ranges)
             for part in (part.among(plan.shapes.order) for part in self.parts(widths, valid.device))
@@ -205,7 +206,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
             asking = order if columns is None else order.at(columns)
             visible = order.visible_to(asking, keys[:, :reach], self.config.window)
         else:
-            visible = Visible(mask, keys.sum(1).int() if mask is not None and self.gapless else None)
+            visible = Visible(mask, keys.sum(1, dtype=torch.int32) if mask is not None and self.gapless else None)
         call = Call(rows, columns, columns, visible, reach, buffers=rows)
         if columns is None or forward.shadows.shape[1] == 0:
             return call

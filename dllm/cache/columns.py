@@ -26,6 +26,8 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
     """Who sees whom on the canvas; None: every column sees every column."""
+    if config.attention.name == "full":
+        return None
     return config.attention.order(canvas.masked & canvas.valid, canvas.start)
 
 

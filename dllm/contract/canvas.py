@@ -186,8 +186,8 @@ def packed(where: Tensor, columns: Tensor, width: int | None = None) -> Tensor:
     """
     width = int(where.sum(1).max()) if width is None else width
     assert not debug.ON or int(where.sum(1).amax()) <= width, "a bound is too small: rows would be dropped"
-    number = (columns[:width] + 1).repeat(len(where), 1)  # of the n-th set entry, counted from 1
-    return torch.searchsorted(where.cumsum(1), number)
+    number = columns[:width].expand(len(where), -1).contiguous()  # how many set entries are before the one
+    return torch.searchsorted(where.cumsum(1), number, right=True)
 
 
 def per_row(value: PerRequest, canvas: Canvas) -> Tensor:

@@ -71,9 +71,10 @@ class Shapes:
         open blocks."""
         return int(mask.sum(1).max())
 
-    def nonzero(self, mask: Tensor) -> Tensor | None:
-        """Which entries of ``mask`` [N, r] are set, flat [k], where the host knows how many; None: all may be."""
-        return mask.flatten().nonzero()[:, 0]
+    def entries(self, columns: Tensor, length: int) -> Tensor | None:
+        """Which of ``columns`` [N, r] are before ``length``, flat [k], where the host knows how many; None: all may
+        be."""
+        return (columns < length).flatten().nonzero()[:, 0]
 
     def last_column(self, mask: Tensor) -> int:
         """Column after the last set entry of ``mask`` [B, L], or its width."""
@@ -136,7 +137,7 @@ class Bounded(Shapes):
     def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         return min(columns, self.width) if in_blocks else columns
 
-    def nonzero(self, mask: Tensor) -> Tensor | None:
+    def entries(self, columns: Tensor, length: int) -> Tensor | None:
         return None
 
     def last_column(self, mask: Tensor) -> int:

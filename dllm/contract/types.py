@@ -96,10 +96,16 @@ class BlockState(Rowwise):
         return replace(self, end=end, open_end=open_end, masks=masks, in_block=in_block, in_open=in_open)
 
     def moved(self, rows: Tensor, new: BlockState) -> BlockState:
-        """``new`` in ``rows`` [B], and these elsewhere. The numbers are chosen as one tensor: six launches fewer."""
+        """``new`` in ``rows`` [B], and these elsewhere. The numbers are chosen as one tensor: three launches fewer,
+        unless a compiler makes one launch of them all."""
         names = ("begin", "end", "open_end", "index", "masks", "forwards")
-        ours, theirs = (torch.stack([getattr(one, name) for name in names]) for one in (self, new))
-        numbers: dict[str, Any] = dict(zip(names, torch.where(rows, theirs, ours).unbind(), strict=True))
+        pairs = [(getattr(new, name), getattr(self, name)) for name in names]
+        if torch.compiler.is_compiling():
+            chosen = [torch.where(rows, *pair) for pair in pairs]
+        else:
+            theirs, ours = (torch.stack(each) for each in zip(*pairs, strict=True))
+            chosen = list(torch.where(rows, theirs, ours).unbind())
+        numbers: dict[str, Any] = dict(zip(names, chosen, strict=True))
         in_block = in_open = torch.where(rows[:, None], new.in_block, self.in_block)
         if not self.alone:
             in_open = torch.where(rows[:, None], new.in_open, self.in_open)

@@ -22,7 +22,7 @@ from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
 from dllm.loop.head import ScoredHead
-from dllm.loop.hidden import CallStates, HiddenStates, call_states
+from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
 from dllm.models.ids import Ids
@@ -99,32 +99,31 @@ class Forward:
     def __call__(self, rows: Rows) -> ScoredHead:
         """Run a forward of the candidates of ``rows``."""
         work = self.stage(Forward.planned, self, rows)
-        for extra in self.extras:
-            work = extra.before(work)
         extras = [extra.begun(work) for extra in self.extras]
-        run, hidden = self._run(work, extras)
+        run, found = self._run(work, extras)
         one_block = all(need.region == "block" for need in self.needs)
-        aimed = self.stage(ScoredHead.aimed, work, hidden, self.model.config, one_block)
-        return ScoredHead.run_on(self.model, self.proposer, work, run, hidden, extras, aimed)
+        aim = self.stage(ScoredHead.aimed, work, found, self.model.config, one_block)
+        return ScoredHead.run_on(self.model, self.proposer, work, run, extras, aim)
 
     def scored(self, head: ScoredHead) -> ScoredCandidates:
         """What the forward says of the candidates."""
         result = head.result(self.offers)
         for extra in head.extras:
-            result = extra.found(head.work, head.forward, head, result)
+            result = extra.found(head.work, head.aim.hidden, head, result)
         return result
 
     def planned(self, rows: Rows) -> Work:
-        """The cache's plan, and which positions parts need scored."""
+        """The cache's plan, and which positions parts need scored, as the extras change it."""
         owner, canvas = rows.owner, rows.candidates
         plan, blocks = owner.per_candidate(rows.coming()), owner.per_candidate(rows.blocks)
         wanted = reduce(Tensor.__or__, (need.mask(canvas, blocks) for need in self.needs))
         if not self.model.config.attention.everywhere:  # a mask that this forward does not predict has no score
             wanted = wanted & (plan.committable | ~canvas.masked)
-        return Work(rows, canvas, canvas, blocks, plan, wanted)
+        return reduce(lambda work, extra: extra.before(work), self.extras,
+                      Work(rows, canvas, canvas, blocks, plan, wanted))  # fmt: skip
 
-    def _run(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, HiddenStates]:
-        """Run all calls of the network."""
+    def _run(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, list[CallStates]]:
+        """Run all calls of the network, each followed by the rows of it that ran once more."""
         session, shown, inputs = work.rows.session, work.shown, list[Inputs]()
         forward = session.begin(work.plan, shown, work.rows.owner)
         for call in forward.calls:
@@ -132,12 +131,11 @@ class Forward:
             for extra in extras:
                 given = extra.at_call(work, forward, call, given)
             inputs.append(side_by_side(given, call))
-        length, more = len(shown.columns), work.plan.shadows.shape[1]
-        states = list[CallStates]()
+        found = list[CallStates]()
         for call, given, one in zip(forward.calls, inputs, self._call(inputs), strict=True):
-            states.append(call_states(call, *one, length, more))
-            states += [call_states(call, hidden, own, length, more, rows) for rows, hidden, own in given.memory.reruns]
-        return forward, HiddenStates.of(states, shown.columns, len(shown.row_id))
+            found.append(CallStates(call, *one))
+            found += [CallStates(call, hidden, columns, rows) for rows, hidden, columns in given.memory.reruns]
+        return forward, found
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden states of each call and their columns."""

@@ -12,10 +12,37 @@ from dllm.contract import Scores
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import Lookup
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
-from dllm.loop.hidden import HiddenStates
+from dllm.loop.hidden import CallStates, HiddenStates
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Which positions of N candidates the head runs for, and on what."""
+
+    hidden: HiddenStates  # all that the forward computed
+    scored: Tensor  # [N, L] which positions are scored
+    columns: Tensor  # [N, n] their columns, ascending (L: no column)
+    inside: Tensor  # [N, n] the same, L - 1 for no column
+    states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
+
+    @staticmethod
+    def of(work: Work, found: Sequence[CallStates], config: ModelConfig, in_blocks: bool) -> Aim:
+        """From what the calls of a forward ``found``. in_blocks: all that is wanted is in open blocks."""
+        canvas, scored = work.canvas, work.wanted
+        hidden = HiddenStates.of(found, work.shown, work.plan.shadows.shape[1])
+        slot = slots(canvas, work, hidden.place, config)
+        if slot is not None and hidden.place is not None:
+            for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
+                scored = scored & computed
+        columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
+        inside = columns.clamp(max=len(canvas.columns) - 1)
+        copies = len(hidden.first) // len(scored)
+        at = inside if copies == 1 else inside.repeat(copies, 1)
+        states = hidden.take(at if slot is None else slot.gather(1, at).clamp(min=0))
+        return Aim(hidden, scored, columns, inside, states)
 
 
 @dataclass(frozen=True)
@@ -26,48 +53,37 @@ class ScoredHead:
     proposer: Proposer  # proposes and computes statistics
     work: Work  # what the forward was about to do
     run: ForwardPass  # the forward
-    forward: HiddenStates  # all that it computed
     extras: Sequence[Extra]  # of this forward
-    scored: Tensor  # [N, L] which positions are scored
-    columns: Tensor  # [N, n] the scored columns, ascending (L: no column)
-    states: Tensor  # [N, n, D] hidden states that predict them; of [2 N] canvases under guidance
+    aim: Aim  # which positions are scored, and the states that predict them
     logits: Tensor | None  # [N, n, V] all logits, -inf for banned ids (None: nothing reads them)
     statistics: dict[str, Tensor]  # [N, n] of the proposals, by name
 
-    @staticmethod
-    def aimed(work: Work, hidden: HiddenStates, config: ModelConfig, in_blocks: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Which positions are scored [N, L], their columns [N, n], and the states of each canvas that predict them
-        [N, n, D], or [2 N, n, D] under guidance. in_blocks: they are in open blocks."""
-        canvas, scored = work.canvas, work.wanted
-        slot = slots(canvas, work, hidden.place, config)
-        if slot is not None and hidden.place is not None:
-            for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
-                scored = scored & computed
-        columns = packed(scored, canvas.columns, work.blocks.shapes.max_per_row(scored, hidden.width, in_blocks))
-        at = columns.clamp(max=len(canvas.columns) - 1)
-        copies = len(hidden.first) // len(scored)
-        at = at if copies == 1 else at.repeat(copies, 1)
-        return scored, columns, hidden.take(at if slot is None else slot.gather(1, at).clamp(min=0))
+    aimed = staticmethod(Aim.of)
 
     @staticmethod
     def run_on(
-        model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, hidden: HiddenStates,
-        extras: Sequence[Extra], aimed: tuple[Tensor, Tensor, Tensor],
-    ) -> ScoredHead:  # fmt: skip
-        """Run the head on the states ``aimed`` at (``aimed``): from stored logits where the sampling or an
-        extra reads these, else chunk by chunk without storing any."""
-        (scored, columns, states), canvas, blocks, logits = aimed, work.canvas, work.blocks, None
-        length = len(canvas.columns)
-        inside = columns.clamp(max=length - 1)
+        model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, extras: Sequence[Extra], aim: Aim
+    ) -> ScoredHead:
+        """Run the head on the states of the ``aim``: from stored logits where the sampling or an extra reads these,
+        else chunk by chunk without storing any."""
+        states, canvas, blocks, logits = aim.states, work.canvas, work.blocks, None
         if proposer.reads_logits or any(extra.stores_logits for extra in extras):
             logits = model.logits(states)
             for extra in extras:
                 logits = extra.mixed(logits)
-            statistics = proposer(logits, canvas, blocks.turn, inside)
+            statistics = proposer(logits, canvas, blocks.turn, aim.inside)
         else:
-            entries = blocks.shapes.nonzero(columns < length)
-            statistics = proposer.fused(states, model, canvas, inside, entries)
-        return ScoredHead(model, proposer, work, run, hidden, extras, scored, columns, states, logits, statistics)
+            entries = blocks.shapes.entries(aim.columns, len(canvas.columns))
+            statistics = proposer.fused(states, model, canvas, aim.inside, entries)
+        return ScoredHead(model, proposer, work, run, extras, aim, logits, statistics)
+
+    @property
+    def columns(self) -> Tensor:
+        return self.aim.columns
+
+    @property
+    def states(self) -> Tensor:
+        return self.aim.states
 
     @property
     def canvas(self) -> Canvas:
@@ -79,8 +95,7 @@ class ScoredHead:
             return self.states[: len(self.columns)]
         index = layer % self.model.config.layers
         found = next(kept for one in self.extras if (kept := one.states(index, self.work)) is not None)
-        slot, inside = slots(self.canvas, self.work, found.place, self.model.config), self.columns
-        inside = inside.clamp(max=len(self.canvas.columns) - 1)
+        slot, inside = slots(self.canvas, self.work, found.place, self.model.config), self.aim.inside
         at = inside if slot is None else slot[: len(inside)].gather(1, inside)
         return found.take(at.clamp(min=0)) * (at >= 0)[..., None]
 
@@ -102,11 +117,12 @@ class ScoredHead:
         statistics = scatter_columns(self.statistics, self.columns, length)
         token, confidence = statistics.pop("token"), statistics.pop("confidence")
         again = self.reproposer() if offers or not rows.constraints.free else None
-        committable = self.scored & work.plan.committable
-        scores = Scores(self.scored, token, confidence, committable, statistics, repropose=again)
+        scored = self.aim.scored
+        committable = scored & work.plan.committable
+        scores = Scores(scored, token, confidence, committable, statistics, repropose=again)
         return ScoredCandidates(
             canvas=rows.candidates, owner=rows.owner, scores=scores, forced=work.plan.forced,
-            corrected=rows.candidates.no_positions, run=run, cost=rows.session.cost(run, self.scored.sum(1)),
+            corrected=rows.candidates.no_positions, run=run, cost=rows.session.cost(run, scored.sum(1)),
             remembered=work.plan.state, carried=rows.carried,
         )  # fmt: skip
 

@@ -9,10 +9,38 @@ import torch
 from torch import Tensor
 
 from dllm.cache.passes import Call
+from dllm.contract.canvas import Canvas
 
 # Of a call: which candidates it ran [b] (None: all), their hidden states [b, n, D], and the place of each column among
 # these [b, L] (-1: nowhere; None: in order).
-CallStates = tuple["Tensor | None", Tensor, "Tensor | None"]
+Placed = tuple["Tensor | None", Tensor, "Tensor | None"]
+
+
+@dataclass(frozen=True)
+class CallStates:
+    """What a call computed."""
+
+    call: Call  # the call
+    hidden: Tensor  # [b, n, D] hidden states
+    # [b, n] the columns that ran, more than planned if the call's memory widened it (None: all in order)
+    columns: Tensor | None
+    rerun: Tensor | None = None  # [b] the rows of the call that these are (None: all)
+
+    def placed(self, length: int, extra: int) -> Placed:
+        """The same by place, on a canvas of ``length`` columns. extra: queries at its end that belong to no column."""
+        call, hidden, columns, candidates = self.call, self.hidden, self.columns, self.call.candidates
+        if self.rerun is not None:
+            candidates = self.rerun if candidates is None else candidates[self.rerun]
+        if call.side_by_side is not None:
+            hidden, columns = call.side_by_side.unpack(hidden), call.columns
+        if columns is None:
+            return candidates, hidden, None
+        columns = columns[:, : columns.shape[1] - extra]
+        if call.masks is not None:
+            columns = columns.masked_fill(~call.masks, length)
+        place = columns.new_full((len(columns), length + 1), -1)
+        order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
+        return candidates, hidden, place.scatter(1, columns, order)[:, :-1]
 
 
 @dataclass(frozen=True)
@@ -21,18 +49,21 @@ class HiddenStates:
 
     states: Tensor  # [T, D] of all query tokens, candidate after candidate
     first: Tensor  # [N] where a candidate's begin
-    size: Tensor  # [N] how many a candidate has
+    size: Tensor | int  # how many each candidate has: [N], or one number
     place: Tensor | None  # [N, L] where each column is among its candidate's (-1: nowhere; None: in order)
     width: int  # the most that any candidate has
 
     @staticmethod
-    def of(calls: Sequence[CallStates], columns: Tensor, count: int) -> HiddenStates:
-        """From the calls of a forward of ``count`` candidates; each counts where it ran last. ``columns`` [L]:
-        0 to L - 1."""
-        width, everyone = max(hidden.shape[1] for _, hidden, _ in calls), torch.arange(count, device=columns.device)
-        candidates, hidden, place = calls[0]
+    def of(found: Sequence[CallStates], shown: Canvas, extra: int) -> HiddenStates:
+        """From the calls of a forward of candidates that ``shown`` [N] has; each counts where it ran last. extra: as in
+        ``CallStates.placed``."""
+        columns, count = shown.columns, len(shown.row_id)
+        calls = [one.placed(len(columns), extra) for one in found]
+        width, (candidates, hidden, place) = max(hidden.shape[1] for _, hidden, _ in calls), calls[0]
         if len(calls) == 1 and candidates is None:
-            return HiddenStates(hidden.flatten(0, 1), everyone * width, torch.full_like(everyone, width), place, width)
+            first = torch.arange(0, count * width, width, device=columns.device)
+            return HiddenStates(hidden.flatten(0, 1), first, width, place, width)
+        everyone = torch.arange(count, device=columns.device)
         first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
         places, begin = columns.new_full((count, len(columns)), -1), 0
         for candidates, hidden, place in calls:
@@ -49,25 +80,5 @@ class HiddenStates:
 
     def last(self, count: int) -> Tensor:
         """The last ``count`` states of every candidate: [N, count, D]."""
-        return self.take((self.size - count)[:, None] + torch.arange(count, device=self.size.device))
-
-
-def call_states(
-    call: Call, hidden: Tensor, columns: Tensor | None, length: int, extra: int, rerun: Tensor | None = None
-) -> CallStates:
-    """What a call computed: hidden states [b, n, D] and the ``columns`` [b, n] that ran (more than planned if its
-    memory widened it; None: all in order). extra: how many queries at its end belong to no column. rerun [b]: the rows
-    of the call that these are (None: all)."""
-    candidates = call.candidates
-    if rerun is not None:
-        candidates = rerun if candidates is None else candidates[rerun]
-    if call.side_by_side is not None:
-        hidden, columns = call.side_by_side.unpack(hidden), call.columns
-    if columns is None:
-        return candidates, hidden, None
-    columns = columns[:, : columns.shape[1] - extra]
-    if call.masks is not None:
-        columns = columns.masked_fill(~call.masks, length)
-    place = columns.new_full((len(columns), length + 1), -1)
-    order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-    return candidates, hidden, place.scatter(1, columns, order)[:, :-1]
+        begin = self.first + self.size - count
+        return self.states[begin[:, None] + torch.arange(count, device=begin.device)]

@@ -276,15 +276,17 @@ def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts
 def settle_into(
     outputs: Sequence[Tensor], rows: Rows, head: ScoredHead, forward: Forward, parts: Parts
 ) -> tuple[Rows, Turn, Tensor]:
-    """What follows from a forward, with the rows' tensors written to ``outputs``."""
+    """What follows from a forward, with the rows' tensors written to ``outputs``, which hold what the turn began with:
+    what no turn changes is there."""
     after, turn = settle(rows, head, forward, parts)
-    numbers, tensors = after.numbers(), after.tensors()
+    triples = zip(outputs, after.tensors(), rows.tensors(), strict=True)
+    changed = [(place, one) for place, one, before in triples if one is not before]
     if torch.compiler.is_compiling():  # the kernels that make them write them there
-        for place, one in zip(outputs, tensors, strict=True):
+        for place, one in changed:
             place.copy_(one)
     else:
-        copy_all(outputs, tensors)
-    return after, turn, numbers
+        copy_all([place for place, _ in changed], [one for _, one in changed])
+    return after, turn, after.numbers()
 
 
 def recording_key(rows: Rows, forward: Forward) -> Key:

@@ -75,7 +75,8 @@ class Rotary:
             table = self.tables[positions.device] = self._build(max(length, 256), dtype, positions.device)
         yarn = self.scaling if isinstance(self.scaling, Yarn) and self.scaling.query_beta else None
         scale = None if yarn is None else yarn.query_scale(positions, dtype)
-        return Angles(table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2), scale)
+        cosine, sine = table[:, positions].unsqueeze(-2)
+        return Angles(cosine, sine, scale)
 
     @torch.inference_mode(False)  # a table built while decoding must also serve training later
     def _build(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:

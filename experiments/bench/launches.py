@@ -1,9 +1,10 @@
 """Launches of a turn by cache, counted without a GPU: ``python -m experiments.bench.launches``.
 
-Our kernels run in Triton's interpreter and count as one launch each, attention over rows of various lengths as one, and
-every other operation but views. Of a tiny model in two depths: their difference is what a layer launches, the
-rest is what a turn launches outside. ``--compile`` counts, of the stages around the network, the kernels that inductor
-makes of them (on this machine's CPU; a GPU may split sorts and scans).
+Our kernels count as one launch each, attention over rows of various lengths as one, and every other operation but
+views. Of the kernels those of the head run in Triton's interpreter; the layers' leave zeros. Of a tiny model in two
+depths: their difference is what a layer launches, the rest is what a turn launches outside. Where a cache can be
+recorded, the stages around the network also count as the kernels that inductor makes of them (on this machine's CPU; a
+GPU may split scans).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from dllm.common import debug
 from dllm.compose.fitted import Parts
+from dllm.compose.parts import choices
 from dllm.contract import Turn
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import TakeTurn, take_turn
@@ -40,8 +42,11 @@ TINY = replace(
     SMALL, width=64, heads=4, kv_heads=4, head_dim=16, mlp_width=96, vocab=300, mask_id=298, eos_id=299, pad_id=299,
     rotary_dim=16,
 )  # fmt: skip
-STATIC, EAGER = ("none", "prefix", "dual", "window"), ("elastic", "flash_dllm", "dkv", "recap", "entropy", "d2cache")
+# For models of another attention, or with a rule of their own.
+LEFT_OUT = ("finished", "dkv_greedy", "flash_verify", "linear_spec")
 LAYERS, WARM, TURNS = 32, 3, 4
+FEW, MORE = 2, 3  # layers of the two models
+IN_LAYERS = ("_add_norm", "_rope_scatter", "_silu_times")  # interpreted they take most of a minute
 
 
 class Launches(TorchDispatchMode):
@@ -71,7 +76,11 @@ def gpu_kernels(counter: Launches) -> Iterator[None]:
     def noted(kernel: Kernel, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
         counter.count += 1
         with _disable_current_modes():
-            launch(kernel, grid, *args, **options)
+            if kernel.function.__name__ in IN_LAYERS:
+                named = zip(kernel.function.__code__.co_varnames, args, strict=False)
+                [one.zero_() for name, one in named if name in ("out", "total") and one is not None]
+            else:
+                launch(kernel, grid, *args, **options)
 
     def attention(query: Tensor, *rest: Any, **named: Any) -> Tensor:
         return query.clone()  # one operation; what the network says does not matter here
@@ -105,22 +114,26 @@ class CountedStages:
 
 @dataclass(frozen=True)
 class Counted:
-    """Launches of a turn of one row."""
+    """Launches of a usual turn of one row (``sampler=confidence``)."""
 
     layer: float  # in each layer
     outside: float  # outside the layers
+    compiled: float | None  # outside, with compiled stages (None: its turns are not recorded)
 
-    @property
-    def total(self) -> float:
-        """Of a model of ``LAYERS`` layers."""
-        return LAYERS * self.layer + self.outside
+    def totals(self) -> list[float]:
+        """Of a model of ``LAYERS`` layers, and the same with compiled stages."""
+        return [LAYERS * self.layer + one for one in (self.outside, self.compiled) if one is not None]
 
 
-def count(cache: str, lag: int | None, compiled: bool = False) -> Counted:
-    """The launches of a usual turn of ``sampler=confidence``. lag: as ``denoise`` takes it."""
-    few, more = (of_turns(cache, lag, layers, compiled) for layers in (2, 4))
-    layer = (more - few) / 2
-    return Counted(layer, few - 2 * layer)
+def count(cache: str) -> Counted:
+    """The launches under a cache, with shapes as a GPU has them."""
+    traits = named("cache", cache).traits
+    lag = int(traits.bounds_late) if traits.bounded_shapes else None
+    few, more = (of_turns(cache, lag, layers, False) for layers in (FEW, MORE))
+    layer = (more - few) / (MORE - FEW)
+    whole = traits.bounded_shapes and not traits.asks_in_layers
+    compiled = of_turns(cache, lag, FEW, True) - FEW * layer if whole else None
+    return Counted(layer, few - FEW * layer, compiled)
 
 
 def of_turns(cache: str, lag: int | None, layers: int, compiled: bool) -> float:
@@ -151,16 +164,15 @@ def of_turns(cache: str, lag: int | None, layers: int, compiled: bool) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--caches", nargs="+", default=[*STATIC, *EAGER])
-    parser.add_argument("--compile", action="store_true", help="count kernels of the compiled stages")
+    parser.add_argument("--caches", nargs="+", default=[one for one in choices("cache") if one not in LEFT_OUT])
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    print(f"| cache | shapes | a layer | outside | {LAYERS} layers |\n|---|---|---:|---:|---:|")
+    print(f"| cache | a layer | outside | compiled | {LAYERS} layers | compiled |\n|---|---:|---:|---:|---:|---:|")
     for cache in options.caches:
-        lag = 1 if cache in STATIC else None
-        found = count(cache, lag, options.compile)
-        shapes = "exact" if lag is None else "static"
-        print(f"| {cache} | {shapes} | {found.layer:.1f} | {found.outside:.0f} | {found.total:.0f} |", flush=True)
+        found = count(cache)
+        figures = [found.outside, found.compiled, *found.totals()]
+        cells = ["" if one is None else f"{one:.0f}" for one in (*figures, None)[:4]]
+        print(f"| {cache} | {found.layer:.1f} | {' | '.join(cells)} |", flush=True)
     return 0
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from dllm.cache.passes import Call, ForwardPass
 from dllm.contract.readouts import HeadInput, Readout
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
-from dllm.loop.hidden import HiddenStates, call_states
+from dllm.loop.hidden import CallStates, HiddenStates
 from dllm.models.memory import Memory, summed
 from dllm.models.packed_calls import Inputs
 from dllm.models.rope import Angles
@@ -55,12 +55,9 @@ class InnerLayers(Extra):
         return replace(inputs, run=tap)
 
     def states(self, layer: int, work: Work) -> HiddenStates:
-        length, extra = len(work.canvas.columns), work.plan.shadows.shape[1]
-        states = [
-            call_states(call, hidden, columns, length, extra, rows)
-            for call, tap in self.taps for rows, hidden, columns in tap.kept[layer]
-        ]  # fmt: skip
-        return HiddenStates.of(states, work.canvas.columns, len(work.shown.row_id))
+        found = [CallStates(call, hidden, columns, rows)
+                 for call, tap in self.taps for rows, hidden, columns in tap.kept[layer]]  # fmt: skip
+        return HiddenStates.of(found, work.shown, work.plan.shadows.shape[1])
 
 
 class LayerTap:
