@@ -20,7 +20,7 @@ from dllm.common.terminal import VisibleParser, complain, say
 from dllm.compose.parts import BASE_CLASSES, arguments_of, build_part, class_of, part, part_config, takes_part
 from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
-from dllm.laws import claims
+from dllm.laws import claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
 from dllm.laws.compatibility import PART_GROUPS
 from dllm.laws.stated import traits_hold
@@ -38,6 +38,10 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
     "a rule does what its traits state": traits_hold,
     "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
+    "a rollout is scored again": rollout_claims.a_rollout_is_scored_again,
+    "a rollout is the same alone": rollout_claims.a_rollout_is_alone,
+    "slices cover every draw of a rollout": rollout_claims.slices_cover_every_draw,
+    "a rollout's gradient is that of plain autograd": rollout_claims.gradients_are_plain,
 }
 
 

@@ -66,6 +66,8 @@ class GatheredTurns:
         origin = torch.full_like(commit, Origin.DRAWN, dtype=torch.int8)
         if step.accepted is not None:
             origin = torch.where(inside(step.accepted), origin, Origin.FORCED)
+        if turn.view.forced is not None:  # no rule was asked, so ``accepted`` tells of other rows alone
+            origin = origin.masked_fill(inside(turn.view.forced), Origin.FORCED)
         origin = origin.masked_fill(inside(marks.corrected | marks.replaced), Origin.CONSTRAINED)
         early = (
             self.hole[names] & ~inside(canvas.masked) & (self.origin[names] == Origin.GIVEN)

@@ -31,7 +31,7 @@ class Origin(IntEnum):
 
     GIVEN = 0  # there before the first forward, or never decided
     DRAWN = 1  # drawn, and chosen by the rule
-    FORCED = 2  # drawn, and forced: no position passed the rule's test
+    FORCED = 2  # drawn, and forced: no position passed the rule's test, or the model's attention decides it alone
     FILLED = 3  # written by the end-of-text policy
     CONSTRAINED = 4  # put there by a constraint, which corrected or replaced a draw
 
