@@ -25,7 +25,7 @@ from dllm.rl.trajectories import slices_of, trajectory_backward, trajectory_logp
 from dllm.runtime.runtime import Runtime
 
 # How far log-probabilities of one forward may be apart, in nats.
-NEAR = {torch.float64: 1e-12, torch.float32: 1e-5}
+LOGP_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 SAME_GRADIENT = 1e-10  # of float64, relative to the largest entry
 
 
@@ -43,7 +43,9 @@ def law_model(network: Transformer) -> Model:
     return Model(network, network.config, None, ids_of(network.config), "of the trial", Path())
 
 
-def rolled_out(trial: Trial, numbers: Sequence[int] | None = None, draws: bool = False) -> tuple[Rollouts, list[Turn]]:
+def law_rollouts(
+    trial: Trial, numbers: Sequence[int] | None = None, draws: bool = False
+) -> tuple[Rollouts, list[Turn]]:
     """The requests so numbered as rollouts (None: all), and the canvases that the loop showed [B, L], with their rows
     and turns."""
     model, seen = law_model(trial.network), list[Turn]()
@@ -58,8 +60,8 @@ def a_rollout_is_scored_again(trial: Trial) -> None:
     draw, under both laws. Where a cache is not exact, nothing is claimed."""
     if not gives_rollouts(trial) or not trial.parts.cache.traits.exact:
         return
-    rollouts, _ = rolled_out(trial, draws=True)
-    model, near = law_model(trial.network), NEAR[trial.network.dtype]
+    rollouts, _ = law_rollouts(trial, draws=True)
+    model, near = law_model(trial.network), LOGP_TOLERANCE[trial.network.dtype]
     drawn = (rollouts.origin == Origin.DRAWN) | (rollouts.origin == Origin.FORCED)
     for law in ("own", "drawn"):
         noted = getattr(rollouts, f"{law}_logps")
@@ -88,10 +90,10 @@ def a_rollout_is_alone(trial: Trial) -> None:
     """A row's rollout is the same alone and among others."""
     if not gives_rollouts(trial):
         return
-    together, _ = rolled_out(trial)
-    near = NEAR[trial.network.dtype]
+    together, _ = law_rollouts(trial)
+    near = LOGP_TOLERANCE[trial.network.dtype]
     for number in range(len(trial.requests)):
-        alone, _ = rolled_out(trial, [number])
+        alone, _ = law_rollouts(trial, [number])
         length = alone.completion_ids.shape[1]
         for name in ("completion_ids", "completion_mask", "step_map", "origin", "block"):
             mine, theirs = getattr(alone, name)[0], getattr(together, name)[number, :length]
@@ -131,7 +133,7 @@ def slices_cover_every_draw(trial: Trial) -> None:
 
 def _watched(trial: Trial, draws: bool) -> tuple[Rollouts, list[list[list[int]]]]:
     """The rollouts, and by row the canvas before each forward without padding, as the loop showed it."""
-    rollouts, turns = rolled_out(trial, draws=draws)
+    rollouts, turns = law_rollouts(trial, draws=draws)
     seen: list[list[list[int]]] = [[] for _ in trial.requests]
     for turn in turns:
         for row, name in enumerate(turn.canvas.row_id.tolist()):
@@ -145,7 +147,7 @@ def gradients_are_plain(trial: Trial) -> None:
     and shared canvases, whole or batch by batch, with layers kept or computed again."""
     if not gives_rollouts(trial):
         return
-    rollouts, _ = rolled_out(trial)
+    rollouts, _ = law_rollouts(trial)
     if {"slices", "own"} & rollouts.limits.keys():
         return
     network = deepcopy(trial.network).requires_grad_(True)
