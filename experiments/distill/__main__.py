@@ -32,10 +32,11 @@ from dllm.record.fingerprint import fingerprint
 from experiments.distill import chunks, decoding, student
 from experiments.distill.data import Data, Example
 from experiments.distill.recipe import RECIPES, Place, Recipe, parse
-from experiments.distill.train import LOG, STATE, Run, draw
+from experiments.distill.train import SHOWN, Run
+from experiments.support.course import RECIPE, draw, log_of, refuse_other
 from experiments.support.scripts import refusing
 
-RECIPE, REPORT = "recipe.json", "report.json"
+REPORT = "report.json"
 BARRIER = timedelta(days=7)  # a process waits for the others' answers
 
 
@@ -67,24 +68,6 @@ class Plan:
         made_from = {**asdict(recipe), "questions": data.digest, "checkpoint": fingerprint(folder)}
         refuse_other(Path(place.out), made_from)
         return Plan(recipe, place, config, ids, data, made_from)
-
-
-def refuse_other(folder: Path, now: dict[str, Any]) -> None:
-    """Raise UserError for a folder with a run of another recipe."""
-    if not (folder / RECIPE).is_file():
-        if (folder / STATE).exists() or (folder / LOG).exists():
-            raise UserError(f"out={str(folder)!r} holds another kind of run. Give another folder.")
-        return
-    before = json.loads((folder / RECIPE).read_text())
-    changed = [key for key in now if before.get(key) != now[key]]
-    if changed:
-        key = changed[0]
-        what = {"questions": "other questions", "checkpoint": "other weights"}.get(key, f"{key}={before.get(key)!r}")
-        instead = "" if key in ("questions", "checkpoint") else f", not {now[key]!r}"
-        raise UserError(
-            f"out={str(folder)!r} holds a run begun with {what}{instead}; going on would mix the two. Give the options "
-            "of that run, or another folder."
-        )
 
 
 @dataclass
@@ -170,7 +153,7 @@ class Phases:
             return
         base = locate(plan.recipe.model)
         if self.accelerator.is_main_process:
-            student.export(run.student, plan.recipe, base, out)
+            student.export(run.student.model, plan.recipe, base, out)
         self.accelerator.wait_for_everyone()
         path, adapter = student.exported(plan.recipe, base, out)
         facts = {"step": run.step, "starts": run.starts, "examples": len(train),
@@ -187,7 +170,7 @@ class Phases:
     def report(self, before: dict[str, Any], after: dict[str, Any], facts: dict[str, Any]) -> None:
         """report.json, curve.svg, and a table."""
         recipe = self.plan.recipe
-        last = json.loads((self.out / LOG).read_text().splitlines()[-1])
+        last = log_of(self.out)[-1]
         place = environment_stamp(self.accelerator.device, getattr(torch, recipe.dtype), recipe.seed)
         content = {**facts, "log": last, "before": before, "after": after, "recipe": self.plan.made_from,
                    "environment": place}  # fmt: skip
@@ -199,7 +182,7 @@ class Phases:
             )
         Console().print(table)
         try:
-            self.say(str(draw(self.out)))
+            self.say(str(draw(self.out, SHOWN)))
         except UserError as error:
             self.say(str(error))
 

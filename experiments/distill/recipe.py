@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from dllm.common.coerce import coerce, words_of
 from dllm.errors import UserError, in_choices, in_range, nearest
@@ -85,15 +85,49 @@ class Recipe:
                 f"model={self.model!r} is of the family {config.family}, and distillation is for the layouts of "
                 f"{' and '.join(RELEASED)}, whose tokens see the whole canvas. Choose such a model."
             )
-        usual = {**RELEASED[config.family], "tune": "full" if parameters <= SMALL else "lora"}
+        usual = {**RELEASED[config.family], "tune": usual_tune(parameters)}
         found = replace(self, **{key: value for key, value in usual.items() if getattr(self, key) is None})
         found = replace(found, alpha=found.rank if found.alpha is None else found.alpha)
-        if found.tune == "full" and found.dtype != "float32":
-            raise UserError(
-                f"tune=full with dtype={found.dtype} would round away steps of {found.learning_rate:g}. Use "
-                "dtype=float32, or tune=lora, whose own weights are float32."
-            )
+        refuse_rounding(found.tune, found.dtype, found.learning_rate)
         return found
+
+
+class Tuning(Protocol):
+    """What learns of a model."""
+
+    @property
+    def model(self) -> str:
+        """The first weights."""
+
+    @property
+    def tune(self) -> str | None:
+        """``lora`` or ``full``."""
+
+    @property
+    def rank(self) -> int | None:
+        """Of an adapter."""
+
+    @property
+    def alpha(self) -> float | None:
+        """Of an adapter; over its rank it is the scale."""
+
+    @property
+    def seed(self) -> int:
+        """Of an adapter's first weights."""
+
+
+def usual_tune(parameters: int) -> str:
+    """What learns of a model of this size, unless it is said."""
+    return "full" if parameters <= SMALL else "lora"
+
+
+def refuse_rounding(tune: str | None, dtype: str, rate: float) -> None:
+    """Raise UserError for full training in few bits."""
+    if tune == "full" and dtype != "float32":
+        raise UserError(
+            f"tune=full with dtype={dtype} would round away steps of {rate:g}. Use dtype=float32, or tune=lora, whose "
+            "own weights are float32."
+        )
 
 
 CHOICES = {

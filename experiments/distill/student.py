@@ -24,7 +24,8 @@ from dllm.models.fit import Fit
 from dllm.models.names import PUBLISHED_NAMES, parameter_source
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
-from experiments.distill.recipe import Recipe
+from experiments.distill.recipe import Recipe, Tuning
+from experiments.support.course import learning
 
 PRODUCTS = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.gate", "mlp.up", "mlp.down")
 STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
@@ -46,31 +47,32 @@ class Student(nn.Module):
         terms = self.loss.terms(logits, target[learnt], view, len(tokens))
         return self.loss(terms), torch.stack([terms.cross_entropy, terms.entropy, terms.right]).detach()
 
-    @property
-    def learning(self) -> dict[str, nn.Parameter]:
-        """The weights that learn, by name."""
-        return {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
-
 
 def build(folder: Path, config: ModelConfig, recipe: Recipe, device: str) -> Student:
     """The student with the teacher's weights. Raises UserError as ``load_model``."""
     model = load_model(folder, device, getattr(torch, recipe.dtype), config, fuse=False)
-    if recipe.tune == "lora":
-        add_lora(model, recipe)
-    else:
-        # Embedding and head stay as LoRA leaves them: AdamW would move the rows of tokens that no answer holds.
-        for name, weight in model.named_parameters():
-            weight.requires_grad_(name.startswith(("layers.", "norm.")))
+    choose_learning(model, recipe)
     return Student(model, Loss(recipe.beta or 0.0, recipe.certain))
 
 
-def refuse_without_peft(recipe: Recipe) -> None:
+def choose_learning(model: Transformer, recipe: Tuning) -> None:
+    """Let the layers and the last norm learn, or adapters on them."""
+    if recipe.tune == "lora":
+        model.requires_grad_(False)
+        add_lora(model, recipe)
+        return
+    # Embedding and head stay as LoRA leaves them: AdamW would move the rows of tokens that no answer holds.
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.startswith(("layers.", "norm.")))
+
+
+def refuse_without_peft(recipe: Tuning) -> None:
     """Raise UserError where an adapter is wanted and peft is not installed."""
     if recipe.tune == "lora" and find_spec("peft") is None:
         raise not_installed("tune=lora", "peft", "distill", "use tune=full")
 
 
-def add_lora(model: Transformer, recipe: Recipe) -> None:
+def add_lora(model: Transformer, recipe: Tuning) -> None:
     """Put peft's adapters on the products of all layers. They alone learn, in float32; B is 0 at first."""
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -83,19 +85,19 @@ def add_lora(model: Transformer, recipe: Recipe) -> None:
             weight.data = weight.data.float()
 
 
-def lora_options(recipe: Recipe) -> dict[str, Any]:
+def lora_options(recipe: Tuning) -> dict[str, Any]:
     return {"r": recipe.rank, "lora_alpha": recipe.alpha, "lora_dropout": 0.0, "bias": "none"}
 
 
-def export(student: Student, recipe: Recipe, base: Path, out: Path) -> None:
+def export(model: Transformer, recipe: Tuning, base: Path, out: Path) -> None:
     """Write what was learnt: a checkpoint, or an adapter for the base."""
     if recipe.tune == "lora":
-        save_adapter(student, recipe, base, out / "adapter")
+        save_adapter(model, recipe, base, out / "adapter")
     else:
-        save_checkpoint(student.model, base, out / "checkpoint")
+        save_checkpoint(model, base, out / "checkpoint")
 
 
-def exported(recipe: Recipe, base: Path, out: Path) -> tuple[Path, Path | None]:
+def exported(recipe: Tuning, base: Path, out: Path) -> tuple[Path, Path | None]:
     """The checkpoint to load after training, and the adapter for it."""
     return (base, out / "adapter") if recipe.tune == "lora" else (out / "checkpoint", None)
 
@@ -112,12 +114,12 @@ def save_checkpoint(model: Transformer, base: Path, folder: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
-def save_adapter(student: Student, recipe: Recipe, base: Path, folder: Path) -> None:
+def save_adapter(model: Transformer, recipe: Tuning, base: Path, folder: Path) -> None:
     """peft's files, under the published names of modules, so that peft loads them on the published model too."""
     from peft import LoraConfig
 
-    config, tensors = student.model.config, {}
-    for name, weight in student.learning.items():
+    config, tensors = model.config, {}
+    for name, weight in learning(model).items():
         module, half = re.fullmatch(r"(.+)\.(lora_[AB])\.default\.weight", name).groups()  # type: ignore[union-attr]
         published = parameter_source(f"{module}.weight", config).name.removesuffix(".weight")
         tensors[f"{MODULE_PREFIX}{published}.{half}.weight"] = weight.detach().cpu().contiguous()

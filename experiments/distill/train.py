@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from dllm.errors import UserError, not_installed
 from dllm.models.ids import Ids
 from experiments.distill.data import Example, sequence
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.student import Student
+from experiments.support.course import CLIP, Course, draw, learning
 from experiments.support.scripts import refusing
 
-STATE, LOG = "training.pt", "log.jsonl"
 TERMS = ("cross_entropy", "entropy", "right")
-CLIP = 1.0  # norm of the gradients
 
 
 def steps_of(recipe: Recipe, examples: int) -> int:
@@ -84,39 +75,19 @@ def pack(
     return tokens, target, learnt, torch.arange(longest) < lengths[:, None]
 
 
-class Run:
-    """Training of one student. made_from: what its state must have been made from."""
+class Run(Course):
+    """Training of one student."""
 
     def __init__(
         self, student: Student, examples: Sequence[Example], recipe: Recipe, place: Place, ids: Ids,
         accelerator: Accelerator,
     ) -> None:  # fmt: skip
-        self.examples, self.recipe, self.place, self.ids, self.accelerator = examples, recipe, place, ids, accelerator
-        self.folder, self.steps, self.step, self.starts = Path(place.out), steps_of(recipe, len(examples)), 0, 0
-        self.student = student
-        weights = list(student.learning.values())
-        self.optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+        self.examples, self.recipe, self.place, self.ids, self.student = examples, recipe, place, ids, student
+        self.steps, weights = steps_of(recipe, len(examples)), list(learning(student).values())
+        optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
         self.sums = torch.zeros(len(TERMS) + 1, dtype=torch.float64, device=weights[0].device)
-        self.seconds = [0.0, 0.0]  # of wall clock and of the processor, before this start
-        self._go_on()
-        self.starts += 1
-        self.began = (time.monotonic() - self.seconds[0], time.process_time() - self.seconds[1])
+        super().__init__(Path(place.out), student, optimizer, accelerator)
         self.wrapped = accelerator.prepare_model(student)
-
-    def _go_on(self) -> None:
-        """Take over a state that is there, and forget what was logged after it."""
-        file, log = self.folder / STATE, self.folder / LOG
-        if not file.is_file():
-            kept: list[str] = []
-        else:
-            content = torch.load(file, map_location=self.sums.device, weights_only=True)
-            self.student.load_state_dict(content["weights"], strict=False)
-            self.optimizer.load_state_dict(content["optimizer"])
-            self.step, self.starts, self.seconds = content["step"], content["starts"], content["seconds"]
-            lines = log.read_text().splitlines() if log.is_file() else []
-            kept = [line for line in lines if is_complete(line) and json.loads(line)["step"] <= self.step]
-        if self.accelerator.is_main_process:
-            log.write_text("".join(line + "\n" for line in kept))
 
     def advance(self) -> None:
         """One update from ``batch`` examples; each process takes its share, ``micro`` at a time."""
@@ -132,14 +103,14 @@ class Run:
                 # Of both views of an example; accelerate takes the mean over processes.
                 self.accelerator.backward(losses.sum() * processes / recipe.batch)
             self.add(given[2], terms)
-        nn.utils.clip_grad_norm_(list(self.student.learning.values()), CLIP)
+        nn.utils.clip_grad_norm_(list(self.learning.values()), CLIP)
         for one in self.optimizer.param_groups:
             one["lr"] = recipe.learning_rate * rate_factor(self.step, self.steps, recipe)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
         if self.step % self.place.save_every == 0 or self.step == self.steps:
-            self.save()
+            self.keep()
 
     def add(self, learnt: Tensor, terms: Tensor) -> None:
         """Sums over the views that learn something, for the log."""
@@ -150,42 +121,22 @@ class Run:
         sums = self.sums.tolist()
         return {name: value / max(1.0, sums[-1]) for name, value in zip(TERMS, sums[:-1], strict=True)}
 
-    def save(self) -> None:
-        """The log's line first: a kill in between writes it again. The first process writes."""
+    def keep(self) -> None:
+        """A line of the log with the means since the last one, and the state."""
         self.sums = self.accelerator.reduce(self.sums, "sum")
-        means = {name: round(value, 6) for name, value in self.means().items()}
+        self.note(self.means())
         self.sums = torch.zeros_like(self.sums)
-        if not self.accelerator.is_main_process:
-            return
-        seconds = [time.monotonic() - self.began[0], time.process_time() - self.began[1]]
-        minutes = dict(zip(("wall_minutes", "cpu_minutes"), (one / 60 for one in seconds), strict=True))
-        with (self.folder / LOG).open("a") as file:
-            file.write(json.dumps({"step": self.step, **minutes, **means}) + "\n")
-        content = {
-            "weights": {name: weight.detach() for name, weight in self.student.named_parameters()
-                        if weight.requires_grad},
-            "optimizer": self.optimizer.state_dict(), "step": self.step, "starts": self.starts, "seconds": seconds,
-        }  # fmt: skip
-        beside = (self.folder / STATE).with_suffix(".tmp")
-        with beside.open("wb") as out:
-            torch.save(content, out)
-            out.flush()
-            os.fsync(out.fileno())
-        beside.replace(self.folder / STATE)
+        self.save()
 
     def train(self) -> None:
-        """To the end, or to ``stop_at``; a bar on a terminal."""
+        """To the end, or to ``stop_at``."""
         until, before = min(self.place.stop_at or self.steps, self.steps), self.step
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        quiet = not self.accelerator.is_main_process or not sys.stderr.isatty()
-        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
-            shown = bar.add_task("training", total=self.steps, completed=self.step)
+        with self.bar(self.steps) as tell:
             while self.step < until:
                 self.advance()
-                told = "" if quiet else "  ".join(f"{name} {value:.3f}" for name, value in self.means().items())
-                bar.update(shown, completed=self.step, description=f"step {self.step}  {told}")
+                tell(self.means())
         if self.step > before and self.step % self.place.save_every and self.step != self.steps:
-            self.save()  # stopped between two states
+            self.keep()  # stopped between two states
 
 
 def by_length(numbers: Sequence[int], examples: Sequence[Example], micro: int) -> Iterator[Sequence[int]]:
@@ -198,48 +149,14 @@ def by_length(numbers: Sequence[int], examples: Sequence[Example], micro: int) -
     yield from (ordered[at : at + micro] for at in range(0, len(ordered), micro))
 
 
-def is_complete(line: str) -> bool:
-    """Whether a line of the log was written to its end."""
-    try:
-        return "step" in json.loads(line)
-    except ValueError:
-        return False
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the log."""
-    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
-
-
 SHOWN = {"cross_entropy": "cross entropy, nats", "entropy": "entropy where right, nats", "right": "share right"}
-
-
-def draw(folder: Path) -> Path:
-    """Cross entropy, entropy and the share of right tokens by step. Raises UserError without a log or matplotlib."""
-    if not (folder / LOG).is_file():
-        raise UserError(f"{folder / LOG} is missing: give a folder that experiments.distill writes to.")
-    if find_spec("matplotlib") is None:
-        raise not_installed("a curve", "matplotlib", "report")
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
-    lines = log_of(folder)
-    figure, axes = pyplot.subplots(1, len(SHOWN), figsize=(11, 3), layout="constrained")
-    for axis, (name, label) in zip(axes, SHOWN.items(), strict=True):
-        axis.plot([line["step"] for line in lines], [line[name] for line in lines])
-        axis.set(xlabel="step", title=label, ylim=(0, None))
-    figure.savefig(folder / "curve.svg")
-    pyplot.close(figure)
-    return folder / "curve.svg"
 
 
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    print(*map(draw, parser.parse_args(arguments).folders), sep="\n")
+    print(*(draw(folder, SHOWN) for folder in parser.parse_args(arguments).folders), sep="\n")
     return 0
 
 

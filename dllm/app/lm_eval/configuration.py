@@ -1,4 +1,4 @@
-"""The resolved configuration of settings that another program gives by name."""
+"""The resolved configuration of settings that another program gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from dllm.errors import UserError
 
 def composed_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with these settings. Raises UserError, naming the nearest, for one that does not exist."""
-    overrides = [f"{name}={hydra_value(value)}" for name, value in settings.items()]
+    return overridden_settings([f"{name}={hydra_value(value)}" for name, value in settings.items()])
+
+
+def overridden_settings(overrides: list[str]) -> dict[str, Any]:
+    """The same of settings as a command line has them, NAME=VALUE."""
     try:
         resolved = OmegaConf.to_container(composed(with_own_classes(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:

@@ -26,6 +26,7 @@ from experiments.distill.data import Example, ended
 from experiments.distill.recipe import Place, Recipe
 from experiments.distill.student import Loss
 from experiments.distill.train import Run, complementary, drawn, pack, rate_factor, seeded
+from experiments.support.course import learning
 from tests.experiments.distill.conftest import options
 from tests.support.adapters import DATA, Tree, matrices
 from tests.support.fake_gpu import GPU, FakeGPUs, place_of, put
@@ -119,12 +120,12 @@ def test_in_bfloat16_adapters_learn_in_float32(tiny: Path, tmp_path: Path) -> No
     recipe = replace(Recipe(model=str(tiny), data="x", block_length=8, batch=2, dtype="bfloat16", steps=2),
                      segment="block", beta=2.0, tune="lora", rank=2, alpha=2.0)  # fmt: skip
     built, ids = students.build(tiny, load(tiny, pack=False).config, recipe, "cpu"), Ids(60, 61, (61,))
-    assert {weight.dtype for weight in built.learning.values()} == {torch.float32}
+    assert {weight.dtype for weight in learning(built).values()} == {torch.float32}
     assert {weight.dtype for weight in built.parameters() if not weight.requires_grad} == {torch.bfloat16}
-    before = {name: weight.clone() for name, weight in built.learning.items()}
+    before = {name: weight.clone() for name, weight in learning(built).items()}
     Run(built, [Example([1, 2], 12, [3] * 12)] * 3, recipe, Place(str(tmp_path)), ids, Accelerator(cpu=True)).train()
-    moved = [name for name, weight in built.learning.items() if not torch.equal(weight, before[name])]
-    assert len(moved) == len(before) and all(weight.isfinite().all() for weight in built.learning.values())
+    moved = [name for name, weight in learning(built).items() if not torch.equal(weight, before[name])]
+    assert len(moved) == len(before) and all(weight.isfinite().all() for weight in learning(built).values())
 
 
 def test_each_epoch_is_a_permutation_and_the_rate_is_warmed_up() -> None:
@@ -206,5 +207,5 @@ def test_an_adapter_is_what_peft_reads_and_gives_the_student(name: str, tiny: Pa
     built.load_state_dict(torch.load(tmp_path / "out" / "training.pt", weights_only=True)["weights"], strict=False)
     tokens = torch.arange(20).view(2, 10)
     assert torch.allclose(built.model.encode(tokens), merged.encode(tokens), atol=1e-5)
-    assert built.learning and all(".lora_" in key for key in built.learning)
+    assert learning(built) and all(".lora_" in key for key in learning(built))
     assert Adapter.read(adapter).digest is not None and DIGEST == "dllm.base"

@@ -1,0 +1,1 @@
+"""Reinforcement learning of a model by rewards that are checked: ``python -m experiments.rl``."""
