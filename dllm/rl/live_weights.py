@@ -6,7 +6,7 @@ write to the same ones; a trainer that puts other tensors in their place must ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from dllm.models.weights import prepared, read_model_config
 
 TRAINABLE = "load(FOLDER, trainable=True)"
 # Of a config: what may differ where the same network reads the weights.
-OWN = ("mask_id", "eos_id", "pad_id", "usual_mask_id", "unsaid", "notes", "published")
+SAME_NETWORK = ("mask_id", "eos_id", "pad_id", "usual_mask_id", "unsaid", "notes", "published")
 
 
 def refuse_replaced(model: Model) -> None:
@@ -98,20 +98,49 @@ def reload(model: Model, folder: str | Path) -> Model:
     return replace(model, name=called(folder), path=path)
 
 
+@torch.no_grad()
+def write_weights(model: Model, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy tensors, by their published names and in any order, into a loaded model's weights. Raises UserError for a
+    name that the model does not have, and for quantised, adapted or offloaded weights."""
+    _refuse_made(model, "write_weights(model, ...)")
+    config, network = model.config, model.transformer
+    places = [([parameter_source(name, config) for name in names], dtype, device, write)
+              for names, dtype, device, write in _places(network)]  # fmt: skip
+    parts: dict[int, dict[int, Tensor]] = {}  # of places that have not all their rows yet
+    for name, tensor in tensors:
+        wanted = [(number, at, one) for number, (sources, *_) in enumerate(places) for at, one in enumerate(sources)
+                  if one.name == name]  # fmt: skip
+        if not wanted and not (config.tied and name == parameter_source("lm_head.weight", config).name):
+            raise UserError(f"{model.name} has no weight {name}. Send the tensors by the names of its checkpoint.")
+        for number, at, source in wanted:
+            sources, dtype, device, write = places[number]
+            found = parts.setdefault(number, {})
+            rows = tensor if source.rows is None else tensor[slice(*source.rows)]
+            found[at] = rows.to(device, dtype)
+            if len(found) == len(sources):
+                write(torch.cat([found[one] for one in range(len(sources))]))
+                del parts[number]
+
+
 def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> None:
-    """Raise UserError for a folder of another config, and for weights that are not those of a file alone."""
+    """Raise UserError for a folder of another config, and for weights that are made from more than a checkpoint's."""
     asked = f"reload(model, {str(folder)!r})"
+    _refuse_made(model, asked)
+    for name in (one.name for one in fields(ModelConfig) if one.name not in SAME_NETWORK):
+        ours, theirs = getattr(model.config, name), getattr(config, name)
+        if ours != theirs:
+            raise UserError(f"{asked}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
+                            " config, or call load.")  # fmt: skip
+
+
+def _refuse_made(model: Model, asked: str) -> None:
+    """Raise UserError for weights that are made from more than a checkpoint's."""
     kept = {"quantize": model.quantize or model.quantize_head, "adapter": model.adapter or model.draft_adapter}
     for name, value in kept.items():
         if value is not None:
             raise UserError(f"{asked}: the model's weights are made with {name}={str(value)!r}. Call load instead.")
     if any(parameter.is_meta for parameter in model.transformer.parameters()):
         raise UserError(f"{asked}: some of the model's weights are offloaded. Call load instead.")
-    for name in (one.name for one in fields(ModelConfig) if one.name not in OWN):
-        ours, theirs = getattr(model.config, name), getattr(config, name)
-        if ours != theirs:
-            raise UserError(f"{asked}: its {name} is {theirs!r}, and the model's is {ours!r}. Give a folder of the same"
-                            " config, or call load.")  # fmt: skip
 
 
 _Place = tuple[list[str], torch.dtype, str, Callable[[Tensor], object]]  # our names, and what takes their rows together

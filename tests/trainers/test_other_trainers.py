@@ -1,0 +1,103 @@
+"""verl's worker and dLLM-RL's JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from random_models import random_model
+from safetensors.torch import load_file
+from test_dare import CONFIG, PROMPTS, asked
+from torch import Tensor
+
+from dllm import Decoder, UserError, load
+from dllm.models.weights import save_model
+from dllm.rl.rollouts import Rollouts
+from dllm.trainers.dllm_rl import answer_lists, trace_rows
+from dllm.trainers.verl import VerlRollout
+from tests.models.model_folders import published
+from tests.support.tiny import make_written
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model.transformer.head(model.transformer.encode(torch.tensor(PROMPTS[:1])))
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "llada_gqa_tied"])
+def test_weights_that_verl_sends_are_those_that_decode(name: str, tiny: Path, tmp_path: Path) -> None:
+    """One by one in any order, asynchronously; q, k and v are one product here, and packed."""
+    for seed, folder in enumerate(("old", "new")):
+        save_model(random_model(published(name), seed), tmp_path / folder)
+    config = {**CONFIG, "dllm": {"algorithm": "d1"}, "device": "cpu", "dtype": "float32"}
+    made = VerlRollout(config, SimpleNamespace(local_path=tmp_path / "old"), None)
+    sent, expected = load_file(tmp_path / "new" / "model.safetensors"), load(tmp_path / "new")
+    assert not torch.equal(logits(made.model), logits(expected))
+
+    async def stream() -> AsyncIterator[tuple[str, Tensor]]:
+        for one in sorted(sent, reverse=True):
+            yield one, sent[one]
+
+    async def update() -> None:
+        await made.resume(["weights"])
+        await made.update_weights(stream(), wire_format="named_tensors")
+        await made.release()
+
+    asyncio.run(update())
+    assert torch.equal(logits(made.model), logits(expected))
+    batch = made.generate_sequences(asked()).batch
+    assert {*batch} == {"prompts", "responses", "input_ids", "attention_mask", "position_ids"}
+
+
+def test_what_verl_cannot_send_is_refused(tiny: Path) -> None:
+    config = {**CONFIG, "dllm": {"algorithm": "d1"}, "device": "cpu", "dtype": "float32"}
+    made = VerlRollout(config, SimpleNamespace(path=tiny))
+    with pytest.raises(UserError, match="wire_format='delta_flush' is not read. Send named_tensors."):
+        asyncio.run(made.update_weights([], wire_format="delta_flush"))
+    with pytest.raises(UserError, match="has no weight model.norm.bias. Send the tensors by the names"):
+        asyncio.run(made.update_weights([("model.norm.bias", torch.zeros(1))]))
+    with pytest.raises(UserError, match="algorithm=mdpo needs trajectories.*Use DARE, or dllm.algorithm=d1"):
+        VerlRollout({**config, "dllm": {"algorithm": "mdpo"}}, SimpleNamespace(path=tiny))
+
+
+@pytest.fixture(scope="module")
+def rolled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Rollouts]:
+    model = load(make_written(tmp_path_factory.mktemp("written") / "tiny"), pack=False)
+    return model, Decoder(model, "static", gen_length=16, batch_size=4, temperature=1.0).rollouts(PROMPTS, n=2)
+
+
+def test_rows_of_dllm_rl_give_their_ids_back(rolled: tuple[Any, Rollouts]) -> None:
+    model, rollouts = rolled
+    found = trace_rows(rollouts, model.tokenizer, [0.0, 1.0, 0.5, 0.0])
+    assert found.lost == 0 and [one["reward"] for one in found.rows] == [0.0, 1.0, 0.5, 0.0]
+    for number, row in enumerate(found.rows):
+        kept = int(rollouts.completion_mask[number].sum())
+        assert model.tokenizer.backend.encode(row["response"]).ids == rollouts.completion_ids[number, :kept].tolist()
+        assert row["step_map"] == (rollouts.step_map[number, :kept] - 1).tolist()
+    lists = answer_lists(rollouts)
+    assert [len(one["full_output"]) for one in lists] == [2, 2]
+    assert lists[0]["full_output"] == rollouts.texts[:2]
+    assert lists[1]["step_map"] == [row["step_map"] for row in found.rows[2:]]
+    assert lists[1]["response_length"] == [len(row["step_map"]) for row in found.rows[2:]]
+
+
+def test_rows_that_change_when_they_are_tokenised_are_counted(rolled: tuple[Any, Rollouts]) -> None:
+    model, rollouts = rolled
+
+    class Merging:
+        """Writes w3 as w4."""
+
+        def decode(self, ids: list[int], skip_special: bool = True) -> str:
+            return model.tokenizer.decode([4 if one == 3 else one for one in ids], skip_special=skip_special)
+
+        encode = model.tokenizer.encode
+
+    with pytest.raises(UserError, match=r"of 4 rollouts do not survive being written as text.*more than 10%"):
+        trace_rows(rollouts, Merging(), [0.0] * 4)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="there are 1 rewards for 4 rollouts"):
+        trace_rows(rollouts, model.tokenizer, [0.0])
