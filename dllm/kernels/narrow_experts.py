@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.grouped_narrow_product import grouped_narrow_product
-from dllm.kernels.narrow_linear import cpu_product, narrow_here, packs_by_64, placed, stored
+from dllm.kernels.narrow_linear import cpu_product, largest_of, narrow_here, packs_by_64, placed, stored
 from dllm.kernels.narrow_product import narrowed
 from dllm.kernels.silu_times import GATES
 
@@ -39,11 +40,13 @@ class NarrowExperts(nn.Module):
 
     @staticmethod
     def of(
-        gate_up: Tensor, down: Tensor, bits: int, triton: bool, as_stored: bool = False, activation: str = "silu"
+        gate_up: Tensor, down: Tensor, bits: int, triton: bool, as_stored: bool = False, activation: str = "silu",
+        sharing: Ranks = ALONE,
     ) -> NarrowExperts:  # fmt: skip
-        """Narrowed expert by expert. as_stored: in the form of files."""
+        """Narrowed expert by expert. as_stored: in the form of files. sharing: ranks that hold columns of ``down``."""
         narrow = narrowed if triton else stored if as_stored else narrow_here
-        stacks = *each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits)
+        largest = largest_of(down.detach(), bits, sharing)
+        stacks = *each(gate_up.detach(), narrow, bits), *each(down.detach(), narrow, bits, largest)
         return NarrowExperts(*stacks, bits, activation, triton)
 
     def place(self, triton: bool) -> None:
@@ -76,12 +79,15 @@ class NarrowExperts(nn.Module):
         return out
 
 
-def each(weights: Tensor, narrow: Callable[[Tensor, int], tuple[Tensor, Tensor]], bits: int) -> tuple[Tensor, Tensor]:
-    """Weights [E, N, D] narrowed expert by expert, with their scales."""
-    first, size = narrow(weights[0], bits)
+def each(
+    weights: Tensor, narrow: Callable[[Tensor, int, Tensor | None], tuple[Tensor, Tensor]], bits: int,
+    largest: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Weights [E, N, D] narrowed expert by expert, with their scales. largest [E, N]: as in ``rounded_steps``."""
+    first, size = narrow(weights[0], bits, None)
     if weights.is_meta:
         return first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     steps, scales = first.new_empty(len(weights), *first.shape), size.new_empty(len(weights), *size.shape)
     for number, weight in enumerate(weights):
-        steps[number], scales[number] = narrow(weight, bits)
+        steps[number], scales[number] = narrow(weight, bits, None if largest is None else largest[number])
     return steps, scales

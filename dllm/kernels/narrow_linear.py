@@ -28,6 +28,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.narrow_product import (
     GROUP,
     OUTPUTS_AT_ONCE,
@@ -59,10 +60,13 @@ class NarrowLinear(nn.Module):
         self.register_buffer("scale", scale)
 
     @staticmethod
-    def of(linear: nn.Linear, bits: int, triton: bool, as_stored: bool = False) -> NarrowLinear:
-        """With the weights of ``linear``. as_stored: in the form of files."""
-        narrow = narrowed if triton else stored if as_stored else narrow_here
-        return NarrowLinear(*narrow(linear.weight.detach(), bits), linear.bias, bits, triton)
+    def of(
+        linear: nn.Linear, bits: int, triton: bool, as_stored: bool = False, sharing: Ranks = ALONE
+    ) -> NarrowLinear:  # fmt: skip
+        """With the weights of ``linear``. as_stored: in the form of files. sharing: ranks that hold columns of it each,
+        which then have one scale in eight bits."""
+        narrow, weight = narrowed if triton else stored if as_stored else narrow_here, linear.weight.detach()
+        return NarrowLinear(*narrow(weight, bits, largest_of(weight, bits, sharing)), linear.bias, bits, triton)
 
     def place(self, triton: bool) -> None:
         """Turn weights as stored into what our kernel (triton) or this CPU's operators read."""
@@ -137,13 +141,19 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
     return out
 
 
-def stored(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def largest_of(weight: Tensor, bits: int, sharing: Ranks) -> Tensor | None:
+    """The largest magnitude of each output of weights [..., D] over the columns of all ranks; None where the weights
+    alone decide on their scales."""
+    return sharing.largest(weight.abs().amax(-1).float()) if bits == 8 and sharing.size > 1 else None
+
+
+def stored(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weights [N, D] in ``bits`` bits as files have them, and an AVX-512 CPU's operators: int8 [N, D] with scales [N],
-    or four bits by blocks of 64 outputs with scales [G, N, 2]."""
+    or four bits by blocks of 64 outputs with scales [G, N, 2]. largest [N]: as in ``rounded_steps``."""
     if weight.is_meta:
         return _shapes(weight, bits)
     if bits == 8:
-        narrow, scale = narrowed(weight, bits)
+        narrow, scale = narrowed(weight, bits, largest)
         return narrow, scale.flatten()
     narrow, scale = by_outputs(_in_blocks, weight)
     return narrow, scale.transpose(0, 1).contiguous()
@@ -156,12 +166,12 @@ def _shapes(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return weight.new_empty(count, width // 2, dtype=torch.uint8), weight.new_empty(width // GROUP, count, 2)
 
 
-def narrow_here(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def narrow_here(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Weights [N, D] as this CPU's operators read them."""
-    return placed(*stored(weight, bits), False)
+    return placed(*stored(weight, bits, largest), False)
 
 
-def _in_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _in_blocks(weight: Tensor, _: Tensor | None) -> tuple[Tensor, Tensor]:
     steps, scale = rounded_steps(weight, 4)
     return in_blocks(steps), scale
 

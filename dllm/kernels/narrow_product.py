@@ -37,29 +37,36 @@ _CONFIGS = {
 }
 
 
-def narrowed(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Weights [N, D] rounded to the nearest of ``bits`` (8 or 4) bits, and their scales in the weights' dtype."""
-    return by_outputs(lambda part: _narrowed(part, bits), weight)
+def narrowed(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Weights [N, D] rounded to the nearest of ``bits`` (8 or 4) bits, and their scales in the weights' dtype. largest
+    [N]: as in ``rounded_steps``."""
+    return by_outputs(lambda part, peak: _narrowed(part, bits, peak), weight, largest)
 
 
-def by_outputs(narrow: Callable[[Tensor], tuple[Tensor, Tensor]], weight: Tensor) -> tuple[Tensor, Tensor]:
+def by_outputs(
+    narrow: Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]], weight: Tensor, largest: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Weights and scales of a few outputs after the other: what that takes meanwhile stays in a CPU's cache, which is
     four times as fast."""
-    steps, scales = zip(*map(narrow, weight.split(OUTPUTS_AT_ONCE)), strict=True)
+    parts = weight.split(OUTPUTS_AT_ONCE)
+    peaks = [None] * len(parts) if largest is None else list(largest.split(OUTPUTS_AT_ONCE))
+    steps, scales = zip(*map(narrow, parts, peaks), strict=True)
     return torch.cat(steps), torch.cat(scales)
 
 
-def _narrowed(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    steps, scale = rounded_steps(weight, bits)
+def _narrowed(weight: Tensor, bits: int, largest: Tensor | None) -> tuple[Tensor, Tensor]:
+    steps, scale = rounded_steps(weight, bits, largest)
     return steps if bits == 8 else in_bytes(steps), scale
 
 
-def rounded_steps(weight: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The steps [N, D] that are nearest to weights, and scales [N, 1] or, in four bits, [N, G, 2]."""
+def rounded_steps(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The steps [N, D] that are nearest to weights, and scales [N, 1] or, in four bits, [N, G, 2]. largest [N]: the
+    largest magnitude of each output, in eight bits, where the weights are some columns of all (None: theirs)."""
     groups = weight.float().view(len(weight), -1, GROUP if bits == 4 else weight.shape[1])
     low, high = torch.aminmax(groups, dim=-1, keepdim=True)
     if bits == 8:
-        scale = _rounded(torch.maximum(high, -low) / 127, weight.dtype)
+        peak = torch.maximum(high, -low) if largest is None else largest.view(-1, 1, 1)
+        scale = _rounded(peak / 127, weight.dtype)
         steps = (groups / scale).round_().clamp_(-127, 127)
         return steps.to(torch.int8).flatten(1), scale.to(weight.dtype).flatten(1)
     scale = _rounded((high - low) / 15, weight.dtype)

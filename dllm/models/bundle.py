@@ -180,7 +180,7 @@ def load(
     kind, place = parse_dtype(dtype), parse_device(device)
     _, config, words, ids, name = describe(path, mask_id, attention_block, rope)
     quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
-    check_cut(config, tp, ep, quantize)
+    check_cut(config, tp, ep, quantize, head)
     if trainable:
         _refuse_untrainable(quantize or head, kernels, tp)
     place = own_device(place, tp)

@@ -51,7 +51,7 @@ def share_of(config: ModelConfig, ranks: Ranks, ep: bool = False) -> ModelConfig
     )  # fmt: skip
 
 
-def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None) -> None:
+def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, head: str | None = None) -> None:
     """Raise UserError for a model that ``size`` ranks cannot share."""
     name = f"model.tp={size}"
     if size < 1:
@@ -65,6 +65,9 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None) ->
     if quantize == "float8":
         raise UserError(f"{name}: float8 scales each row over its whole width, which no rank has. Use "
                         "model.quantize=int8, or set model.quantize to null.")  # fmt: skip
+    if head is not None:
+        raise UserError(f"{name}: model.quantize_head={head} narrows embedding and head together, and ranks share the "
+                        "head alone. Set model.quantize_head to null.")  # fmt: skip
     if config.stored_kind is not None:
         raise UserError(f"{name}: the weights of this folder are {config.stored_kind} already, in a layout that is not "
                         "cut. Take the checkpoint that they were made from, with model.quantize.")  # fmt: skip
@@ -141,6 +144,8 @@ def shared_out(whole: Transformer, config: ModelConfig) -> RankShare:
                 part.register_parameter("bias", None)  # the sum over ranks has it once
     sources = dict[str, Source]()
     for name, parameter in model.named_parameters():
+        if config.tied and name == "lm_head.weight":
+            continue  # rows of the embedding, which ``tie`` gives it
         there = in_whole(name, config)
         source = parameter_source(there, whole.config)
         sources[name] = own_source(name, source, whole.get_parameter(there).shape, parameter.shape, config)

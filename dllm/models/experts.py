@@ -93,6 +93,7 @@ class MoE(nn.Module):
         super().__init__()
         self.config = config
         self.router = Router(width, config)
+        self.own = config.own
         self.expert_bias = nn.Parameter(torch.zeros(config.experts)) if config.expert_bias else None
         held = range(*(config.own or (0, config.experts)))
         self.experts: nn.Module = Experts(MLP(width, config.width) for _ in held)
@@ -101,9 +102,9 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = rearrange(x, "... d -> (...) d")
         weights, chosen = self.route(rows)
-        out = mixed_experts(
-            self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts, self.config.own
-        ).view_as(x)
+        out = mixed_experts(self.experts, rows, weights.to(rows.dtype), chosen, self.config.experts, self.own).view_as(
+            x
+        )
         return out if self.shared is None else out + self.shared(x)
 
     def route(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from dllm.common.ranks import ALONE
 from dllm.errors import UserError, nearest, not_installed
 from dllm.kernels.dispatch import AMD_GPUS, amd_kind
 from dllm.kernels.narrow_embedding import NarrowEmbedding
@@ -39,6 +40,7 @@ from dllm.models.transformer import Layer, Transformer
 BITS = {"int8": 8, "int4": 4}
 QUANTIZATIONS = (*BITS, "float8")
 MULTIPLES = {"int8": 1, "int4": GROUP, "float8": 16}  # of the sizes of products
+NARROWING = ("o", "down")  # products whose inputs ranks share
 FLOAT8_CAPABILITY = (8, 9)  # Ada, Hopper
 
 
@@ -172,9 +174,13 @@ def quantize_part(part: nn.Module, kind: str, triton: bool, as_stored: bool = Fa
     for module in list(part.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
-                setattr(module, name, NarrowLinear.of(child, BITS[kind], triton, as_stored))
+                sharing = part.ranks if name in NARROWING else ALONE
+                setattr(module, name, NarrowLinear.of(child, BITS[kind], triton, as_stored, sharing))
             elif isinstance(child, SteppedLinear):
                 setattr(module, name, child.narrow(triton, as_stored))
             elif isinstance(child, StackedExperts):
-                stacks = child.gate_up, child.down
-                setattr(module, name, NarrowExperts.of(*stacks, BITS[kind], triton, as_stored, child.activation))
+                made = NarrowExperts.of(
+                    child.gate_up, child.down, BITS[kind], triton, as_stored, child.activation,
+                    ALONE if getattr(module, "own", None) else part.ranks,
+                )  # fmt: skip
+                setattr(module, name, made)
