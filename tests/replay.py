@@ -105,7 +105,8 @@ def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Reco
 AUP = "aup"  # points of a curve, and the leaderboard's number
 # Fields whose word means something else here.
 KEPT = {"kept": "kept_masks"}
-NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"}}
+NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"},
+         "sparse_dllm": {"kept": "kept_columns"}}  # fmt: skip
 TABLES = ("filters", "baselines")  # of a file, which its cases name
 ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64

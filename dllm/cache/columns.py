@@ -56,7 +56,7 @@ def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     return values[batch, index.clamp(max=values.shape[1] - 1)]
 
 
-def gather_padded(values: Tensor, index: Tensor, beyond: int | bool) -> Tensor:
+def gather_padded(values: Tensor, index: Tensor, beyond: float | bool) -> Tensor:
     """Entries ``index`` [B, u] of values [B, m]; ``beyond`` for index m, which is padding."""
     return torch.cat([values, torch.full_like(values[:, :1], beyond)], 1).gather(1, index)
 

@@ -23,6 +23,7 @@ from dllm.cache.flash_verify import VerifiedFlashDLLM
 from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.sliding import SlidingCache
+from dllm.cache.sparse_dllm import SparseDLLM
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Scores, State
@@ -33,6 +34,7 @@ from dllm.eos.none import FullLength
 from dllm.eos.stop_at_last_eos import StopAtLastEos
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.dream import Dream
 from dllm.samplers.easing import Easing
 from dllm.samplers.flash_verify import FlashVerify
 from dllm.samplers.prior import Prior
@@ -89,6 +91,15 @@ class Unrolled(Fixed):
     ) -> BlockState:
         self.left -= not self.policy.refreshes
         return blocks if self.left else super().advance(candidates, blocks, owner, full, stopped)
+
+
+def sparse_dllm(params: Case) -> CaseParts:
+    """Dream: the first forward of a block commits its first position, and uses up a point of the time grid."""
+    dream, steps = "alg" in params, params["steps"]
+    sampler: Sampler = Dream(params["alg"], steps, params.get("eps", 1e-3)) if dream else Static(steps)
+    blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+    policy = SparseDLLM(params["keep_ratio"], params["kernel_size"] or 1, query_left=False)
+    return CaseParts(sampler, blocks, policy, sampling=Sampling(suppress_mask=False, tempered=dream))
 
 
 def suffix(params: Case) -> CaseParts:
@@ -237,5 +248,5 @@ class Slipped(SlidingCache):
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
-    "flash_verify": flash_verify, "suffix": suffix, "vicinity": vicinity,
+    "flash_verify": flash_verify, "sparse_dllm": sparse_dllm, "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 
 from dllm.cache.dllm_cache import FeaturePass
 from dllm.cache.passes import ForwardPass
+from dllm.cache.sparse_dllm import SparsePass
 from dllm.contract import Turn
 
 
@@ -166,6 +167,12 @@ class Record:
         chose = [[len(layer or ()) for layer in layers] for layers in self.selected]
         return [[rows + more - twice for rows, more, twice in zip(*one, strict=True)]
                 for one in zip(self.layer_tokens, self.layer_values, chose, strict=True)]  # fmt: skip
+
+    @property
+    def kept_columns(self) -> list[list[list[int]]]:
+        """Columns outside each block that every layer keeps, chosen in the second forward of the block."""
+        return [[sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.chosen]
+                for one in self.passes if isinstance(one, SparsePass) and one.chosen]  # fmt: skip
 
     @property
     def kept_masks(self) -> list[list[int]]:
