@@ -41,13 +41,15 @@ class SparseDLLM(Cache):
     """The first two forwards of a block are full, and the sampler commits from both. The others compute the open
     blocks, which attend to themselves and to ``keep_ratio`` of the columns outside them.
 
-    keep_ratio: 1 keeps all, 0 none. kernel_size: a column counts as much as the best of so many neighbours, an odd
+    keep_ratio: 1 keeps all, 0 none. kernel_size: a column counts as much as the best of this many neighbours, an odd
     number (1: as itself). query_left matters for models that predict from the position before (Dream): a forward starts
     one column left of the block. Without it (the published code) the first forward of a block commits the block's first
     position alone, and the others do not predict it.
     """
 
-    traits = CacheTraits(scores_all_at_open=True, committed=True, bounded_shapes=True, acts_in_layers=True)
+    traits = CacheTraits(
+        scores_all_at_open=True, committed=True, bounded_shapes=True, acts_in_layers=True, heads="summed"
+    )
 
     def __init__(self, keep_ratio: float = 0.5, kernel_size: int = 3, query_left: bool = True) -> None:
         in_range("cache.keep_ratio", keep_ratio, 0.0, 1.0)
@@ -252,8 +254,8 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         """Room for the rows and ``slots`` in what is there already. The last slot, which padding writes, may move: what
         is in it is never read."""
         shape = (self.rows, slots)
-        self.stores = each_tensor(lambda store: widened(store.transpose(1, 2), *shape).transpose(1, 2), self.stores)
-        self.columns = [widened(one, *shape) for one in self.columns]
+        self.stores = each_tensor(lambda store: with_room(store.transpose(1, 2), *shape).transpose(1, 2), self.stores)
+        self.columns = [with_room(one, *shape) for one in self.columns]
 
     def store(self, layer: int, key: Tensor) -> tuple[KeyValues, Tensor]:
         """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h], and the column in each slot."""
@@ -270,8 +272,8 @@ def whole_rows(plan: ForwardPlan) -> Tensor:
     return (plan.columns == plan.keys).all(1)
 
 
-def widened(held: Tensor, rows: int, slots: int) -> Tensor:
-    """Values [B, C, ...] with room for at least so many rows and slots, which hold zeros."""
+def with_room(held: Tensor, rows: int, slots: int) -> Tensor:
+    """Values [B, C, ...] with room for at least this many rows and slots, which hold zeros."""
     if len(held) >= rows and held.shape[1] >= slots:
         return held
     return join(held, held.new_zeros(max(0, rows - len(held)), max(slots, held.shape[1]), *held.shape[2:]))
@@ -332,7 +334,8 @@ class SparseMemory(Memory):
         )
         assert due is not None and window is not None and outside is not None and columns is not None
         size, count = (select_or_all(self.copies(one, device), rows) for one in (self.forward.size, self.forward.count))
-        score = gather_padded(products(query, keys, window), outside, -torch.inf)
+        points = session.config.ranks.sum(products(query, keys, window))
+        score = gather_padded(points, outside, -torch.inf)
         if session.policy.kernel_size > 1:
             score = F.max_pool1d(score[:, None], session.policy.kernel_size, 1, session.policy.kernel_size // 2)[:, 0]
         order = torch.arange(max(outside.shape[1], self.forward.most), device=device)
