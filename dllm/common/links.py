@@ -109,9 +109,10 @@ class Links:
             with suppress(OSError):
                 link.send(*message)
 
-    def hear(self) -> tuple[Any, ...]:
-        """The next message; at rank 0 it begins with the sender's rank. Waits without spinning."""
-        return self.inbox.get()
+    def hear(self, seconds: float | None = None) -> tuple[Any, ...]:
+        """The next message; at rank 0 it begins with the sender's rank. Waits without spinning. seconds: after which
+        ``queue.Empty`` is raised (None: never)."""
+        return self.inbox.get(timeout=seconds)
 
     def shared(self, make: Callable[[], Told]) -> Told:
         """What ``make`` returns at rank 0, which alone calls it, on every rank."""

@@ -98,7 +98,9 @@ class Service:
 
     @cached_property
     def metrics(self) -> Metrics:
-        return Metrics(self.scheduler.figures, lambda: self.scheduler.state, self.defaults.name)
+        lead = self.scheduler.lead
+        ranks = 1 if lead is None else lead.links.size
+        return Metrics(self.scheduler.figures, lambda: self.scheduler.health, self.defaults.name, ranks)
 
     def app(self) -> Starlette:
         """The ASGI application. It starts the scheduler's thread, and closes the scheduler in the end."""
@@ -186,7 +188,7 @@ class Service:
         return JSONResponse(await self._apart(lambda: {**parts_offered(), "response_format": formats_offered()}))
 
     async def health(self, request: HttpRequest) -> Response:
-        state = self.scheduler.state
+        state = self.scheduler.health
         return JSONResponse({"status": state}, 200 if state == "ready" else 503)
 
     async def show_metrics(self, request: HttpRequest) -> Response:

@@ -95,11 +95,13 @@ class Entry:
 
 class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each request of
-    its rows has had of the device."""
+    its rows has had of the device. number: by which followers know it."""
 
     def __init__(
-        self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False
-    ) -> None:
+        self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False,
+        number: int = 0,
+    ) -> None:  # fmt: skip
+        self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
         runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace

@@ -44,12 +44,13 @@ class Metrics:
 
     everywhere: Callable[[bytes], bytes] = bytes  # from this server's page to that of all that share its address
 
-    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "") -> None:
+    def __init__(self, figures: Callable[[], Stats], state: Callable[[], str], model: str = "", ranks: int = 1) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(SchedulerFigures(figures, state))
         made: dict[str, Any] = {"registry": self.registry}
         built = Gauge("dllm_build_info", "1; the labels say what is served, and by which version.", BUILD, **made)
         built.labels(version_of("dllm") or "checkout", model).set(1)
+        Gauge("dllm_ranks", "Processes that hold the model together.", **made).set(ranks)
         labels = ("route", "status")
         self.requests = Counter("dllm_http_requests", "Replies by route and status.", labels, **made)
         self.seconds = Histogram(

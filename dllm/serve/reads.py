@@ -16,6 +16,7 @@ import torch
 from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
 from dllm.errors import UserError
 from dllm.models.bundle import Model
+from dllm.serve.followers import Lead
 from dllm.serve.jobs import DeviceShare, Failed, Limits
 
 
@@ -75,8 +76,8 @@ class ReadEntry:
 class ReadQueue:
     """Belongs to the scheduler, which guards it. share: what each of its jobs has had of the device."""
 
-    def __init__(self, model: Model, limits: Limits) -> None:
-        self.model, self.exact = model, limits.exact
+    def __init__(self, model: Model, limits: Limits, lead: Lead | None = None) -> None:
+        self.model, self.exact, self.lead = model, limits.exact, lead
         self.columns, self.share = limits.max_prefill_tokens, DeviceShare()
         self.entries: deque[ReadEntry] = deque()
 
@@ -120,11 +121,15 @@ class ReadQueue:
         try:
             self._read(picked)
         except torch.OutOfMemoryError:
+            if self.lead is not None:
+                self.lead.agree()
             self.columns = max(len(picked) // 2, 1) * max(len(unit.canvas.tokens) for _, unit in picked)
             if len(picked) > 1:
                 return [], []
             return [], [(entries[0], "memory", "a canvas of this decision needs more memory than there is.")]
         except Exception as error:  # of one of them: it must not take its neighbours along
+            if self.lead is not None:
+                self.lead.agree()
             if len(entries) > 1:
                 for entry in entries:
                     entry.alone = True
@@ -138,6 +143,8 @@ class ReadQueue:
     def _read(self, picked: Sequence[tuple[ReadEntry, Unit]]) -> None:
         keys = [(entry, unit.group, place) for entry, unit in picked for place in unit.places]
         queries = [entry.job.groups[group][place] for entry, group, place in keys]
+        if self.lead is not None:
+            self.lead.read(queries, len(picked))
         told = set[int]()  # each job counts the calls that it took part in
         found = read_canvases(self.model, queries, len(picked))
         begun = sum(one.forwards for one in found)

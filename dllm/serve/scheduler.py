@@ -27,6 +27,7 @@ from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
+from dllm.serve.followers import Lead, RanksDiverged
 from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
 from dllm.serve.lane import Entry, SettingBatch
 from dllm.serve.log import tell
@@ -41,8 +42,14 @@ class Scheduler:
     """``start`` begins its thread. All other methods may be called from any thread. Events are delivered from the
     scheduler's thread, which waits for no one: ``deliver`` must not block."""
 
-    def __init__(self, model: Model, runtime: Runtime | str = "auto", limits: Limits = Limits()) -> None:  # noqa: B008
-        self.model, self.limits = model, limits
+    def __init__(
+        self,
+        model: Model,
+        runtime: Runtime | str = "auto",
+        limits: Limits = Limits(),  # noqa: B008
+        lead: Lead | None = None,
+    ) -> None:
+        self.model, self.limits, self.lead = model, limits, lead
         self.runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
         self.condition = threading.Condition()
@@ -50,9 +57,9 @@ class Scheduler:
         self.dropped: set[int] = set()
         self.lanes: dict[LaneKey, SettingBatch] = {}  # by settings and width
         self.runners: OrderedDict[object, Runner] = OrderedDict()
-        self.reads = ReadQueue(model, limits)
+        self.reads = ReadQueue(model, limits, lead)
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
-        self.rows, self.count, self.stops_at = limits.max_rows, 0, 0.0
+        self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
         self.status, self.told, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
 
@@ -64,6 +71,11 @@ class Scheduler:
     def state(self) -> str:
         """``ready``; ``closing``: what runs is finished; ``closed``; ``failed``: the thread died of an error."""
         return self.status
+
+    @property
+    def health(self) -> str:
+        """The same; ``failed``, too, while another rank is late."""
+        return "failed" if self.lead is not None and self.lead.links.late else self.status
 
     def figures(self) -> Stats:
         """What it has done, and what waits."""
@@ -154,18 +166,22 @@ class Scheduler:
             self._work()
         except BaseException as error:  # whatever it was, no one may wait forever
             LOG.exception("the decode thread died")
-            with self.condition:
-                self.status = "failed"
-                lost: list[Entry | ReadEntry] = [
-                    *(entry for lane in self.lanes.values() for entry in lane.everyone()),
-                    *self.queue,
-                ]
-                lost += self.reads.entries
-                self.queue.clear()
-                self.lanes.clear()
-                self.reads.entries.clear()
-            for entry in lost:
-                self._fail(entry, "error", f"the server failed ({type(error).__name__}).")
+            self.fail("error", f"the server failed ({type(error).__name__}).")
+
+    def fail(self, kind: str, message: str) -> None:
+        """Decode nothing more, and tell all clients why."""
+        with self.condition:
+            self.status = "failed"
+            lost: list[Entry | ReadEntry] = [
+                *(entry for lane in self.lanes.values() for entry in lane.everyone()),
+                *self.queue,
+            ]
+            lost += self.reads.entries
+            self.queue.clear()
+            self.lanes.clear()
+            self.reads.entries.clear()
+        for entry in lost:
+            self._fail(entry, kind, message)
 
     def _work(self) -> None:
         while self.status != "closed":
@@ -248,9 +264,9 @@ class Scheduler:
             opening += entry.columns
             if key not in self.lanes:
                 job = entry.job
-                lane = SettingBatch(
-                    self.runner_of(job.chosen), self.prompts, job.trace, job.logprobs, job.likeliest > 0
-                )
+                self.opened += 1
+                kind = job.trace, job.logprobs, job.likeliest > 0
+                lane = SettingBatch(self.runner_of(job.chosen), self.prompts, *kind, self.opened)
                 lane.share.had = self.clock
                 self.lanes[key] = lane
             self.lanes[key].add(entry)
@@ -300,6 +316,8 @@ class Scheduler:
         """Take a turn of a lane, and tell its clients. If it fails, its jobs begin again."""
         began, requests = time.perf_counter(), len({entry.asked_by for entry in lane.everyone()})
         try:
+            if self.lead is not None:
+                self.lead.turn(lane, self.lanes.values(), self.runners.values())
             turn = lane.turn()
             if turn is None:
                 with self.condition:
@@ -344,6 +362,7 @@ class Scheduler:
 
     def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""
+        self._agree(error)
         entries = lane.everyone()
         with self.condition:
             del self.lanes[key]
@@ -358,6 +377,7 @@ class Scheduler:
 
     def _smaller(self, key: LaneKey, lane: SettingBatch) -> None:
         """Memory ran out: its rows begin again, and fewer are decoded together from now on."""
+        self._agree()
         entries = lane.everyone()
         with self.condition:
             del self.lanes[key]
@@ -370,6 +390,13 @@ class Scheduler:
         for entry in entries:
             self._fail(entry, "memory", f"an answer of {len(entry.job.request.tokens)} tokens needs more memory than "
                        "there is.")  # fmt: skip
+
+    def _agree(self, error: Exception | None = None) -> None:
+        """Go on after a failed turn only if it failed on every rank. Raises RanksDiverged."""
+        if isinstance(error, RanksDiverged):
+            raise error
+        if self.lead is not None:
+            self.lead.agree()
 
     def _fail(self, entry: Entry | ReadEntry, kind: str, message: str, error: Exception | None = None) -> None:
         name = entry.job.ident or uuid.uuid4().hex[:12]

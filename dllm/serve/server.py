@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,6 +25,7 @@ from dllm.serve.log import log
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 
+LOST_IN = 30.0  # seconds in which a process ends whose other rank is gone
 DEAD = 70  # EX_SOFTWARE: a supervisor starts the process again
 KEEP_ALIVE = 75  # seconds; above the 60 for which nginx keeps its own connections
 SPARE = 5  # seconds after the grace in which the last events are sent
@@ -120,6 +122,8 @@ def serve_until_told(server: DrainingServer, listening: socket.socket) -> None:
     """Serve until a signal. Exits with ``DEAD`` if the decode thread has died."""
     server.run(sockets=[listening])
     if server.dead:
+        if server.scheduler.lead is not None and server.scheduler.lead.links.verdict:
+            time.sleep(LOST_IN)  # a rank is gone: its links say so, and end the process
         complain("Error: the decode thread has died; the log says why. Start the server again.")
         raise SystemExit(DEAD)
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dllm.app.runs.service import plan_of, served_names, service_of, show_log, url_of
+from dllm.app.runs.plan import runtime_of
+from dllm.app.runs.service import PRIMITIVES, plan_of, served_names, service_of, show_log, url_of
+from dllm.common.links import current_links
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError, not_installed
 
@@ -32,14 +34,24 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 
         serve_replicas(config, settings)
         return
-    plan = plan_of(config)
+    plan, links = plan_of(config), current_links()
+    if links is not None and not links.leads:
+        from dllm.serve.followers import follow
+
+        os.environ.setdefault(*PRIMITIVES)
+        follow(plan.load(), runtime_of(config), links)
+        return
     listening = bound_socket(settings.host, settings.port)
     show_log(settings.log)
     with answering_meanwhile(listening):
         service = service_of(config, plan, settings)
     address = url_of(settings.host, listening.getsockname()[1])
     greeting = f"dllm serves {service.defaults.name}: playground at {address}, OpenAI's interface at {address}/v1"
-    serve_until_told(server_of(service.app(), service.scheduler, settings, greeting), listening)
+    try:
+        serve_until_told(server_of(service.app(), service.scheduler, settings, greeting), listening)
+    finally:
+        if service.scheduler.lead is not None:
+            service.scheduler.lead.stop()
 
 
 def refuse_unread(config: Mapping[str, Any], given: Sequence[str]) -> None:

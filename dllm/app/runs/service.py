@@ -7,9 +7,11 @@ import os
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
+from dllm.common.links import current_links
 from dllm.common.terminal import VisibleLog
 from dllm.errors import UserError
 from dllm.models.bundle import called
@@ -17,12 +19,14 @@ from dllm.models.shipped import shipped_models
 
 if TYPE_CHECKING:
     from dllm.serve.app import Service
+    from dllm.serve.scheduler import Scheduler
     from dllm.serve.settings import ServeSettings
 
 # What oneDNN keeps of the shapes it met: 1,024 of its own accord, 0.28 MB each. 256 are 51 numbers of rows
 # (``dllm.kernels.packed`` rounds them) in five layers; one made again takes 0.2 ms.
 PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 SERVED_LENGTH = 256  # masks after a prompt of a large model; a chat's answers are longer than a run's 32
+HEARD_IN = 2.0  # seconds in which clients hear that their server ends
 SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5 ms are a whole turn
 
 
@@ -37,6 +41,7 @@ def plan_of(config: dict[str, Any]) -> RunPlan:
 def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -> Service:
     """The model and everything around it but the process."""
     from dllm.serve.app import Service
+    from dllm.serve.followers import Lead
     from dllm.serve.request_parts import Defaults
     from dllm.serve.scheduler import Scheduler
 
@@ -65,10 +70,20 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     )
     defaults.check()
     kept = {"model": config["model"], "runtime": config["runtime"], "lag": config["lag"], "kernels": config["kernels"]}
-    scheduler = Scheduler(model, runtime_of(config), settings.limits)
+    links = current_links()
+    lead = None if links is None else Lead(links)
+    scheduler = Scheduler(model, runtime_of(config), settings.limits, lead)
+    if links is not None:
+        links.on_loss = partial(_told_of_loss, scheduler)
     # 4 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
     threading.Thread(target=defaults.warm, args=[lambda: scheduler.state == "ready"]).start()
     return Service(scheduler, defaults, settings, kept)
+
+
+def _told_of_loss(scheduler: Scheduler, sentence: str) -> float:
+    """Tell all clients that a rank is gone. Returns the seconds in which they hear it."""
+    scheduler.fail("closing", "a rank of the model is gone, so the server ends. Ask again.")
+    return HEARD_IN
 
 
 def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 
+from dllm.common.links import follows
 from dllm.errors import UserError
 
 # Nondeterministic states per state allowed: 200,000 for 20,000. Their arcs and reach are bounded by 40 of these each,
@@ -42,7 +44,8 @@ class Budget:
 
     def __init__(self, limits: CompileLimits) -> None:
         self.limits, self.loose = limits, LOOSE * limits.states
-        self._deadline = time.thread_time() + limits.seconds
+        # What rank 0 has compiled in time, its followers must, too.
+        self._deadline = inf if follows() else time.thread_time() + limits.seconds
 
     def states(self, count: int) -> None:
         """Refuse more states than allowed, or more time. Raises UserError."""

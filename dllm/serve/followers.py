@@ -1,0 +1,169 @@
+"""A server whose model several ranks hold: rank 0 decides who joins and who leaves, and its followers take its turns.
+
+All that depends on time or on clients is decided by rank 0's scheduler: whose turn it is, deadlines, what has been
+dropped. It sends an order before each turn. The turn itself is the same on every rank, with the rows that end in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from queue import Empty
+
+from dllm.common.links import Links
+from dllm.decisions.reading import ReadQuery, read_canvases
+from dllm.loop.runner import Runner
+from dllm.models.bundle import Model
+from dllm.prompts import Prompts
+from dllm.runtime.runtime import Runtime
+from dllm.serve.jobs import Event, Job, RequestParts
+from dllm.serve.lane import Entry, SettingBatch
+
+AGREES = 10.0  # seconds in which a failed turn must have failed on every rank
+
+
+class RanksDiverged(Exception):  # noqa: N818  the server ends
+    """A turn has failed on some ranks and not on others, so their next exchange would not fit."""
+
+
+@dataclass(frozen=True)
+class LaneOpening:
+    """How a lane begins."""
+
+    runner: int  # the runner's number, by which later lanes have the same one, with what it recorded
+    chosen: RequestParts  # what the runner is made of, if it is new
+    kind: tuple[bool, bool, bool]  # whether its rows have traces, log-probabilities, and likeliest tokens
+
+
+@dataclass(frozen=True)
+class TurnOrder:
+    """A turn of a lane."""
+
+    number: int  # of the order
+    lane: int  # whose turn it is
+    opening: LaneOpening | None  # where the lane is new
+    joins: tuple[tuple[int, Job], ...]  # jobs that join, with their numbers
+    leaves: tuple[int, ...]  # numbers of the jobs whose rows leave
+    lanes: tuple[int, ...]  # those that followers keep
+    runners: tuple[int, ...]  # those that followers keep
+
+
+@dataclass(frozen=True)
+class ReadOrder:
+    """A forward of reads."""
+
+    number: int  # of the order
+    queries: Sequence[ReadQuery]  # what is read
+    canvases: int  # how many canvases a forward takes
+
+
+class Lead:
+    """Rank 0's orders. For the scheduler's thread."""
+
+    def __init__(self, links: Links) -> None:
+        self.links, self.number = links, 0
+        self.told: set[int] = set()  # lanes that followers have
+        self.runners: dict[int, Runner] = {}  # those that followers have, by number
+        self.made = 0  # runners so far
+
+    def turn(self, lane: SettingBatch, lanes: Iterable[SettingBatch], runners: Iterable[Runner]) -> None:
+        """Order the coming turn of a lane. lanes, runners: all that there are."""
+        there, kept = tuple(lanes), [*runners, *(one.runner_made for one in lanes)]
+        self.runners = {number: one for number, one in self.runners.items() if any(one is other for other in kept)}
+        opening = None
+        if lane.number not in self.told:
+            kind = lane.trace, lane.logprobs, lane.offers
+            opening = LaneOpening(self._number_of(lane.runner_made), lane.waiting[0].job.chosen, kind)
+        self.told = (self.told & {one.number for one in there}) | {lane.number}
+        joins = tuple((entry.number, replace(entry.job, deadline=0.0)) for entry in lane.waiting)
+        order = TurnOrder(self._next(), lane.number, opening, joins, tuple(lane.gone), tuple(self.told),
+                          tuple(self.runners))  # fmt: skip
+        self.links.tell(order)
+
+    def read(self, queries: Sequence[ReadQuery], canvases: int) -> None:
+        """Order a forward of reads."""
+        self.links.tell(ReadOrder(self._next(), queries, canvases))
+
+    def agree(self) -> None:
+        """Called where the last order has failed here. Raises RanksDiverged unless it has failed on every rank."""
+        for _ in self.links.links:
+            try:
+                _, kind, number = self.links.hear(AGREES)
+            except Empty:
+                raise RanksDiverged("a turn failed on rank 0 alone") from None
+            assert (kind, number) == ("raised", self.number), "followers obey in order"
+        self.links.tell("agreed", self.number)
+
+    def stop(self) -> None:
+        """Let the followers end."""
+        self.links.tell(None)
+
+    def _next(self) -> int:
+        if not self.links.inbox.empty():
+            raise RanksDiverged("a turn failed on a follower alone")
+        self.number += 1
+        return self.number
+
+    def _number_of(self, runner: Runner) -> int:
+        for number, known in self.runners.items():
+            if known is runner:
+                return number
+        self.made += 1
+        self.runners[self.made] = runner
+        return self.made
+
+
+class Follower:
+    """The lanes of a follower."""
+
+    def __init__(self, model: Model, runtime: Runtime) -> None:
+        self.model, self.runtime = model, runtime
+        self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
+        self.lanes: dict[int, SettingBatch] = {}
+        self.runners: dict[int, Runner] = {}
+
+    def obey(self, order: TurnOrder | ReadOrder) -> None:
+        """Do what rank 0 does. Raises what fails there, too."""
+        if isinstance(order, ReadOrder):
+            read_canvases(self.model, order.queries, order.canvases)
+            return
+        self.lanes = {number: lane for number, lane in self.lanes.items() if number in order.lanes}
+        if order.opening is not None:
+            self.lanes[order.lane] = self._opened(order.opening)
+        self.runners = {number: runner for number, runner in self.runners.items() if number in order.runners}
+        lane = self.lanes[order.lane]
+        for number in order.leaves:
+            lane.drop(number)
+        for number, job in order.joins:
+            lane.add(Entry(number, job, _undelivered))
+        turn = lane.turn()
+        for entry in [] if turn is None else lane.finish(turn):
+            lane.collector.forget(entry.number)
+
+    def _opened(self, opening: LaneOpening) -> SettingBatch:
+        if opening.runner not in self.runners:
+            self.runners[opening.runner] = Runner.of(self.model, opening.chosen.parts, self.runtime)
+        return SettingBatch(self.runners[opening.runner], self.prompts, *opening.kind)
+
+
+def follow(model: Model, runtime: Runtime, links: Links) -> None:
+    """Obey rank 0 until it stops. Raises what has failed here alone."""
+    follower = Follower(model, runtime)
+    while (order := links.hear()[0]) is not None:
+        try:
+            follower.obey(order)
+        except Exception:  # of a part or a prompt: rank 0 begins the rows again in new lanes
+            links.tell("raised", order.number)
+            if not _agreed(links, order.number):
+                raise
+
+
+def _agreed(links: Links, number: int) -> bool:
+    try:
+        return links.hear(AGREES) == ("agreed", number)
+    except Empty:
+        return False
+
+
+def _undelivered(event: Event) -> None:
+    """A follower has no clients."""
