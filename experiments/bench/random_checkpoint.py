@@ -1,8 +1,8 @@
 """Random weights in the published format, at real size: ``python -m experiments.bench.random_checkpoint NAME FOLDER``.
 
 For what loading and forwards cost; no text means anything. NAME: llada-8b (16 GB), dream-7b (15 GB), llada2-mini
-(33 GB), diffusiongemma-26b (50 GB). ``--layers`` makes a smaller one; the last must be a multiple of six. There is no
-tokenizer: give prompts as token ids, ``prompts=FILE`` with lines ``{"tokens": [...]}``.
+(33 GB), llada2-flash (206 GB), diffusiongemma-26b (50 GB). ``--layers`` makes a smaller one; the last must be a
+multiple of six. There is no tokenizer: give prompts as token ids, ``prompts=FILE`` with lines ``{"tokens": [...]}``.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ SHAPES: dict[str, dict[str, Any]] = {
             "max_position_embeddings": 262144, "tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 1,
         },
     },
+}  # fmt: skip
+# inclusionAI/LLaDA2.0-flash's and LLaDA2.1-flash's
+SHAPES["llada2-flash"] = {
+    **SHAPES["llada2-mini"], "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "intermediate_size": 9216, "moe_intermediate_size": 1024,
 }  # fmt: skip
 
 

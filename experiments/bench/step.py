@@ -36,9 +36,11 @@ from dllm.kernels.packed import can_pack, pack_weights
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
+from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
+from dllm.models.quantize import quantize_part
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from dllm.runtime.runtime import FIXED, Network, Runtime
@@ -52,7 +54,7 @@ SMALL = ModelConfig(
     rope_float32=True,
 )  # fmt: skip
 MODELS = {"small": SMALL} | {
-    name: ModelConfig.from_published(SHAPES[name]) for name in ("llada-8b", "dream-7b", "llada2-mini")
+    name: ModelConfig.from_published(SHAPES[name]) for name in ("llada-8b", "dream-7b", "llada2-mini", "llada2-flash")
 }
 WHOLE = ("elastic", "window")  # caches without blocks in their papers
 
@@ -76,6 +78,22 @@ def random_weights(config: ModelConfig, device: torch.device, dtype: torch.dtype
     noise = torch.Generator(device).manual_seed(seed)
     for name, weight in model.named_parameters():
         weight.data.fill_(1.0) if "norm" in name else weight.data.normal_(std=0.02, generator=noise)
+    return model
+
+
+def random_narrow(config: ModelConfig, device: torch.device, kind: str, triton: bool) -> Transformer:
+    """The same with weights in few bits, one layer after the other: the rest of a model that fits only so has no
+    memory yet."""
+    with torch.device("meta"):
+        model = Transformer(config).to(torch.bfloat16).eval().requires_grad_(False)
+    noise = torch.Generator(device).manual_seed(0)
+    for piece in (*model.layers, *(one for name, one in model.named_children() if name != "layers")):
+        piece.to_empty(device=device)
+        for weight in piece.parameters():
+            weight.data.fill_(1.0) if weight.dim() == 1 else weight.data.normal_(std=0.02, generator=noise)
+        fuse_products(piece)
+        quantize_part(piece, kind, triton)
+    model.use_kernels(triton, has_varlen(device, torch.bfloat16))
     return model
 
 

@@ -99,6 +99,11 @@ class Cell:
         return max(min(usual, 8), min(usual, ceil(4.0 / self.turn_seconds)))
 
     @property
+    def build(self) -> float:
+        """Seconds in which its weights are made: LLaDA2.0-flash has 103 billion numbers."""
+        return BUILD * (13 if self.model == "llada2-flash" else 1)
+
+    @property
     def turn_seconds(self) -> float:
         """What a turn takes on an H100, roughly: its floor and the share of it that we expect, or the host's time."""
         answer, length = self.answer, self.prompt + self.answer
@@ -181,7 +186,7 @@ def lags() -> list[Cell]:
 def grid() -> list[Cell]:
     """Random weights: narrow ones, routed experts, every cache, batches, Dream. What compiles takes long, and is last.
     ``lags`` has the lines to compare with."""
-    rest = [one for one in (*quantised(), *experts(), *caches(), *batches(), *dream()) if one not in lags()]
+    rest = [one for one in (*quantised(), *experts(), *flash(), *caches(), *batches(), *dream()) if one not in lags()]
     return sorted(dict.fromkeys([eager(BASE), *rest]), key=lambda cell: cell.runtime in COMPILED)
 
 
@@ -195,6 +200,11 @@ def experts() -> Iterator[Cell]:
     """The shape of LLaDA2.0-mini and LLaDA2.1-mini, with the exact cache of its attention and without one."""
     for weights, batch, cache in product(("bfloat16", "int4"), (1, 16), ("finished", "none")):
         yield best(replace(BASE, model="llada2-mini", cache=cache, weights=weights, batch=batch))
+
+
+def flash() -> Iterator[Cell]:
+    """LLaDA2.0-flash, whose int4 are 67 GB: one card of 80 GB holds them."""
+    yield from (best(replace(BASE, model="llada2-flash", cache="finished", weights="int4", batch=n)) for n in (1, 8))
 
 
 def caches() -> Iterator[Cell]:
@@ -224,6 +234,6 @@ def tiny(cell: Cell) -> Cell:
     cell = replace(cell, batch=min(cell.batch, 2), weights="float32", runtime=runtime)
     if cell.texts:
         return replace(cell, model="tiny-text", answer=32, block=16)
-    if cell.model == "llada2-mini":  # only our kernel of routed experts can be recorded, and a CPU has none
+    if cell.model.startswith("llada2"):  # only our kernel of routed experts can be recorded, and a CPU has none
         return replace(cell, model="tiny-routed", prompt=16, answer=16, block=8, runtime="static")
     return replace(cell, model="tiny", prompt=9, answer=16, block=8)

@@ -18,6 +18,7 @@ from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.cells import BUILD, REAL, TEXT, Cell, accepted, grid, lags, texts, tiny
 from experiments.gpu_hour.peers import beside, pairs, seconds
 from experiments.gpu_hour.profiled import profile_cells, profiled
+from experiments.gpu_hour.ranks import SECONDS, two_ranks
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.streams import served
 from experiments.gpu_hour.suite import Suite
@@ -67,7 +68,7 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     rest = {} if setup.dry else {name: TESTS[name] for name in TESTS if name not in FIRST}
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
-        Part("checks", tests(setup, store, "checks", first)), Part("texts", text_cells(setup, store)),
+        Part("checks", [*tests(setup, store, "checks", first), ranks(setup)]), Part("texts", text_cells(setup, store)),
         Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("switches", switches(setup, store)),
         Part("streams", streams(setup)), Part("steps", timings(setup, store, grid())),
         Part("kernels", list(kernels(setup, store))), Part("tests", tests(setup, store, "tests", rest)),
@@ -76,6 +77,10 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
 
 
 NAMES = ("machine", "checks", "texts", "peers", "profile", "switches", "streams", "steps", "kernels", "tests")
+
+
+def ranks(setup: Setup) -> Task:
+    return Task("two ranks on one device", SECONDS, partial(two_ranks, setup.device))
 
 
 def rates(setup: Setup) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def timings(setup: Setup, store: Store, wanted: Iterable[Cell], models: Models |
     for cell in setup.cells(wanted):
         expected, weights = 0.0, (cell.model, cell.weights)
         if accepted(cell, setup.device):
-            expected = cell.seconds + BUILD * (weights not in seen and not setup.dry)
+            expected = cell.seconds + cell.build * (weights not in seen and not setup.dry)
             seen.add(weights)
         out.append(Task(cell.name, expected, partial(time_step, cell, models, store)))
     return out

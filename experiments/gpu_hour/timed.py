@@ -16,7 +16,7 @@ from dllm.models.bundle import Model
 from dllm.models.quantize import check_quantize, quantize_weights
 from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
-from experiments.bench.step import random_model, time_turns
+from experiments.bench.step import random_model, random_narrow, time_turns
 from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check
 from experiments.gpu_hour.switches import stand_in, turned
 from experiments.gpu_hour.texts import SMALL, time_texts
@@ -58,6 +58,8 @@ class Models:
         dtype, triton = torch.float32 if cell.weights == "float32" else torch.bfloat16, use_triton("auto", self.device)
         if cell.weights not in PLAIN:
             check_quantize(cell.weights, config, dtype, self.device, triton)
+        if cell.weights not in PLAIN and not cell.texts:
+            return random_narrow(config, self.device, cell.weights, triton)
         if cell.texts:
             small = load(SMALL, device=str(self.device), dtype="float32", pack=False)
             made: Transformer | Model = inflated(small, config, self.device, dtype)
