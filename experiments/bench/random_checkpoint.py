@@ -2,7 +2,7 @@
 
 For what loading and forwards cost; no text means anything. NAME: llada-8b (16 GB), dream-7b (15 GB), llada2-mini
 (33 GB), llada2-flash (206 GB), diffusiongemma-26b (50 GB). ``--layers`` makes a smaller one; the last must be a
-multiple of six. There is no tokenizer: give prompts as token ids, ``prompts=FILE`` with lines ``{"tokens": [...]}``.
+multiple of six. A tokenizer is missing: give prompts as token ids, ``prompts=FILE`` with lines ``{"tokens": [...]}``.
 """
 
 from __future__ import annotations

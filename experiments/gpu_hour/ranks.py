@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-SECONDS = 90.0  # two commands, each of which imports PyTorch once a rank and loads a small model
+SECONDS = 90.0  # two commands; every rank imports PyTorch and loads a small model
 PROMPTS = ("Latin square: A,B,C,D", 'Sort the list:\n["Kai", "Emma", "Ada"]', 'Copy the list:\n["Hugo", "Ada"]')
 
 

@@ -13,8 +13,8 @@ from dllm.models.bundle import read_adapter, warn_of_another
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
-    """Print what the folder holds, and each rank of ``model.tp``; the exit code is 1 when it cannot be used. Raises UserError for an adapter that does
-    not fit."""
+    """Print what the folder holds, and each rank of ``model.tp``; the exit code is 1 when it cannot be used. Raises
+    UserError for an adapter that does not fit, and for ranks that cannot share the model."""
     refuse_engine(config, given)
     model = config["model"]
     path, folder = model["path"], model["adapter"]

@@ -13,10 +13,10 @@ from dllm.models.cut import check_cut, share_of
 from dllm.models.footprint import Footprint
 from dllm.models.networks import network_of
 
-KINDS = ("bfloat16", "int8", "int4")
-COMMON = (16, 24, 32, 40, 48, 80, 96, 141, 192)  # GB of GPUs that people have
-SPARE = 2e9  # bytes beside weights, keys and values: activations, scores of a block, what CUDA and NCCL keep
-TOKENS = 16_384  # whose keys and values must have room, as many as a server has in flight
+WEIGHT_KINDS = ("bfloat16", "int8", "int4")
+GPU_SIZES = (16, 24, 32, 40, 48, 80, 96, 141, 192)  # GB of GPUs that people have
+BESIDE_WEIGHTS = 2e9  # bytes beside weights, keys and values: activations, scores of a block, what CUDA and NCCL keep
+IN_FLIGHT = 16_384  # whose keys and values must have room, as many as a server has in flight
 
 
 def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
@@ -25,14 +25,14 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
     with torch.device("meta"):
         last = network_of(share_of(config, Ranks(tp - 1, tp), ep))  # no rank holds more
     keys = 2 * 2 * sum(last.config.attention_widths(layer)[1] for layer in range(config.layers))
-    for kind in KINDS:
+    for kind in WEIGHT_KINDS:
         try:
             check_cut(config, tp, ep, kind)
         except UserError as error:
             yield f"model.tp={tp} {kind}: {error}"
             continue
         weights = Footprint.of_model(last, kind).weights
-        room = _room(weights + keys * TOKENS + SPARE, tp)
+        room = _room(weights + keys * IN_FLIGHT + BESIDE_WEIGHTS, tp)
         held = f"{weights / 1e9:.1f} GB, and {keys / 1e3:.1f} kB of keys and values a token"
         yield f"model.tp={tp} {kind}: each rank holds {held}; {room}"
 
@@ -43,6 +43,6 @@ def _room(needed: float, tp: int) -> str:
     if len(there) >= tp:
         fits = all(size >= needed for size in there[:tp])
         return f"{'fits' if fits else 'does not fit'} on the GPUs here, of {min(there[:tp]) / 1e9:.0f} GB"
-    large = next((size for size in COMMON if size * 1e9 >= needed), None)
+    large = next((size for size in GPU_SIZES if size * 1e9 >= needed), None)
     here = f"{len(there)} GPUs are here, so take" if there else "no GPU is here; it takes"
     return f"{here} {tp} of {large} GB or more" if large else f"{here} more ranks: no GPU holds that much"
