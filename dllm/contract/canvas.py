@@ -12,7 +12,7 @@ from math import nan
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, float64
 
 from dllm.common import debug
 from dllm.common.kept_property import kept_property
@@ -112,7 +112,7 @@ class Canvas(Rowwise):
             grid=torch.zeros_like(start) if grid_at_zero else start, end=end, initial_end=end,
             shortened=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
-            temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests]).double(),
+            temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests], dtype=float64),
             row_id=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
             param_index=torch.tensor([i if r.param_index is None else r.param_index for i, r in enumerate(requests)]),
         )  # fmt: skip

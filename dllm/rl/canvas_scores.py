@@ -169,6 +169,8 @@ class CanvasScorer:
             logits = free + (guidance + 1) * (conditional - free)
         else:
             logits = logits[0]
+        if logits.untyped_storage().data_ptr() == states.untyped_storage().data_ptr():
+            logits = logits.clone()  # a model of its own class, whose hidden states are its logits
         return self.law.of(self.model, logits, cells, early)
 
     def _hidden(self, canvases: ScoredCanvases) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from harness import DATA, PROMPTS
 from torch import Tensor
 
 from dllm import Decoder, load, part
+from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.models.bundle import Model
 from dllm.rl import Rollouts, trajectory_logprobs
@@ -114,3 +115,58 @@ def test_at_unchanged_weights_the_noted_value_is_found_again(law: str) -> None:
     found = decoder(temperature=0.8, top_k=6, eos="truncate_at_eos").rollouts(PROMPTS[:2], n=2)
     again = trajectory_logprobs(tiny(), found, law=law)
     torch.testing.assert_close(again, getattr(found, f"{law}_logps").nan_to_num(0), rtol=0, atol=1e-12)
+
+
+def test_the_first_ratio_is_one_and_a_step_of_an_optimiser_moves_it() -> None:
+    model = load(DATA / "models" / "tiny-llada", trainable=True)
+    drawn = Decoder(model, gen_length=6, batch_size=4, temperature=1.0)
+    old = drawn.rollouts(PROMPTS[1], n=4, seed=3)
+    scored = ~old.own_logps.isnan()
+    new = trajectory_logprobs(model, old)
+    with torch.no_grad():
+        before = trajectory_logprobs(model, old)
+        assert float(((new - before).exp() - 1).abs().max()) < 1e-6
+        assert float(((new - old.own_logps)[scored].exp() - 1).abs().max()) < 1e-5
+    optimiser = torch.optim.SGD(model.transformer.parameters(), 0.01)
+    (-(new * old.advantages([1, 0, 0, 1])[:, None]).sum()).backward()
+    optimiser.step()
+    moved = trajectory_logprobs(model, old)
+    assert float((moved - old.own_logps)[scored].detach().abs().max()) > 1e-4
+    moved.sum().backward()  # a second pass goes through the new weights
+    again = drawn.rollouts(PROMPTS[1], n=4, seed=3)
+    with torch.no_grad():
+        found = trajectory_logprobs(model, again)
+    torch.testing.assert_close(found, again.own_logps.nan_to_num(0), rtol=0, atol=1e-5)
+
+
+def test_blocks_are_numbered_by_column_whether_they_were_current_or_filled() -> None:
+    blocks = part("blocks", "fixed", block_length=4)
+    found = decoder(blocks=blocks, gen_length=24, temperature=0.2).rollouts(PROMPTS[1], n=2)
+    assert bool((found.origin == Origin.FILLED).any())
+    assert found.block.tolist() == [[at // 4 for at in range(24)]] * 2
+    assert not bool(decoder(blocks="whole", gen_length=4).rollouts(PROMPTS[1]).block.any())
+
+
+def test_rows_that_ask_for_less_end_in_pads_and_have_their_own_temperature() -> None:
+    rows = [Request.answer(PROMPTS[0], 5, 60), replace(Request.answer(PROMPTS[1], 8, 60), temperature=0.4)]
+    found = decoder(eos="none").rollouts(rows)
+    assert found.completion_ids.shape == (2, 8) and found.asked.sum(1).tolist() == [5, 8]
+    assert found.completion_ids[0, 5:].tolist() == [found.pad_id] * 3 and not bool(found.completion_mask[0, 5:].any())
+    assert found.temperature.tolist() == [1.0, 0.4]
+    again = trajectory_logprobs(tiny(), found, law="drawn")
+    torch.testing.assert_close(again, found.drawn_logps.nan_to_num(0), rtol=0, atol=1e-12)
+
+
+def test_equal_canvases_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, rows = decoder(gen_length=4, sampler=part("sampler", "static", per_step=2)).rollouts(PROMPTS[1], n=5), []
+    encode = type(tiny().transformer).encode
+
+    def counted(self: Any, tokens: Tensor, *given: Any, **more: Any) -> Tensor:
+        rows.append(len(tokens))
+        return encode(self, tokens, *given, **more)
+
+    monkeypatch.setattr(type(tiny().transformer), "encode", counted)
+    with torch.no_grad():
+        trajectory_logprobs(tiny(), found)
+    second = {tuple(one) for one in found.at(2).tolist()}
+    assert sum(rows) == 1 + len(second) < 10  # the five first canvases are one
