@@ -12,7 +12,7 @@ from math import nan
 from typing import ClassVar
 
 import torch
-from torch import Tensor, float64
+from torch import Tensor
 
 from dllm.common import debug
 from dllm.common.kept_property import kept_property
@@ -106,13 +106,13 @@ class Canvas(Rowwise):
         tokens = torch.full(valid.shape, pad_id).masked_scatter(valid, ids)
         masked = torch.zeros_like(valid).masked_scatter(valid, hidden.bool())
         given = valid & ~masked
-        last = torch.where(given, columns, -1).amax(1, keepdim=True)
+        last, wide = torch.where(given, columns, -1).amax(1, keepdim=True), torch.float64
         canvas = Canvas(
             tokens=tokens, masked=masked, valid=valid, given=given, tail=valid & (columns > last), start=start,
             grid=torch.zeros_like(start) if grid_at_zero else start, end=end, initial_end=end,
             shortened=torch.zeros_like(start, dtype=torch.bool),
             seed=torch.tensor([request.seed for request in requests]),
-            temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests], dtype=float64),
+            temperature=torch.tensor([nan if r.temperature is None else r.temperature for r in requests], dtype=wide),
             row_id=torch.tensor(range(len(requests)) if names is None else names), columns=columns,
             param_index=torch.tensor([i if r.param_index is None else r.param_index for i, r in enumerate(requests)]),
         )  # fmt: skip

@@ -5,7 +5,7 @@ answer length and vocabulary, on a network of random weights.
 
 ``whole`` is ``trajectory_logprobs`` and one backward pass, which holds the graph of all canvases; ``batches`` is
 ``trajectory_backward``, which holds one batch. Every cell runs in a process of its own; memory is what its peak rises
-above the network, its gradients and the rollouts. A line is fitted over each dimension, the others at their least.
+above the network, its gradients and the rollouts; seconds are the processor's, of one thread. A line is fitted over each dimension, the others at their least.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression, median
-from time import perf_counter
+from time import process_time
 
 import torch
 
@@ -33,15 +33,15 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
 from dllm.rl import Rollouts, trajectory_backward, trajectory_logprobs
 
-DIMENSIONS = {"rows": 16, "length": 64, "vocabulary": 16_384}  # at their least
+DIMENSIONS = {"rows": 8, "length": 32, "vocabulary": 8192}  # at their least
 WAYS = ("whole", "batches")
-WIDTH, LAYERS, PROMPT, FORWARDS, CANVASES = 128, 2, 16, 8, 16  # of the network, a row's decode and a batch
+WIDTH, LAYERS, PROMPT, FORWARDS, CANVASES = 64, 2, 16, 4, 8  # of the network, a row's decode and a batch
 
 
 def network(vocabulary: int) -> Model:
     """Random weights that learn."""
     config = replace(
-        read_model_config(CHECKPOINTS / "mini-llada"), width=WIDTH, layers=LAYERS, heads=4, kv_heads=4, head_dim=32,
+        read_model_config(CHECKPOINTS / "mini-llada"), width=WIDTH, layers=LAYERS, heads=2, kv_heads=2, head_dim=32,
         rotary_dim=32, mlp_width=4 * WIDTH, vocab=vocabulary, mask_id=vocabulary - 1, eos_id=vocabulary - 2, pad_id=0,
         max_length=4096,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def status(name: str) -> int:
 
 
 def cell(rows: int, length: int, vocabulary: int, way: str, repeats: int) -> dict[str, float]:
-    """Median seconds, and the highest rise of memory in bytes, of an update; the first one is not counted."""
+    """Median seconds of the processor, and the highest rise of memory in bytes, of an update; the first one is not counted."""
     torch.set_num_threads(1)
     model = network(vocabulary)
     rollouts = rolled(model, rows, length)
@@ -81,9 +81,9 @@ def cell(rows: int, length: int, vocabulary: int, way: str, repeats: int) -> dic
     for _ in range(repeats):
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before, began = status("VmRSS"), perf_counter()
+        before, began = status("VmRSS"), process_time()
         update(model, rollouts, way)
-        seconds.append(perf_counter() - began)
+        seconds.append(process_time() - began)
         rises.append(status("VmHWM") - before)
     return {"seconds": median(seconds), "bytes": max(rises)}
 
