@@ -5,7 +5,8 @@ answer length and vocabulary, on a network of random weights.
 
 ``whole`` is ``trajectory_logprobs`` and one backward pass, which holds the graph of all canvases; ``batches`` is
 ``trajectory_backward``, which holds one batch. Every cell runs in a process of its own; memory is what its peak rises
-above the network, its gradients and the rollouts; seconds are the processor's, of one thread. A line is fitted over each dimension, the others at their least.
+above the network, its gradients and the rollouts; seconds are the processor's, of one thread. A line is fitted over
+each dimension, the others at their least.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def status(name: str) -> int:
 
 
 def cell(rows: int, length: int, vocabulary: int, way: str, repeats: int) -> dict[str, float]:
-    """Median seconds of the processor, and the highest rise of memory in bytes, of an update; the first one is not counted."""
+    """Median seconds of the processor, and the highest rise of memory in bytes, of an update; the first is not
+    counted."""
     torch.set_num_threads(1)
     model = network(vocabulary)
     rollouts = rolled(model, rows, length)
