@@ -106,6 +106,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.even, self.gapless = even, True
         self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
         self.buffers: Buffers | None = None  # the memory they lie in, if it was lent
+        self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
     def remembers(self, canvas: Canvas) -> State:
         own = checked_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
@@ -129,8 +130,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return remembered | self.policy.after_scores(remembered, scores)
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
-        return (self.length, self.even, self.gapless, self.rows, *addresses)
+        addresses = tuple(buffer.data_ptr() for store in self.stores for buffer in store or ())
+        places = addresses if self.config.ranks.size == 1 else (self.named,)
+        return (self.length, self.even, self.gapless, self.rows, *places)
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         if None not in self.stores:
@@ -139,7 +141,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return [(self.rows, heads, self.length + 1, size) for heads, size in by_layer]
 
     def attach_buffers(self, buffers: Buffers) -> None:
-        self.stores, self.buffers = list(buffers.stores), buffers
+        self.stores, self.buffers, self.named = list(buffers.stores), buffers, buffers.name
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         return self.own_pass(self._begin(plan, candidates, owner), plan, candidates)
@@ -192,6 +194,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
     def join(self, fresh: Self) -> Self:
         rows, self.rows = self.rows, self.rows + fresh.rows
         self.length, self.even, self.buffers = max(self.length, fresh.length), False, None
+        self.named = self.config.ranks.number()
         shape = torch.Size((self.rows, self.length))
         self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
         return self

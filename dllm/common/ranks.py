@@ -30,6 +30,7 @@ class Account:
     summed: int = 0  # their bytes
     gathers: int = 0  # calls of ``Ranks.gather``
     gathered: int = 0  # bytes that this rank has given to them
+    numbers: int = 0  # that ``Ranks.number`` has given out
 
     def clear(self) -> None:
         """Begin again."""
@@ -132,16 +133,21 @@ class Ranks:
         gather(out, x.flatten(), group=self.group)
         return out.view(self.size, *x.shape)
 
-    def whole(self, x: Tensor, count: int) -> Tensor:
-        """Each rank's slice x [..., v], its ``share`` of ``count`` entries, joined to one [..., count]."""
+    def whole(self, x: Tensor, size: int) -> Tensor:
+        """Each rank's slice x [..., v], its ``share`` of ``size`` entries, joined to one [..., size]."""
         if self.size == 1:
             return x
-        widest = -(-count // self.size)
+        widest = -(-size // self.size)
         parts = self.gather(torch.nn.functional.pad(x, (0, widest - x.shape[-1])))
-        ends = [rank * count // self.size for rank in range(self.size + 1)]
+        ends = [rank * size // self.size for rank in range(self.size + 1)]
         return torch.cat(
             [part[..., : end - begin] for part, (begin, end) in zip(parts, pairwise(ends), strict=True)], -1
         )
+
+    def number(self) -> int:
+        """Another number in each call: a name for memory that is the same on all ranks, where addresses differ."""
+        self.account.numbers += 1
+        return self.account.numbers
 
     def same(self, x: Any) -> bool:
         """Whether all ranks have an equal x, any object that pickles. For tests and for finding errors: it takes
@@ -154,9 +160,9 @@ class Ranks:
         dist.all_gather_object(found, x, group=self.control)
         return all(bool(torch.equal(one, x)) if isinstance(x, Tensor) else bool(one == x) for one in found)
 
-    def share(self, count: int) -> tuple[int, int]:
-        """Which of ``count`` things this rank holds, from and to: shares differ by one at most."""
-        return self.rank * count // self.size, (self.rank + 1) * count // self.size
+    def share(self, things: int) -> tuple[int, int]:
+        """Which of so many things this rank holds, from and to: shares differ by one at most."""
+        return self.rank * things // self.size, (self.rank + 1) * things // self.size
 
 
 ALONE = Ranks()

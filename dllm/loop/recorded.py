@@ -33,6 +33,7 @@ from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
 from dllm.contract import Turn
 from dllm.contract.shapes import as_bounded
+from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
 from dllm.loop.forward import Forward, RunStage, run_plainly
 from dllm.loop.head import ScoredHead
@@ -55,8 +56,17 @@ def build_runtime(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[N
     """The model as the loop calls it under a runtime, and what takes its turns. Raises UserError for a model that the
     runtime cannot run."""
     whole = runtime.name in RECORDED and not (parts.sampler.traits.syncs or parts.eos.traits.syncs)
+    shared = model.config.ranks.size > 1
+    if shared and runtime.name in RECORDED and not whole:
+        raise UserError(
+            f"model.tp={model.config.ranks.size} with runtime={runtime.name}: a part asks the device, so turns are not "
+            "recorded whole, and ranks agree on whole turns alone. Use runtime=static."
+        )
     network = runtime.network(model, whole)
-    return network, RecordedTurns(model, Recorder(model.device), stage=CompiledStages()) if whole else take_turn
+    if not whole:
+        return network, take_turn
+    stage = run_plainly if shared else CompiledStages()  # a stage may look logits up, which ranks add up
+    return network, RecordedTurns(model, Recorder(model.device), stage=stage)
 
 
 @dataclass(frozen=True)

@@ -304,3 +304,4 @@ class Buffers:
     """Memory for the keys and values of every layer. It is in use as long as a session refers to it."""
 
     stores: Sequence[KeyValues]  # keys and values of each layer
+    name: int = 0  # of the memory that they are in, for recordings

@@ -88,13 +88,15 @@ class BufferPool:
         self.size = size
         self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(2 * model.config.layers)]
         self.borrower: Callable[[], Buffers | None] = lambda: None
+        # What recordings know it by. Ranks agree on what they record, and addresses differ among them.
+        self.name = self.flat[0].data_ptr() if model.ranks.size == 1 else model.ranks.number()
 
     def lend(self, shapes: Sequence[tuple[int, ...]]) -> Buffers:
         """Buffers of the ``shapes`` of each layer at the beginning of the memory. They hold zeros: even a masked NaN
         would spread."""
         both = [shape for shape in shapes for _ in range(2)]  # keys and values
         views = [memory[: math.prod(shape)].view(shape).zero_() for memory, shape in zip(self.flat, both, strict=True)]
-        buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)))
+        buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)), self.name)
         self.borrower = weakref.ref(buffers)
         return buffers
 
@@ -205,7 +207,7 @@ class BufferPools:
         self.pools: list[BufferPool] = []
 
     def attach_buffers(self, needy: AttachedBuffers) -> list[int]:
-        """Give buffers to a decode that has none yet. Returns the addresses of pools that were freed for it."""
+        """Give buffers to a decode that has none yet. Returns the names of pools that were freed for it."""
         missing, freed = needy.missing_buffers(), list[int]()
         if missing is None:
             return freed
@@ -215,7 +217,7 @@ class BufferPools:
         for other in free:
             if other is not pool:
                 self.pools.remove(other)
-                freed.append(other.flat[0].data_ptr())
+                freed.append(other.name)
         if pool is None:
             pool = BufferPool(self.model, size)
             self.pools.append(pool)
