@@ -161,7 +161,7 @@ class Ranks:
         return all(bool(torch.equal(one, x)) if isinstance(x, Tensor) else bool(one == x) for one in found)
 
     def share(self, things: int) -> tuple[int, int]:
-        """Which of so many things this rank holds, from and to: shares differ by one at most."""
+        """Which of a number of things this rank holds, from and to: shares differ by one at most."""
         return self.rank * things // self.size, (self.rank + 1) * things // self.size
 
 
