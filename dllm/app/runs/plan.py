@@ -25,6 +25,7 @@ from dllm.app.runs.samples import (
 from dllm.common.coerce import coerce
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
+from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
 from dllm.contract.canvas import Request
@@ -35,6 +36,7 @@ from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
+from dllm.models.cut import check_cut
 from dllm.models.quantize import check_runtime
 from dllm.models.rope_ntk import RopeSetting
 from dllm.prompts import Prompts
@@ -88,6 +90,9 @@ class RunPlan:
         bundle.check_numbers(architecture, dtype, device, config["kernels"], kind, head)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]))
         check_runtime(kind, config["runtime"], device)
+        ranks = int(model.get("tp", 1))  # a trace's settings name none
+        check_cut(architecture, ranks, bool(model.get("ep", False)), kind, head)
+        check_ranks(ranks, chosen.cache, str(config["runtime"]))
         parts = chosen.fitted(found, options.gen_length)
         runtime_of(config).check(parts, architecture, device)
         if tokenizer is None and options.stop:
