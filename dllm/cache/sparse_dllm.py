@@ -126,6 +126,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         self.stores: list[KeyValues | None] = [None] * config.layers
         self.columns: list[Tensor] = []  # by layer, [B, C] the column in each slot of what is kept
         self.buffers: Buffers | None = None  # the memory that the stores are in, if it was lent
+        self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
     def remembers(self, canvas: Canvas) -> State:
         none = torch.full_like(canvas.start, NOT_KEPT)
@@ -227,8 +228,9 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.computed(), scored)
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        addresses = (buffer.data_ptr() for store in self.stores for buffer in store or ())
-        return (self.length, self.rows, self.slots, self.shrinks, *addresses)
+        addresses = tuple(buffer.data_ptr() for store in self.stores for buffer in store or ())
+        places = addresses if self.config.ranks.size == 1 else (self.named,)
+        return (self.length, self.rows, self.slots, self.shrinks, *places)
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         if None not in self.stores:
@@ -237,7 +239,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         return [(self.rows, heads, self.slots, size) for heads, size in by_layer]
 
     def attach_buffers(self, buffers: Buffers) -> None:
-        self.stores, self.buffers = list(buffers.stores), buffers
+        self.stores, self.buffers, self.named = list(buffers.stores), buffers, buffers.name
 
     def select(self, rows: Tensor) -> Self:
         copies, self.rows = DeviceCopies(), len(rows)
@@ -253,7 +255,9 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
     def _make_room(self, slots: int) -> None:
         """Room for the rows and ``slots`` in what is there already. The last slot, which padding writes, may move: what
         is in it is never read."""
-        shape = (self.rows, slots)
+        shape, first = (self.rows, slots), self.stores[0]
+        if first is not None and (len(first[0]) < self.rows or first[0].shape[2] < slots):
+            self.named = self.config.ranks.number()  # what grows moves
         self.stores = each_tensor(lambda store: with_room(store.transpose(1, 2), *shape).transpose(1, 2), self.stores)
         self.columns = [with_room(one, *shape) for one in self.columns]
 

@@ -99,6 +99,7 @@ READERS = {
     "dllm_cache._turned": ("static", part("cache", "dllm_cache", prompt_interval=5, response_interval=4)),
     "dllm_cache.unit": ("static", part("cache", "dllm_cache", prompt_interval=5, response_interval=4)),
     "flash_dllm.attend": ("static", part("cache", "flash_dllm", window_length=4, mask_windows=2, track_windows=1)),
+    "sparse_dllm._choose": ("static", part("cache", "sparse_dllm", keep_ratio=0.4)),
     "transformer.forward": ("static", part("cache", "none")),
 }
 
@@ -107,7 +108,8 @@ READERS = {
 @pytest.mark.parametrize("site", READERS)
 def test_a_reader_of_heads_that_adds_nothing_up_is_found(site: str) -> None:
     sampler, kv = READERS[site]
-    parts = Parts(build("sampler", sampler), build("blocks", "whole"), kv, build("eos", "none"))
+    blocks = build("blocks", "fixed" if site == "sparse_dllm._choose" else "whole")
+    parts = Parts(build("sampler", sampler), blocks, kv, build("eos", "none"))
     name, ranks = "tiny-llada", cast("list[ThreadRanks]", group(2))
 
     def decode(network: Any) -> list[Any]:
