@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
 from dllm.rl import Rollouts, trajectory_backward, trajectory_logprobs
 
-DIMENSIONS = {"rows": 8, "length": 32, "vocabulary": 8192}  # at their least
+DIMENSIONS = {"rows": 8, "length": 64, "vocabulary": 16_384}  # at their least
 WAYS = ("whole", "batches")
 WIDTH, LAYERS, PROMPT, FORWARDS, CANVASES = 64, 2, 16, 4, 8  # of the network, a row's decode and a batch
 
@@ -82,7 +83,7 @@ def cell(rows: int, length: int, vocabulary: int, way: str, repeats: int) -> dic
     seconds, rises = [], []
     for _ in range(repeats):
         gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
         before, began = status("VmRSS"), process_time()
         update(model, rollouts, way)
         seconds.append(process_time() - began)
@@ -99,7 +100,9 @@ def cells(times: Sequence[int]) -> Iterator[dict[str, int]]:
 
 def in_process(chosen: dict[str, int], way: str, repeats: int) -> dict[str, float]:
     words = [sys.executable, "-m", "experiments.bench.rollout_updates", "--cell", json.dumps([chosen, way, repeats])]
-    found = subprocess.run(words, capture_output=True, text=True, check=True)
+    # What is freed goes back at once, so that the peak is of what is held together.
+    freed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    found = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **freed})
     return dict(json.loads(found.stdout.splitlines()[-1]))
 
 
