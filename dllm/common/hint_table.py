@@ -38,6 +38,7 @@ SETTINGS: dict[str, Written] = {
     "min_tokens": "sampling.min_tokens={}", "n": "samples={}", "ignore_eos": "sampling.forbid_eos={}",
     "served_model_name": ("task.names=[{}]", "task=serve task.names=[{}]"),
     "max_num_seqs": ("task.max_rows={}", "batch_size={}"), "quantization": "model.quantize={}",
+    "tensor_parallel_size": "model.tp={} model.device=cuda", "enable_expert_parallel": "model.ep={}",
     "enforce_eager": "runtime=eager", "guided_json": "constraint=json_schema constraint.schema={}",
     "guided_regex": "constraint=regex constraint.pattern={}",
     "guided_choice": "constraint=choice constraint.options={}",
@@ -68,8 +69,6 @@ INSTEAD = {
     "presence_penalty": PENALTY, "frequency_penalty": PENALTY, "logit_bias": PENALTY,
     "min_p": "top_p and top_k bound what is drawn", "stream": STREAM,
     "max_model_len": "the model's own limit holds, and gen_length=N sets the tokens of an answer",
-    "tensor_parallel_size": "model.device=auto spreads a model that one GPU does not hold, and decodes no faster. For "
-    "more samples a second, run a copy on each GPU, by engine=accelerate or engine=ray",
     "gpu_memory_utilization": "task.max_rows and task.max_tokens_in_flight bound a server's memory, batch_size a run's",
     "messages": 'a conversation is a line {"messages": [...]} of the file prompts=FILE',
     # lm-eval
@@ -83,7 +82,7 @@ INSTEAD = {
 SERVERS_OWN = "it is the server's own, which a request cannot change. Leave it out"
 INSTEAD_IN_REQUESTS = {
     "max_model_len": "the model's own limit holds, and max_tokens=N sets the tokens of an answer",
-    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN, "gpu_memory_utilization": SERVERS_OWN,
+    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN, "enable_expert_parallel": SERVERS_OWN, "gpu_memory_utilization": SERVERS_OWN,
     "model_args": SERVERS_OWN, "log_samples": SERVERS_OWN,
     "chat_template": "the template is the checkpoint's, and /v1/completions uses none",
     "apply_chat_template": "/v1/chat/completions applies it, and /v1/completions does not",

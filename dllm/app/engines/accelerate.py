@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,14 +11,16 @@ from dllm.app.engines.local import Local
 from dllm.app.engines.peers import peers_of
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
+from dllm.common.links import follows
 from dllm.common.terminal import complain
 from dllm.errors import TooLarge, UserError, first_line
 from dllm.record.folders import PART_RESULTS, key_of
 
 
 class Accelerate(Local):
-    """Process p of P takes batches p, p + P, ... of those that are missing. Each process writes a file of its own; the
-    first one owns the folder and moves finished lines into its results."""
+    """Group g of G takes batches g, g + G, ... of those that are missing: a process by itself, or the ``model.tp``
+    ranks that hold a model together. The first rank of each group writes a file of its own; the first process owns the
+    folder and moves finished lines into its results."""
 
     def check(self, config: Mapping[str, Any]) -> None:
         from accelerate import PartialState
@@ -28,7 +31,8 @@ class Accelerate(Local):
         except DistError as error:
             missed = f"its processes did not find each other ({first_line(error)})"
             raise UserError(f"engine=accelerate: {missed}. Start all of them at once, on a free port.") from None
-        self.leads = self.state.is_main_process
+        self.leads, self.size = self.state.is_main_process, int(config["model"]["tp"])
+        self.group, self.groups = self.state.process_index // self.size, self.state.num_processes // self.size
         if self.state.num_processes == 1:
             complain("engine=accelerate: one process decodes. For more: torchrun --nproc_per_node N.")
         elif config["name"] is None and config["resume"] is None:
@@ -50,7 +54,7 @@ class Accelerate(Local):
     def _share(self, cell: Cell) -> None:
         """Decode a cell together with the others."""
         too_large = f"too large/{self.peers.meetings}"
-        if self.leads:
+        if self.group == 0:  # with its followers, who learn what the folder has
             with cell.open() as run_folder:
                 self._turn(cell, too_large)
                 run_folder.gather()
@@ -73,10 +77,15 @@ class Accelerate(Local):
 
     def _decode_share(self, cell: Cell) -> None:
         evaluation, done = cell.evaluation, {key_of(row) for row in cell.rows()}
-        mine = evaluation.missing(done)[self.state.process_index :: self.state.num_processes]
-        if not mine:
+        missing = evaluation.missing(done)
+        mine = missing[self.group :: self.groups]
+        if self.size > 1 and missing:
+            _ = evaluation.model  # ranks find each other while it loads, all groups at once
+        if follows():
+            deque(evaluation.rows(mine), 0)
+        if follows() or not mine:
             return
-        with RunFolder.attach(cell.folder, PART_RESULTS.format(self.state.process_index)) as part:
+        with RunFolder.attach(cell.folder, PART_RESULTS.format(self.group)) as part:
             if self.leads:
                 part.stamp(evaluation.environment())
             with progress_bar(sum(len(batch.samples) for batch in mine), 0, self.leads) as progress:

@@ -74,7 +74,12 @@ class Ray(Engine):
             import ray  # noqa: F401
         except ImportError:
             raise not_installed("engine=ray", "Ray", "ray", "use engine=local") from None
-        self.on_gpu = config["model"]["device"] != "cpu"
+        self.on_gpu, ranks = config["model"]["device"] != "cpu", config["model"]["tp"]
+        if ranks > 1:
+            way_out = f"Use engine=accelerate with torchrun --nproc_per_node N, N a multiple of {ranks}"
+            raise UserError(
+                f"engine=ray gives each replica one process, and model.tp={ranks} takes {ranks}. {way_out}."
+            )
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         self.connect()
