@@ -82,7 +82,8 @@ INSTEAD = {
 SERVERS_OWN = "it is the server's own, which a request cannot change. Leave it out"
 INSTEAD_IN_REQUESTS = {
     "max_model_len": "the model's own limit holds, and max_tokens=N sets the tokens of an answer",
-    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN, "enable_expert_parallel": SERVERS_OWN, "gpu_memory_utilization": SERVERS_OWN,
+    "attn_implementation": SERVERS_OWN, "tensor_parallel_size": SERVERS_OWN,
+    "enable_expert_parallel": SERVERS_OWN, "gpu_memory_utilization": SERVERS_OWN,
     "model_args": SERVERS_OWN, "log_samples": SERVERS_OWN,
     "chat_template": "the template is the checkpoint's, and /v1/completions uses none",
     "apply_chat_template": "/v1/chat/completions applies it, and /v1/completions does not",
