@@ -100,6 +100,9 @@ class Session(Generic[PlanKind, Pass]):
 class StaticSession(Session[PlanKind, Pass]):
     """A session whose shapes the host can fix, so that turns are recorded and compiled."""
 
+    asks = False  # how a forward goes on depends on what the host reads in it: turns are recorded in two parts
+    facts = 0  # how many of the last numbers of ``widths`` bound no shape, but tell the host what it would ask
+
     @property
     def static(self) -> Self:
         return self
@@ -118,8 +121,19 @@ class StaticSession(Session[PlanKind, Pass]):
         """What the host knows that decides which operations a forward takes, and the addresses of its buffers."""
         raise NotImplementedError
 
+    def apart(self) -> Self:
+        """The same session on the same memory, which another decode may use: what a recording in two parts holds (only
+        of sessions that ask)."""
+        raise NotImplementedError
+
+    def compared(self) -> Sequence[Tensor]:
+        """Buffers that a forward compares with what it then writes there. A recording runs a turn more than once, so
+        it puts them back."""
+        return ()
+
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        """The shape of the buffers of keys and of values of every layer, if layers still lack them, else None."""
+        """The shapes of all buffers, if they are still missing, else None: keys and values of each layer in turn, then
+        what a session keeps besides."""
         return None
 
     def attach_buffers(self, buffers: Buffers) -> None:

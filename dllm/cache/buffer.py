@@ -12,7 +12,9 @@ A policy that only plans has a ``ColumnSession``. One that also decides while th
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Self
 
 import torch
@@ -22,7 +24,7 @@ from dllm.cache.base import AnySession, Cache, Pass, StaticSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.candidates import calls_of_candidates, keep_candidates
-from dllm.cache.columns import order_of
+from dllm.cache.columns import KeptRows, moved_up, order_of
 from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.shadows import with_shadows
 from dllm.common import debug
@@ -35,7 +37,7 @@ from dllm.contract.traits import CacheTraits
 from dllm.errors import name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, DeviceCopies, KeyValues, Memory
+from dllm.models.memory import Buffers, KeyValues, Memory
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         # and that the keys of a row are its first columns, because every plan left them to be all valid ones.
         self.even, self.gapless = even, True
         self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
-        self.buffers: Buffers | None = None  # the memory they lie in, if it was lent
+        self.kept: Sequence[KeptRows] = ()  # what layers keep by column besides these
+        self.buffers: Buffers | None = None  # the memory they are in, if it was lent
         self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
     def remembers(self, canvas: Canvas) -> State:
@@ -130,18 +133,29 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return remembered | self.policy.after_scores(remembered, scores)
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        addresses = tuple(buffer.data_ptr() for store in self.stores for buffer in store or ())
+        stores, kept = (one for store in self.stores for one in store or ()), (rows.layers for rows in self.kept)
+        addresses = tuple(one.data_ptr() for one in chain(stores, *kept))
         places = addresses if self.config.ranks.size == 1 else (self.named,)
         return (self.length, self.even, self.gapless, self.rows, *places)
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         if None not in self.stores:
             return None
-        by_layer = map(self.config.key_heads, range(self.config.layers))
-        return [(self.rows, heads, self.length + 1, size) for heads, size in by_layer]
+        by_layer, slots = map(self.config.key_heads, range(self.config.layers)), self.length + 1
+        stores = [(self.rows, heads, slots, size) for heads, size in by_layer for _ in "kv"]
+        return [*stores, *((self.rows, slots, *size) for rows in self.kept for size in rows.sizes)]
 
     def attach_buffers(self, buffers: Buffers) -> None:
-        self.stores, self.buffers, self.named = list(buffers.stores), buffers, buffers.name
+        left, self.buffers, self.named = iter(buffers.tensors), buffers, buffers.name
+        self.stores = [(next(left), next(left)) for _ in self.stores]
+        for rows in self.kept:
+            rows.layers = [next(left) for _ in rows.sizes]
+
+    def apart(self) -> Self:
+        same, numbers = copy(self), copy(self.row_numbers)
+        same.stores, same.buffers, same.row_numbers = list(self.stores), None, numbers
+        same.kept = [copy(rows) for rows in self.kept]
+        return same
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> Pass:
         return self.own_pass(self._begin(plan, candidates, owner), plan, candidates)
@@ -187,8 +201,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return {**remembered, **forward.noted, **seen}
 
     def select(self, rows: Tensor) -> Self:
-        copies, self.rows = DeviceCopies(), len(rows)
-        self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
+        self.rows, self.stores = len(rows), moved_up(self.stores, rows)
+        for kept in self.kept:
+            kept.select(rows)
         return self
 
     def join(self, fresh: Self) -> Self:
@@ -197,6 +212,8 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.named = self.config.ranks.number()
         shape = torch.Size((self.rows, self.length))
         self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
+        for kept in self.kept:
+            kept.grow(self.rows, self.length)
         return self
 
     def call(self, forward: ForwardPass, rows: Tensor | None, width: int, shapes: Shapes, candidates: Canvas) -> Call:
@@ -228,12 +245,6 @@ def seen(keys: Tensor, shapes: Shapes) -> tuple[Tensor | None, int]:
     reach = shapes.last_column(keys)
     part = keys[:, :reach]
     return (None if shapes.all(part) else part), reach
-
-
-def moved_up(store: Tensor, rows: Tensor) -> Tensor:
-    """The given rows at the front of the same buffer, so that CUDA graphs recorded on it still find them."""
-    store[: len(rows)] = store[rows]
-    return store[: len(rows)]
 
 
 def grown(store: Tensor, held: int, shape: torch.Size) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from dllm.common.rowwise import each_tensor, join
+from dllm.common.rowwise import T, each_tensor, join
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
 from dllm.models.memory import DeviceCopies
@@ -62,10 +64,11 @@ def gather_padded(values: Tensor, index: Tensor, beyond: float | bool) -> Tensor
 
 
 class KeptRows:
-    """Rows of every layer by column [B, L + 1, ...]; the last one takes what padding writes."""
+    """Rows of every layer by column [B, L + 1, ...]; the last one takes what padding writes. sizes: the shape of a row
+    in each layer, where their memory may come from outside (under static shapes)."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, length: int, sizes: Sequence[tuple[int, ...]] = ()) -> None:
+        self.length, self.sizes = length, sizes
         self.layers: list[Tensor] = []
 
     def put(self, layer: int, rows: Tensor, columns: Tensor | None, numbers: Tensor | None = None) -> Tensor:
@@ -101,5 +104,15 @@ class KeptRows:
         ]
 
     def select(self, rows: Tensor) -> None:
-        copies = DeviceCopies()
-        self.layers = each_tensor(lambda held: held[copies(rows, held.device)], self.layers)
+        self.layers = moved_up(self.layers, rows)
+
+
+def moved_up(held: T, rows: Tensor) -> T:
+    """The given rows [b] at the front of the same tensors, so that CUDA graphs recorded on these still find them."""
+    copies = DeviceCopies()
+
+    def moved(one: Tensor) -> Tensor:
+        one[: len(rows)] = one[copies(rows, one.device)]
+        return one[: len(rows)]
+
+    return each_tensor(moved, held)

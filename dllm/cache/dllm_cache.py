@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -47,6 +46,8 @@ class DLLMCache(Buffered):
         shadows=False,
         exposes_attention=False,
         heads="summed",
+        bounded_shapes=True,
+        acts_in_layers=True,
     )
 
     def __init__(
@@ -71,14 +72,18 @@ class DLLMCache(Buffered):
         return FeatureSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
     def state(self, canvas: Canvas) -> State:
-        """prompt_due, response_due [B]: rows whose coming forward computes all of them."""
-        due = torch.ones_like(canvas.shortened)
-        return {"prompt_due": due, "response_due": due}
+        """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
+        layer chooses by their values."""
+        return {"due": canvas.valid, "verified": canvas.no_positions}
 
     def plan(self, view: CacheView) -> ForwardPlan:
-        turn = view.blocks.turn
-        prompt, response = turn % self.prompt_interval == 0, turn % self.response_interval == 0
-        return view.plan(view.canvas.valid, state={"prompt_due": prompt, "response_due": response})
+        turn, valid, answer = view.blocks.turn[:, None], view.canvas.valid, self.response(view.canvas, view.config)
+        due = torch.where(answer, turn % self.response_interval == 0, turn % self.prompt_interval == 0) & valid
+        return view.plan(valid, state={"due": due, "verified": answer & ~due & (self.share > 0)})
+
+    def chosen(self, verified: Tensor) -> Tensor:
+        """How many of the ``verified`` columns [B, L] a layer computes [B]: where it chooses, these are the answer."""
+        return (verified.sum(1).double() * self.share).floor().long()
 
     def response(self, canvas: Canvas, config: ModelConfig) -> Tensor:
         """The columns [B, L] that belong to the answer."""
@@ -101,10 +106,11 @@ class FeaturePass(ForwardPass):
 
     due: Tensor  # [B, n] rows that every layer computes
     verified: Tensor  # [B, n] rows among which a layer chooses by their values
-    places: Tensor  # [B, g] where these are among the n (n: padding)
+    places: Tensor  # [B, g] where these are among the n (n or more: padding)
     slots: Tensor  # [B, g] their columns (L: padding)
     count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
+    width: int | None  # the most rows that a layer but the first computes (None: ask the device)
     found: LayerRows  # what each layer computed, which ``cost`` reads after the last one
 
 
@@ -115,26 +121,32 @@ class FeatureSession(BufferSession[FeaturePass]):
 
     def __init__(self, policy: DLLMCache, canvas: Canvas, config: ModelConfig, even: bool) -> None:
         super().__init__(policy, canvas, config, even)
-        self.attended, self.fed = KeptRows(self.length), KeptRows(self.length)
+        sizes = [(config.width,)] * (config.layers - 1)
+        self.kept = self.attended, self.fed = KeptRows(self.length, sizes), KeptRows(self.length, sizes)
+
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        """The columns; those among which layers choose, and those that layers compute."""
+        due, verified = plan.state["due"], plan.state["verified"]
+        return [plan.columns.sum(1), verified.sum(1), due.sum(1) + self.policy.chosen(verified)]
+
+    def compared(self) -> Sequence[Tensor]:
+        return [store[1] for store in self.stores if store is not None]
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
         """One call: all rows enter a layer, and which of them it computes shows only there."""
         return [Group(None, max(widths))]
 
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> FeaturePass:
-        response = self.policy.response(candidates, self.config)
-        (call,), columns = forward.calls, candidates.columns
-        due = torch.where(response, plan.state["response_due"][:, None], plan.state["prompt_due"][:, None])
-        due, verified = due & forward.valid, response & ~due & (self.policy.share > 0)
-        count = (response.sum(1).double() * self.policy.share).floor().long()
-        slots = places = packed(verified, columns)
+        due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
+        (call,), columns, count = forward.calls, candidates.columns, self.policy.chosen(verified)
+        among, width = plan.shapes.most or (None, None)
+        slots = places = packed(verified, columns, among)
         if call.columns is not None:
             due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
-            places = packed(verified, columns[: call.columns.shape[1]])
+            places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
         return FeaturePass(
-            **vars(forward), due=due, verified=verified, places=places, slots=slots,
-            count=torch.minimum(count, verified.sum(1)), everything=forward.whole and bool(due.all()),
-            found=LayerRows(),
+            **vars(forward), due=due, verified=verified, places=places, slots=slots, count=count,
+            everything=forward.whole and plan.shapes.all(due), width=width, found=LayerRows(),
         )  # fmt: skip
 
     def memory(self, forward: FeaturePass, call: Call) -> Memory:
@@ -148,17 +160,6 @@ class FeatureSession(BufferSession[FeaturePass]):
         values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
         keys = valid.expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
-
-    def select(self, rows: Tensor) -> Self:
-        self.attended.select(rows)
-        self.fed.select(rows)
-        return super().select(rows)
-
-    def join(self, fresh: Self) -> Self:
-        super().join(fresh)
-        self.attended.grow(self.rows, self.length)
-        self.fed.grow(self.rows, self.length)
-        return self
 
 
 class FeatureMemory(BufferMemory[FeaturePass]):
@@ -206,7 +207,7 @@ class FeatureMemory(BufferMemory[FeaturePass]):
             selected = self._turned(index, layer, normal)
             chosen = chosen | selected
         forward.found.selected.append(selected)
-        return packed(chosen, torch.arange(normal.shape[1], device=normal.device))
+        return packed(chosen, torch.arange(normal.shape[1], device=normal.device), forward.width)
 
     def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:
         """The rows [B, n] whose values have turned the most since the last forward; keeps the values of all that are

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,14 +23,15 @@ from dllm.cache.calls import Group
 from dllm.cache.columns import KeptRows, gather_rows, predictors
 from dllm.cache.drift import attended, attention_received, attention_similarity, strongest
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import select_or_all
+from dllm.common.rowwise import select_or_all, update_rows
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.shapes import bucket
 from dllm.errors import in_choices, in_range
 from dllm.models.attention import Visible, attention_weights
 from dllm.models.config import ModelConfig
-from dllm.models.memory import AnyStack, Memory, Projected, Rerun, StaticMemory, summed
+from dllm.models.memory import AnyStack, Exchanged, Memory, Projected, Rerun, StaticMemory, summed
+
+REDO_STARTS = 8  # layers from which recordings run rows again, spread over the network
 
 
 class Elastic(Buffered):
@@ -47,9 +47,7 @@ class Elastic(Buffered):
     asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
     """
 
-    traits = Buffered.traits.but(
-        shadows=False, bounded_shapes=True, acts_in_layers=True, asks_in_layers=True, heads="summed"
-    )
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
@@ -86,21 +84,39 @@ class Elastic(Buffered):
         return view.plan(columns, committable=window, state={"window": live})
 
 
+@dataclass(frozen=True)
+class Redo:
+    """How rows run again in a recording, which serves others as well: layers below a row's bound change nothing."""
+
+    rows: int  # how many rows do: those with the lowest bounds
+    begin: int  # the first layer that they run
+
+
 @dataclass
 class Track:
     """What a forward finds out while the network runs, where the pass itself is fixed."""
 
     bound: Tensor  # [B] first layer that computes the whole canvas
     later: Tensor  # [B] the same of the next forward
-    known: Sequence[int]  # ``bound``, as the host knew it before
-    bounds: Sequence[int]  # ``bound``, as far as the host knows it by now
+    # ``bound``, as far as the host knows it by now; fixed shapes: one number that is as large as the largest
+    bounds: Sequence[int]
     narrow: int = 0  # how many layers have run narrow
+    redo: Redo | None = None  # how rows run again in a recording (None: each from its bound on)
+    again: Tensor | None = None  # [b] which rows these are (None: all)
     alike: list[Tensor] = field(default_factory=list)  # by layer, [B, r] similarity of attention with the last one
     received: dict[int, Tensor] = field(default_factory=dict)  # by layer, [B, S] attention from the window
 
     def whole(self, layers: Tensor | int) -> Tensor:
         """Rows [B, 1] in which a layer computes the whole canvas, or of several layers [B, l]."""
         return self.bound[:, None] <= layers
+
+    def ran(self, layers: Tensor) -> Tensor:
+        """Rows [B, l] in which the ``layers`` [l] ran over the whole canvas."""
+        if self.redo is None:
+            return self.whole(layers)
+        rows = torch.zeros_like(self.bound, dtype=torch.bool)
+        rows = torch.ones_like(rows) if self.again is None else rows.index_fill(0, self.again, True)
+        return rows[:, None] & (layers >= self.redo.begin)
 
 
 @dataclass(frozen=True)
@@ -116,6 +132,8 @@ class DriftPass(ForwardPass):
     mean: Tensor  # [B, r] weights of the watched ones that turn a sum into a mean
     seen: Tensor  # [B] keys of each row
     width: int  # columns that rows compute which reuse some
+    reuses: bool  # some rows reuse some, as far as the host knows
+    fixed: bool  # the host knows bounds of shapes alone
     progress: Track  # what was read, layer after layer
 
 
@@ -127,17 +145,32 @@ class ElasticSession(BufferSession[DriftPass]):
     def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
         super().__init__(policy, canvas, config)
         self.gapless = False  # attention weights are computed under the mask
-        self.inputs, self.queried = KeptRows(self.length), KeptRows(self.length)
+        sizes = (config.width,), (config.heads, config.head_dim)
+        self.kept = [KeptRows(self.length, config.layers * [size]) for size in sizes]
+
+    @property
+    def inputs(self) -> KeptRows:
+        return self.kept[0]
+
+    @property
+    def queried(self) -> KeptRows:
+        return self.kept[1]
+
+    asks, facts = True, 1
+
+    def compared(self) -> Sequence[Tensor]:
+        return [*self.queried.layers, *(store[0] for store in self.stores if store is not None)]
 
     def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
         """One call, because the rows that compute everything show only once layers have run."""
         return [Group(None, max(widths))]
 
     def widths(self, plan: ForwardPlan) -> list[Tensor]:
-        """The columns; and those of the window, the watched ones and the others, and the first whole layer."""
-        if "window" not in plan.state:  # under guidance; the pass asks then
-            return super().widths(plan)
-        return [plan.columns.sum(1), *(part.sum(1) for part in self._parts(plan)), plan.state["later"]]
+        """The columns; those of the window, the watched ones and the others; these and 1 of rows that reuse some, or
+        0; and how many layers compute the whole canvas."""
+        parts, later = [part.sum(1) for part in self._parts(plan)], plan.state["later"]
+        near = torch.where(later > 0, parts[2] + 1, 0)
+        return [plan.columns.sum(1), *parts, near, self.config.layers - later]
 
     def _parts(self, plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
         """The columns [B, L] of the window, those that are watched, and what is computed besides."""
@@ -146,26 +179,32 @@ class ElasticSession(BufferSession[DriftPass]):
 
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
         valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
-        (call,), parts = forward.calls, self._parts(plan)
-        *counts, bounds = shapes.further or torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
-        narrow = max((count for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
-        widths = [max(counts[0]), max(counts[1]), max(counts[2])]
-        if shapes.bounded:
-            *widths, narrow = (bucket(width, self.length) for width in (*widths, narrow))
+        (call,), parts, first = forward.calls, self._parts(plan), self._first
+        if shapes.most:
+            *widths, near = shapes.most
+            bounds = [first if near else 0]
+        else:
+            *counts, bounds = torch.stack([*(part.sum(1) for part in parts), bound]).tolist()
+            widths = list(map(max, counts))
+            near = max((count + 1 for count, own in zip(counts[2], bounds, strict=True) if own > 0), default=0)
         window, watched, rest = (packed(part, columns, width) for part, width in zip(parts, widths, strict=True))
         probes = torch.cat([window, watched], 1)
         if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
             ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
-        first = self.config.layers if self.policy.first_layer is None else self.policy.first_layer
         real = watched < self.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
             probes=probes, window=window, in_window=window < self.length, watched=watched,
             mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
-            width=widths[0] + widths[1] + narrow,
-            progress=Track(bound, torch.full_like(bound, first), bounds, bounds),
+            width=widths[0] + widths[1] + min(near, widths[2]), reuses=max(bounds) > 0, fixed=shapes.bounded,
+            progress=Track(bound, torch.full_like(bound, first), bounds),
         )  # fmt: skip
+
+    @property
+    def _first(self) -> int:
+        """The layer from which on every forward is whole (the number of layers: none)."""
+        return self.config.layers if self.policy.first_layer is None else self.policy.first_layer
 
     def memory(self, forward: DriftPass, call: Call) -> Memory:
         return NarrowMemory(self, forward, call)
@@ -178,20 +217,9 @@ class ElasticSession(BufferSession[DriftPass]):
         if forward.whole:
             computed = torch.full_like(queries, self.length)
         else:
-            computed = whole * forward.calls[0].reach + (layers < progress.narrow) * forward.width
+            computed = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
         keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
-
-    def join(self, fresh: Self) -> Self:
-        super().join(fresh)
-        for kept in (self.inputs, self.queried):
-            kept.grow(self.rows, self.length)
-        return self
-
-    def select(self, rows: Tensor) -> Self:
-        for part in (self.inputs, self.queried):
-            part.select(rows)
-        return super().select(rows)
 
 
 class NarrowMemory(BufferMemory[DriftPass]):
@@ -203,15 +231,15 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def __init__(self, session: ElasticSession, forward: DriftPass, call: Call) -> None:
         super().__init__(session, forward, call)
         self.made: dict[int, tuple[Tensor, Tensor]] = {}
+        self.whole = WholeRows(self, forward.progress.received)
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        forward, progress, policy = self.forward, self.forward.progress, self.session.policy
-        count, whole, residual = self.session.config.layers, WholeRows(self), None
+        forward, progress, count, residual = self.forward, self.forward.progress, self.session.config.layers, None
         if columns is not None:
             self._keep(0, x, columns)
             x, columns = x[:, : forward.width], columns[:, : forward.width]
             self.call = replace(self.call, columns=columns, slots=columns)
-        step = policy.ask_every or count if self._tests and policy.trigger == "same_step" else count
+        step = self.session.policy.ask_every or count if self._asks and not forward.fixed else count
         for first in range(0, count, step):
             last = min(first + step, count)
             end = last if forward.whole else min(last, max(progress.bounds))
@@ -222,16 +250,42 @@ class NarrowMemory(BufferMemory[DriftPass]):
                     self._test(first, end)
             if first <= end < last:
                 self._keep(end, summed(x, residual), columns)
-            if not forward.whole:
-                whole.advance(layers, first, last)
-        self._show()
-        self._track()
-        if whole.numbers:
-            again = whole.left(layers)
-            if whole.rerun is None:
-                return again.hidden, again.columns
-            self.reruns = [again]
+            self.layers, self.first = layers, first
+            if last < count and not forward.whole:
+                progress.bounds = progress.bound.tolist()
+                self.whole.advance(layers, first, last)
         return layers.left(x, residual, columns)
+
+    def asked(self, facts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The first whole layer of each row; empty: the forward is whole, or no row runs again."""
+        progress, count = self.forward.progress, self.session.config.layers
+        if self.forward.whole:
+            return ()
+        if self._asks or (self.forward.fixed and [len(progress.bound)] != list(map(len, facts))):  # under guidance
+            return tuple(progress.bound.tolist())
+        return tuple(count - whole for whole in facts[0]) if facts else tuple(progress.bounds)
+
+    def rounded(self, asked: tuple[int, ...]) -> Redo | None:
+        count = self.session.config.layers
+        drifted = [bound for bound in asked if bound < count]
+        if not drifted:
+            return None
+        step = max(1, count // REDO_STARTS)
+        return Redo(min(len(asked), 1 << (len(drifted) - 1).bit_length()), min(drifted) // step * step)
+
+    def resume(self, asked: tuple[int, ...] | Redo | None) -> None:
+        progress, layers = self.forward.progress, self.layers
+        # A recording goes on from the same first part again and again.
+        whole = self.whole if self.whole.ran else WholeRows(self, dict(progress.received))
+        progress.redo, progress.again = None, None
+        if isinstance(asked, Redo):
+            progress.redo, progress.again = asked, whole.redo(layers, asked)
+        elif asked:
+            progress.bounds = asked
+            whole.advance(layers, self.first, self.session.config.layers)
+        self._show()
+        self._track(whole.received)
+        self.reruns = [whole.left(layers)] if whole.ran else []
 
     def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
         """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""
@@ -280,7 +334,12 @@ class NarrowMemory(BufferMemory[DriftPass]):
         """Whether this forward looks for drift: it reuses something, and the answer matters."""
         policy, forward = self.session.policy, self.forward
         matters = policy.trigger == "next_step" or not forward.whole
-        return matters and policy.first_layer is None and forward.mean.shape[1] > 0 and max(forward.progress.known) > 0
+        return matters and policy.first_layer is None and forward.mean.shape[1] > 0 and forward.reuses
+
+    @property
+    def _asks(self) -> bool:
+        """Whether the host asks which rows have drifted, to run them again in this forward."""
+        return self._tests and self.session.policy.trigger == "same_step"
 
     def _test(self, first: int, end: int) -> None:
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
@@ -291,7 +350,6 @@ class NarrowMemory(BufferMemory[DriftPass]):
         found = torch.where(drifted, after, self.session.config.layers).amin(0)  # what follows the first drift
         if policy.trigger == "same_step":
             progress.bound = torch.minimum(progress.bound, found)
-            progress.bounds = progress.bound.tolist()
         else:
             first_one = torch.where(found <= progress.bound, found, self.session.config.layers)
             progress.later = torch.minimum(progress.later, first_one)
@@ -311,10 +369,10 @@ class NarrowMemory(BufferMemory[DriftPass]):
             visible = self.copies.of(self.call.visible, device)
             reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
 
-    def _track(self) -> None:
+    def _track(self, received_by: dict[int, Tensor]) -> None:
         """After the last layer: watch the decided positions that each layer's window attends to most."""
         forward, progress, keys = self.forward, self.forward.progress, self.call.reach
-        received = by_layer([progress.received[layer] for layer in sorted(progress.received)], forward.valid.device)
+        received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
         received = self.session.config.ranks.sum(received)  # over heads
         found = torch.where(forward.decided[:, :keys], received, 0.0)
         most = strongest(found, self.session.policy.track_num) & (found > 0)  # an empty window attends to nothing
@@ -324,32 +382,49 @@ class NarrowMemory(BufferMemory[DriftPass]):
 
 
 class WholeRows(Memory):
-    """Runs the whole canvas of some rows, each from the layer on that the host knows of it."""
+    """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer, [B, S]
+    attention from the window, which it replaces."""
 
     widens = True
 
-    def __init__(self, first: NarrowMemory) -> None:
-        self.first, self.numbers, self.gathered = first, list[int](), -1
-        self.x = torch.empty(0)  # [b, S, D] what leaves the last layer that ran, of the rows ``numbers``
+    def __init__(self, first: NarrowMemory, received: dict[int, Tensor]) -> None:
+        self.first, self.received, self.ran = first, received, False
+        self.numbers, self.gathered = list[int](), -1
+        # [b] in a recording, the first layer in which each row changes anything (None: all that it runs)
+        self.bound: Tensor | None = None
+        self.x = torch.empty(0)  # [b, S, D] what leaves the last layer that ran, of these rows
 
     def advance(self, layers: AnyStack, first: int, last: int) -> None:
         """Run the layers ``first`` to ``last`` - 1, of each row those from its bound on."""
-        bounds, reach = self.first.forward.progress.bounds, self.first.call.reach
+        bounds = self.first.forward.progress.bounds
         for begin, end in pairwise([*sorted({max(bound, first) for bound in bounds if bound < last}), last]):
             numbers = [row for row, bound in enumerate(bounds) if bound <= begin]
             if numbers != self.numbers:
                 self._take(numbers, begin)
-            x, residual, _ = layers.of(self.rerun, reach)(self.x, None, self, begin, end)
-            self.x = summed(x, residual)
+            self._run(layers, begin, end)
+
+    def redo(self, layers: AnyStack, redo: Redo) -> Tensor | None:
+        """Run as many rows as a recording does, and return which ones."""
+        session, bound = self.first.session, self.first.forward.progress.bound
+        self.rerun = None if redo.rows == len(bound) else bound.argsort(stable=True)[: redo.rows]
+        self.bound = select_or_all(bound, self.rerun)
+        self.x = select_or_all(session.inputs.layers[redo.begin], self.rerun)[:, : self.first.call.reach]
+        self._run(layers, redo.begin, session.config.layers)
+        return self.rerun
+
+    def _run(self, layers: AnyStack, begin: int, end: int) -> None:
+        x, residual, _ = layers.of(self.rerun, self.first.call.reach)(self.x, None, self, begin, end)
+        self.x, self.ran = summed(x, residual), True
 
     def left(self, layers: AnyStack) -> Rerun:
         """What the rows have after the last layer."""
-        first, reach = self.first, self.first.call.reach
+        first, reach, last = self.first, self.first.call.reach, self.first.session.config.layers
         hidden, columns = layers.left(self.x, None, None)
         if first.call.visible.mask is not None or reach < first.session.length:
             valid = select_or_all(first.forward.valid[:, :reach], self.rerun)
             columns = torch.where(valid, first.forward.columns[:reach], first.session.length)
-        return Rerun(self.rerun, hidden, columns)
+        counts = None if self.bound is None or len(self.bound) == 1 else self.bound < last
+        return Rerun(self.rerun, hidden, columns, counts)
 
     def _take(self, numbers: list[int], layer: int) -> None:
         """Go on with the rows ``numbers``; some begin with this layer."""
@@ -365,26 +440,48 @@ class WholeRows(Memory):
     def _here(self, device: torch.device) -> Tensor | None:
         return self.first.copies(self.rerun, device)
 
+    def _put(self, kept: KeptRows, layer: int, rows: Tensor, bound: int) -> Tensor:
+        """Keep rows [b, S, ...] of a layer. Where a row's bound is above ``bound``, what is kept stays, and is returned
+        in their place."""
+        numbers = self._here(rows.device)
+        if self.bound is not None:
+            held = select_or_all(kept.layers[layer], numbers)[:, : rows.shape[1]]
+            rows = update_rows(self.bound <= bound, rows, held)
+        kept.put(layer, rows, None, numbers)
+        return rows
+
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        if layer > self.gathered:
-            self.first.session.inputs.put(layer, hidden, None, self._here(hidden.device))
+        if layer > self.gathered:  # a row begins with what has entered its first layer
+            hidden = self._put(self.first.session.inputs, layer, hidden, layer - 1)
         return hidden, columns
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         first, session, forward = self.first, self.first.session, self.first.forward
-        device, rows, received = fresh.query.device, self._here(fresh.query.device), forward.progress.received
-        first.buffer(layer, fresh)
-        mask = select_or_all(first.copies(first.call.visible.mask, device), rows)
-        access = StaticMemory(Visible(mask), None, first.call.reach, session.stores, rows)
-        query, keys, values, visible = access.exchange(layer, fresh, None)
-        session.queried.put(layer, query, None, rows)
+        device, rows, received = fresh.query.device, self._here(fresh.query.device), self.received
+        query, keys, values, visible = self._exchange(layer, fresh)
+        self._put(session.queried, layer, query, layer)
         window, in_window = (
             select_or_all(first.copies(one, device), rows) for one in (forward.window, forward.in_window)
         )
         out, weights = attended(query, keys, values, visible, gather_rows(query, window), fresh.tiled)
         found = attention_received(weights, in_window)
+        if self.bound is not None and layer in received:
+            found = update_rows(self.bound <= layer, found, select_or_all(received[layer], rows))
         received[layer] = found if rows is None else received[layer].index_copy(0, rows, found)
         return out
+
+    def _exchange(self, layer: int, fresh: Projected) -> Exchanged:
+        """Keep keys and values, as ``_put`` does, and return the queries and what they attend to."""
+        first, rows, reach = self.first, self._here(fresh.query.device), self.first.call.reach
+        mask, part = first.copies(first.call.visible.mask, fresh.query.device), slice(None) if rows is None else rows
+        stores = first.buffer(layer, fresh)
+        old = None if self.bound is None else [one[part, :, :reach].clone() for one in stores]
+        access = StaticMemory(Visible(select_or_all(mask, rows)), None, reach, first.session.stores, rows)
+        query, *new, visible = access.exchange(layer, fresh, None)
+        if old is not None and self.bound is not None:
+            for store, one, before in zip(stores, new, old, strict=True):
+                store[part, :, :reach] = update_rows(self.bound <= layer, one, before)
+        return query, new[0], new[1], visible
 
 
 def by_layer(parts: Sequence[Tensor], home: torch.device) -> Tensor:

@@ -34,6 +34,7 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
 
     def __init__(self, inner: StaticSession[Any, Any], rows: int) -> None:
         self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
+        self.asks, self.facts = inner.asks, inner.facts
 
     def remembers(self, canvas: Canvas) -> State:
         both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
@@ -61,6 +62,12 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
     def graph_key(self) -> tuple[Hashable, ...]:
         return self.inner.graph_key()
 
+    def apart(self) -> Guided:
+        return Guided(self.inner.apart(), self.rows)
+
+    def compared(self) -> Sequence[Tensor]:
+        return self.inner.compared()
+
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
         return self.inner.missing_buffers()
 
@@ -71,7 +78,9 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
         return self.inner.max_queries(known, width)
 
     def widths(self, plan: GuidedPlan) -> list[Tensor]:
-        return self.inner.widths(replace(plan.halves, columns=plan.columns))
+        both = twice(torch.arange(self.rows, device=plan.columns.device), 0)
+        inner = replace(by_half(plan.halves), columns=plan.columns[both], state=by_half(plan.state))
+        return [by_row(one).amax(1) for one in self.inner.widths(inner)]
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return self.inner.memory(forward, call)

@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dllm.cache.base import AnySession, Cache, StaticSession
-from dllm.cache.buffer import moved_up
 from dllm.cache.buffer_memory import blank
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
-from dllm.cache.columns import gather_padded, gather_rows
+from dllm.cache.columns import gather_padded, gather_rows, moved_up
 from dllm.cache.flash_dllm import products
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
@@ -236,15 +235,14 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         if None not in self.stores:
             return None
         by_layer = map(self.config.key_heads, range(self.config.layers))
-        return [(self.rows, heads, self.slots, size) for heads, size in by_layer]
+        return [(self.rows, heads, self.slots, size) for heads, size in by_layer for _ in "kv"]
 
     def attach_buffers(self, buffers: Buffers) -> None:
-        self.stores, self.buffers, self.named = list(buffers.stores), buffers, buffers.name
+        self.stores = list(zip(buffers.tensors[::2], buffers.tensors[1::2], strict=True))
+        self.buffers, self.named = buffers, buffers.name
 
     def select(self, rows: Tensor) -> Self:
-        copies, self.rows = DeviceCopies(), len(rows)
-        self.stores = each_tensor(lambda buffer: moved_up(buffer, copies(rows, buffer.device)), self.stores)
-        self.columns = [moved_up(one, copies(rows, one.device)) for one in self.columns]
+        self.rows, self.stores, self.columns = len(rows), moved_up(self.stores, rows), moved_up(self.columns, rows)
         return self
 
     def join(self, fresh: Self) -> Self:

@@ -58,8 +58,14 @@ class Shapes:
         return None
 
     @property
-    def further(self) -> tuple[tuple[int, ...], ...]:
-        """Further numbers that rows reported (``StaticSession.widths``), each by row; empty: ask the device."""
+    def most(self) -> tuple[int, ...]:
+        """The largest of all rows of each further number that they report (``StaticSession.widths``), or more; empty:
+        ask the device."""
+        return ()
+
+    @property
+    def facts(self) -> tuple[tuple[int, ...], ...]:
+        """What rows reported besides widths (``StaticSession.facts``), each by row; empty: ask the device."""
         return ()
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
@@ -109,8 +115,8 @@ class Bounded(Shapes):
     most: tuple[int, ...] = ()
     # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
     order: Tensor | None = field(default=None, compare=False)
-    # no recording rests on them
-    further: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
+    # by row, what they report besides widths; recordings do not rest on it
+    facts: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
     bounded: ClassVar[bool] = True
 
     @property
@@ -150,11 +156,13 @@ class Bounded(Shapes):
         """The shapes of the coming turn, in which each row computes at most this many columns."""
         return replace(self, bounds=tuple(bounds), order=None)
 
-    def reported(self, widths: Sequence[Sequence[int]], length: int) -> Bounded:
-        """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns."""
+    def reported(self, widths: Sequence[Sequence[int]], length: int, facts: int) -> Bounded:
+        """The shapes of the coming turn, from what each row reports of its plan on a canvas of ``length`` columns; the
+        last numbers, ``facts`` in all, bound no shape."""
         first, *further = zip(*widths, strict=True)
-        bounds, most = (bucket(width, length) for width in first), (bucket(max(some), length) for some in further)
-        return replace(self, bounds=tuple(bounds), most=tuple(most), further=tuple(further), order=None)
+        sizes, told = further[: len(further) - facts], further[len(further) - facts :]
+        bounds, most = (bucket(width, length) for width in first), (bucket(max(some), length) for some in sizes)
+        return replace(self, bounds=tuple(bounds), most=tuple(most), facts=tuple(told), order=None)
 
     def twice(self) -> Bounded:
         order = self.order

@@ -97,7 +97,6 @@ class CacheTraits(Traits):
     bounded_shapes: bool = False  # neither its plans nor its sessions ask the device: the host knows bounds alone
     # its memory does more in a layer than to keep keys and values, so a forward is neither compiled nor recorded alone
     acts_in_layers: bool = False
-    asks_in_layers: bool = False  # its memory asks the device once in a forward, so turns are not recorded
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True

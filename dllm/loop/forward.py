@@ -5,7 +5,7 @@ What only some decodes do besides (guidance, drafts, attention as a readout, ...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
@@ -41,6 +41,39 @@ class RunStage(Protocol):
 def run_plainly(stage: Callable[..., T], *args: Any) -> T:
     """The stage as it is."""
     return stage(*args)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A forward whose calls have run as far as they go before the host reads anything."""
+
+    rows: Rows  # whose forward it is
+    work: Work  # what it is about to do
+    extras: Sequence[Extra]  # of this forward
+    run: ForwardPass  # the forward
+    inputs: Sequence[Inputs]  # what the network took in each call
+    outputs: Sequence[tuple[Tensor, Tensor | None]]  # hidden states of each call and their columns
+
+    def asked(self, rows: Rows) -> list[Hashable]:
+        """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began."""
+        return [given.memory.asked(rows.blocks.shapes.facts) for given in self.inputs]
+
+    def renewed(self) -> Begun:
+        """The same on canvases that have computed nothing of themselves yet: what a recording keeps is its own."""
+        work, rows = self.work, self.rows.with_tensors(self.rows.tensors())
+        seen = rows if work.rows is self.rows else work.rows.with_tensors(work.rows.tensors())
+        work = replace(work, rows=seen, canvas=replace(work.canvas), shown=replace(work.shown))
+        return replace(self, rows=rows, work=work)
+
+    def found(self) -> list[CallStates]:
+        """What each call computed, followed by the rows of it that ran once more."""
+        found = list[CallStates]()
+        for call, given, one in zip(self.run.calls, self.inputs, self.outputs, strict=True):
+            again = given.memory.reruns
+            if not any(rows is None and counts is None for rows, *_, counts in again):  # else that counts alone
+                found.append(CallStates(call, *one))
+            found += [CallStates(call, hidden, columns, rows, some) for rows, hidden, columns, some in again]
+        return found
 
 
 @dataclass(frozen=True)
@@ -98,9 +131,22 @@ class Forward:
 
     def __call__(self, rows: Rows) -> ScoredHead:
         """Run a forward of the candidates of ``rows``."""
+        begun = self.begun(rows)
+        return self.ended(begun, begun.asked(rows))
+
+    def begun(self, rows: Rows) -> Begun:
+        """Run the calls of the network, as far as they go before the host reads anything."""
         work = self.stage(Forward.planned, self, rows)
         extras = [extra.begun(work) for extra in self.extras]
-        run, found = self._run(work, extras)
+        forward, inputs = self._inputs(work, extras)
+        return Begun(rows, work, extras, forward, inputs, self._call(inputs))
+
+    def ended(self, begun: Begun, asked: Sequence[Any]) -> ScoredHead:
+        """End the calls by what was ``asked`` of each, and run the head."""
+        work, run, extras = begun.work, begun.run, begun.extras
+        for given, read in zip(begun.inputs, asked, strict=True):
+            given.memory.resume(read)
+        found = begun.found()
         one_block = all(need.region == "block" for need in self.needs)
         aim = self.stage(ScoredHead.aimed, work, found, self.model.config, one_block)
         return ScoredHead.run_on(self.model, self.proposer, work, run, extras, aim)
@@ -122,8 +168,8 @@ class Forward:
         return reduce(lambda work, extra: extra.before(work), self.extras,
                       Work(rows, canvas, canvas, blocks, plan, wanted))  # fmt: skip
 
-    def _run(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, list[CallStates]]:
-        """Run all calls of the network, each followed by the rows of it that ran once more."""
+    def _inputs(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, list[Inputs]]:
+        """The forward under way, and what the network takes in each call."""
         session, shown, inputs = work.rows.session, work.shown, list[Inputs]()
         forward = session.begin(work.plan, shown, work.rows.owner)
         for call in forward.calls:
@@ -131,11 +177,7 @@ class Forward:
             for extra in extras:
                 given = extra.at_call(work, forward, call, given)
             inputs.append(side_by_side(given, call))
-        found = list[CallStates]()
-        for call, given, one in zip(forward.calls, inputs, self._call(inputs), strict=True):
-            found.append(CallStates(call, *one))
-            found += [CallStates(call, hidden, columns, rows) for rows, hidden, columns in given.memory.reruns]
-        return forward, found
+        return forward, inputs
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden states of each call and their columns."""

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from dllm.cache.passes import Call
+from dllm.common.rowwise import update_rows
 from dllm.contract.canvas import Canvas
 
 # Of a call: which candidates it ran [b] (None: all), their hidden states [b, n, D], and the place of each column among
-# these [b, L] (-1: nowhere; None: in order).
-Placed = tuple["Tensor | None", Tensor, "Tensor | None"]
+# these [b, L] (-1: nowhere; None: in order); and which of the candidates this is what counts of [b] (None: all).
+Placed = tuple["Tensor | None", Tensor, "Tensor | None", "Tensor | None"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class CallStates:
     # [b, n] the columns that ran, more than planned if the call's memory widened it (None: all in order)
     columns: Tensor | None
     rerun: Tensor | None = None  # [b] the rows of the call that these are (None: all)
+    counts: Tensor | None = None  # [b] which of these count (None: all)
 
     def placed(self, length: int, extra: int) -> Placed:
         """The same by place, on a canvas of ``length`` columns. extra: queries at its end that belong to no column."""
@@ -34,13 +36,13 @@ class CallStates:
         if call.side_by_side is not None:
             hidden, columns = call.side_by_side.unpack(hidden), call.columns
         if columns is None:
-            return candidates, hidden, None
+            return candidates, hidden, None, self.counts
         columns = columns[:, : columns.shape[1] - extra]
         if call.masks is not None:
             columns = columns.masked_fill(~call.masks, length)
         place = columns.new_full((len(columns), length + 1), -1)
         order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-        return candidates, hidden, place.scatter(1, columns, order)[:, :-1]
+        return candidates, hidden, place.scatter(1, columns, order)[:, :-1], self.counts
 
 
 @dataclass(frozen=True)
@@ -59,20 +61,22 @@ class HiddenStates:
         ``CallStates.placed``."""
         columns, count = shown.columns, len(shown.row_id)
         calls = [one.placed(len(columns), extra) for one in found]
-        width, (candidates, hidden, place) = max(hidden.shape[1] for _, hidden, _ in calls), calls[0]
+        width, (candidates, hidden, place, _) = max(hidden.shape[1] for _, hidden, *_ in calls), calls[0]
         if len(calls) == 1 and candidates is None:
             first = torch.arange(0, count * width, width, device=columns.device)
             return HiddenStates(hidden.flatten(0, 1), first, width, place, width)
         everyone = torch.arange(count, device=columns.device)
         first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)
         places, begin = columns.new_full((count, len(columns)), -1), 0
-        for candidates, hidden, place in calls:
+        for candidates, hidden, place, counts in calls:
             candidates, (rows, n) = everyone if candidates is None else candidates, hidden.shape[:2]
-            first[candidates] = begin + n * everyone[:rows]
-            size = size.index_fill(0, candidates, n)  # a number assigned by an index comes from the host
-            places[candidates] = columns if place is None else place
+            new = begin + n * everyone[:rows], torch.full_like(candidates, n), columns if place is None else place
+            if counts is not None:
+                before = first[candidates], size[candidates], places[candidates]
+                new = update_rows(counts, (*new[:2], new[2].expand(rows, -1)), before)
+            first[candidates], size[candidates], places[candidates] = new
             begin += rows * n
-        return HiddenStates(torch.cat([hidden.flatten(0, 1) for _, hidden, _ in calls]), first, size, places, width)
+        return HiddenStates(torch.cat([hidden.flatten(0, 1) for _, hidden, *_ in calls]), first, size, places, width)
 
     def take(self, at: Tensor) -> Tensor:
         """The states ``at`` [N, r] of each candidate, or of the first N: [N, r, D]."""

@@ -20,6 +20,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, groupby
 from operator import ge
 from typing import Any
@@ -35,7 +36,7 @@ from dllm.contract import Turn
 from dllm.contract.shapes import as_bounded
 from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
-from dllm.loop.forward import Forward, RunStage, run_plainly
+from dllm.loop.forward import Begun, Forward, RunStage, run_plainly
 from dllm.loop.head import ScoredHead
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
@@ -49,6 +50,7 @@ Widths = tuple[int, ...]  # of the rows of a turn, from the widest to the narrow
 # Columns of a recorded turn beside those that are needed, at most: of one that serves a turn whose like was met before;
 # of one that serves a turn whose like was not, which without it takes twice as long or more (8B, H200).
 NEAR, FAR = 1.25, 2.0
+MAX_RESTS = 40  # second parts of one turn that are kept: rows that run again, by number and first layer
 STEPS = (64, 48, 32)  # what is met once is recorded for widths up to multiples of the first of these that is near
 
 
@@ -110,12 +112,67 @@ class RecordedTurn:
     def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
         """The turn of these rows, whose order is placed."""
         self.buffers.copy_in(rows.tensors())
+        return self.replay_there(rows)
+
+    def replay_there(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """The same of rows whose tensors are those of the buffers."""
         self.recording.replay()
         # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
         after, turn = self.after.with_tensors(self.buffers.outputs), self.turn
         view = replace(turn.view, canvas=replace(turn.view.canvas))
         turn = replace(turn, view=view, tried=replace(turn.tried), candidates=replace(turn.candidates))
         return after.on_host_as(rows), turn, self.numbers
+
+    def release(self) -> None:
+        self.recording.release()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """In the place of a recording: what was met for the first time runs as it is."""
+
+    def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
+        work()
+
+    def replay(self) -> None:
+        """Do nothing: it has run."""
+
+    def release(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+@dataclass(frozen=True)
+class SplitTurn:
+    """A turn recorded in two parts. Between them the host reads how the forward goes on (``StaticSession.asks``): the
+    second part is recorded for each way, once that is met again."""
+
+    recording: Recording  # of the first part
+    buffers: StaticBuffers  # the rows' tensors
+    begun: Begun  # what the first part makes
+    recorder: Callable[[], Recording]  # makes recordings of second parts
+    # (the first part, what was asked of its calls, the recording to make) -> the second part
+    rest: Callable[[Begun, Sequence[Any], Recording], RecordedTurn]
+    rests: OrderedDict[Key, RecordedTurn] = field(default_factory=OrderedDict)  # by what was asked, rounded
+
+    def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """The turn of these rows."""
+        self.buffers.copy_in(rows.tensors())
+        self.recording.replay()
+        asked = self.begun.asked(rows)
+        key = tuple(given.memory.rounded(one) for given, one in zip(self.begun.inputs, asked, strict=True))
+        known = self.rests.get(key)
+        if known is None or isinstance(known.recording, Ran):
+            by, recording = (asked, Ran()) if known is None else (key, self.recorder())
+            known = self.rest(self.begun, by, recording)
+            for old in remember(self.rests, key, known, MAX_RESTS):
+                old.release()
+        self.rests.move_to_end(key)
+        return known.replay_there(rows)
+
+    def release(self) -> None:
+        self.recording.release()
+        for rest in self.rests.values():
+            rest.release()
 
 
 class RecordedTurns:
@@ -128,7 +185,7 @@ class RecordedTurns:
         self.model, self.recorder, self.most, self.stage = model, recorder, most, stage
         self.pools = BufferPools(model)
         # By a number for the kind of turn (``recording_key``) and the widths of its rows.
-        self.recorded: OrderedDict[tuple[int, Widths], RecordedTurn] = OrderedDict()
+        self.recorded: OrderedDict[tuple[int, Widths], RecordedTurn | SplitTurn] = OrderedDict()
         self.seen: OrderedDict[tuple[int, Widths], None] = OrderedDict()
         self.kinds: OrderedDict[Key, int] = OrderedDict()
         self.count = count()
@@ -155,7 +212,7 @@ class RecordedTurns:
                 rows = rows.with_tensors([one.clone() for one in rows.tensors()])  # recording writes to those there
                 made = self._record(rows_as_wide(rows, known, buffers.order), buffers, forward, parts)
                 for old in remember(self.recorded, (kind, known), made, self.most):
-                    old.recording.release()
+                    old.release()
             self.recorded.move_to_end((kind, known))
             after, turn, numbers = self.recorded[kind, known].replay(rows)
         else:
@@ -185,31 +242,64 @@ class RecordedTurns:
         self.kinds.move_to_end(key)
         return self.kinds[key]
 
-    def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn:
-        own, made = rows.tensors(), list[Any]()
-        forward = replace(forward, stage=self._checked(rows, buffers, forward, parts))
+    def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn | SplitTurn:
+        own, made, asks = rows.tensors(), list[Any](), rows.session.static.asks
+        rows = replace(rows, session=rows.session.static.apart()) if asks else rows
+        compared = rows.session.static.compared()
+        kept = [one.clone() for one in compared]
+
+        def reset() -> None:
+            copy_all([*buffers.outputs, *compared], [*own, *kept])
+
+        forward = replace(forward, stage=self._checked(rows, buffers, forward, parts, reset))
 
         def work() -> None:
-            made[:] = turn_into(buffers, rows, forward, parts)
+            begun = begin_from(buffers, rows, forward)
+            made[:] = [begun] if asks else end_into(buffers, begun, begun.asked(rows), forward, parts)
 
         recording = self.recorder()
-        recording.record(work, lambda: copy_all(buffers.outputs, own))
+        recording.record(work, reset)
+        copy_all(compared, kept)
+        if asks:
+            rest = partial(self._record_rest, buffers, forward, parts)
+            return SplitTurn(recording, buffers, made[0], self.recorder, rest)
+        return self._as_recorded(recording, buffers, made, forward)
+
+    def _record_rest(
+        self, buffers: StaticBuffers, forward: Forward, parts: Parts, begun: Begun, asked: Sequence[Any],
+        recording: Recording,
+    ) -> RecordedTurn:  # fmt: skip
+        """The second part of a turn, which what was ``asked`` decides."""
+        made = list[Any]()
+
+        def work() -> None:
+            made[:] = end_into(buffers, begun.renewed(), asked, forward, parts)
+
+        recording.record(work)
+        return self._as_recorded(recording, buffers, made, forward)
+
+    def _as_recorded(
+        self, recording: Recording, buffers: StaticBuffers, made: Sequence[Any], forward: Forward
+    ) -> RecordedTurn:
+        """What a recording ``made``, with what it holds."""
         after, turn, numbers = made
         scores, config = turn.view.scores, self.model.config
         small = {one: found for one, found in scores.readings.items() if one.width(config) == 1}
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
-        held = dict(rows.session.row_numbers.made), [dict(one.tables) for one in self.model.rotations], forward.shared
-        after = replace(after, session=AnySession())
-        return RecordedTurn(recording, buffers, after, turn, numbers, held)
+        numbered = dict(after.session.row_numbers.made)
+        held = numbered, [dict(one.tables) for one in self.model.rotations], forward.shared
+        return RecordedTurn(recording, buffers, replace(after, session=AnySession()), turn, numbers, held)
 
-    def _checked(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RunStage:
+    def _checked(
+        self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts, reset: Callable[[], None]
+    ) -> RunStage:
         """What runs the stages of these rows' turn: compiled, if that gives what they give as they are. A compiler that
         errs would change texts and say nothing: torch 2.13 reads a mask before it is scattered."""
         if self.stage is run_plainly:
             return self.stage
         found = []
         for stage in (run_plainly, self.stage):
-            copy_all(buffers.outputs, rows.tensors())
+            reset()
             _, _, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
             found.append([one.clone() for one in (*buffers.outputs, numbers)])
         if all(torch.allclose(one, other, 0, 0, True) for one, other in zip(*found, strict=True)):
@@ -241,7 +331,7 @@ class RecordedTurns:
         """Free the recordings that use the memory at an address."""
         gone = {kind for key, kind in self.kinds.items() if pool in key}
         for key in [key for key in self.recorded if key[0] in gone]:
-            self.recorded.pop(key).recording.release()
+            self.recorded.pop(key).release()
 
 
 def widths_of(rows: Rows) -> tuple[list[int], Widths]:
@@ -278,9 +368,21 @@ def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
 
 def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn, Tensor]:
     """A turn from the outputs of the last one to new outputs, as rows on these, with the numbers that it reports."""
+    begun = begin_from(buffers, rows, forward)
+    return end_into(buffers, begun, begun.asked(rows), forward, parts)
+
+
+def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> Begun:
+    """The first part of such a turn: until the host knows how the forward goes on."""
     copy_all(buffers.inputs, buffers.outputs)
-    rows = rows.with_tensors(buffers.inputs)
-    return forward.stage(settle_into, buffers.outputs, rows, forward(rows), forward, parts)
+    return forward.begun(rows.with_tensors(buffers.inputs))
+
+
+def end_into(
+    buffers: StaticBuffers, begun: Begun, asked: Sequence[Any], forward: Forward, parts: Parts
+) -> tuple[Rows, Turn, Tensor]:
+    """The second part, by what was ``asked`` of the calls."""
+    return forward.stage(settle_into, buffers.outputs, begun.rows, forward.ended(begun, asked), forward, parts)
 
 
 def settle_into(

@@ -180,7 +180,8 @@ class Rows:
             return self
         shapes = as_bounded(self.blocks.shapes)
         if shapes.plans_ahead:
-            shapes = shapes.reported([row.widths for row in self.known], len(self.candidates.columns))
+            reports, length = [row.widths for row in self.known], len(self.candidates.columns)
+            shapes = shapes.reported(reports, length, self.session.static.facts)
         else:
             shapes = shapes.bounded_by(self.session.static.max_queries(self.known, shapes.width))
         return replace(self, blocks=replace(self.blocks, shapes=shapes))

@@ -7,10 +7,10 @@ only, so that forwards through it can be recorded, replayed and compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -78,6 +78,7 @@ class Rerun(NamedTuple):
     rows: Tensor | None  # [b] their numbers in the call (None: all)
     hidden: Tensor  # [b, n, D] their hidden states
     columns: Tensor | None  # [b, n] the columns of these (L: no column; None: all in order)
+    counts: Tensor | None = None  # [b] which of the rows these replace (None: all)
 
 
 # Rotated queries [B, n, H, h], keys and values [B, H_kv, S, h], and which keys are visible.
@@ -181,6 +182,18 @@ class Memory:
         """Hidden rows after the last norm and their columns, from rows x [B, n, D] that enter the first layer."""
         return layers.left(*layers(x, columns, self))
 
+    def asked(self, facts: Sequence[Sequence[int]]) -> Hashable:
+        """What the host must know before the call goes on, after ``through``. It asks the device at most once, or takes
+        what the rows have reported (``StaticSession.facts``)."""
+        return ()
+
+    def rounded(self, asked: Any) -> Hashable:
+        """What was ``asked``, so that recordings of how a call goes on serve others too."""
+        return asked
+
+    def resume(self, asked: Any) -> None:
+        """End the call, by what was ``asked`` or ``rounded``."""
+
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
         columns: Tensor | None,
@@ -213,7 +226,8 @@ class Memory:
         raise NotImplementedError
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        """The shape of the buffers of keys and of values of every layer, if layers still lack them, else None."""
+        """The shapes of all buffers, if they are still missing, else None: keys and values of each layer in turn, then
+        what a session keeps besides."""
         return None
 
     def attach_buffers(self, buffers: Buffers) -> None:
@@ -301,7 +315,8 @@ class StaticMemory(Memory):
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Memory for the keys and values of every layer. It is in use as long as a session refers to it."""
+    """Memory for the keys and values of every layer, and what else a session keeps. It is in use as long as a session
+    refers to it."""
 
-    stores: Sequence[KeyValues]  # keys and values of each layer
+    tensors: Sequence[Tensor]  # of the shapes that were missing (``Memory.missing_buffers``)
     name: int = 0  # of the memory that they are in, for recordings

@@ -17,6 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from operator import ge
 from typing import Any, Protocol
 
 import torch
@@ -82,21 +83,22 @@ class CudaGraph:
 
 
 class BufferPool:
-    """Flat memory for the buffers of one session at a time; each buffer has ``size`` numbers at most."""
+    """Flat memory for the buffers of one session at a time; ``sizes`` are the most numbers of each."""
 
-    def __init__(self, model: Transformer, size: int) -> None:
-        self.size = size
-        self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for _ in range(2 * model.config.layers)]
+    def __init__(self, model: Transformer, sizes: Sequence[int]) -> None:
+        self.flat = [torch.empty(size, dtype=model.dtype, device=model.device) for size in sizes]
         self.borrower: Callable[[], Buffers | None] = lambda: None
         # What recordings know it by. Ranks agree on what they record, and addresses differ among them.
         self.name = self.flat[0].data_ptr() if model.ranks.size == 1 else model.ranks.number()
 
+    def suffices(self, sizes: Sequence[int]) -> bool:
+        """Whether buffers of such sizes fit in."""
+        return len(sizes) == len(self.flat) and all(map(ge, map(len, self.flat), sizes))
+
     def lend(self, shapes: Sequence[tuple[int, ...]]) -> Buffers:
-        """Buffers of the ``shapes`` of each layer at the beginning of the memory. They hold zeros: even a masked NaN
-        would spread."""
-        both = [shape for shape in shapes for _ in range(2)]  # keys and values
-        views = [memory[: math.prod(shape)].view(shape).zero_() for memory, shape in zip(self.flat, both, strict=True)]
-        buffers = Buffers(list(zip(views[::2], views[1::2], strict=True)), self.name)
+        """Buffers of the ``shapes`` at the beginning of the memory. They hold zeros: even a masked NaN would spread."""
+        pairs = zip(self.flat, shapes, strict=True)
+        buffers = Buffers([memory[: math.prod(shape)].view(shape).zero_() for memory, shape in pairs], self.name)
         self.borrower = weakref.ref(buffers)
         return buffers
 
@@ -211,15 +213,15 @@ class BufferPools:
         missing, freed = needy.missing_buffers(), list[int]()
         if missing is None:
             return freed
-        size = max(map(math.prod, missing))
+        sizes = list(map(math.prod, missing))
         free = [pool for pool in self.pools if pool.borrower() is None]
-        pool = next((one for one in free if one.size >= size), None)
+        pool = next((one for one in free if one.suffices(sizes)), None)
         for other in free:
             if other is not pool:
                 self.pools.remove(other)
                 freed.append(other.name)
         if pool is None:
-            pool = BufferPool(self.model, size)
+            pool = BufferPool(self.model, sizes)
             self.pools.append(pool)
         needy.attach_buffers(pool.lend(missing))
         return freed

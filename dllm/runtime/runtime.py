@@ -114,7 +114,7 @@ class Runtime:
     def _check_fixed(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """What else compiled or recorded layers and turns cannot do."""
         cache, sampler, eos = parts.cache, parts.sampler, parts.eos
-        asks = sampler.traits.syncs or eos.traits.syncs or cache.traits.asks_in_layers
+        asks = sampler.traits.syncs or eos.traits.syncs
         if cache.traits.acts_in_layers and (self.name in COMPILED or asks):
             runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as a part asks the device,"
             raise UserError(

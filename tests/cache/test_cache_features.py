@@ -20,6 +20,7 @@ from dllm.blocks.fixed import Fixed
 from dllm.cache.dllm_cache import DLLMCache, unit
 from dllm.cache.drift import attended, attention_received, attention_similarity
 from dllm.cache.none import NoCache
+from dllm.common.ranks import ALONE
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
@@ -95,9 +96,9 @@ def test_values_alone_are_the_values_of_a_projection(name: str, fuse: bool, pack
 
 def test_the_distance_of_unit_vectors_ranks_as_their_cosine() -> None:
     a, b = torch.randn(2, 50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    far = (unit(a) - unit(b)).square().sum(-1)
+    far = (unit(a, ALONE) - unit(b, ALONE)).square().sum(-1)
     torch.testing.assert_close(far, 2 - 2 * torch.cosine_similarity(a, b, dim=-1))
-    assert bool(unit(torch.zeros(1, 4)).eq(0).all())
+    assert bool(unit(torch.zeros(1, 4), ALONE).eq(0).all())
 
 
 @pytest.mark.parametrize("sampler", ["dream", "static"])

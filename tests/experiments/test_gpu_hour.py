@@ -192,7 +192,7 @@ def test_a_cache_is_recorded_where_its_traits_allow_it() -> None:
     for cell in cells.caches():
         traits = named("cache", cell.cache).traits
         assert (cell.runtime != "eager") == traits.bounded_shapes, cell.name
-        assert (cell.runtime == "cudagraph") == (traits.bounded_shapes and not traits.asks_in_layers), cell.name
+        assert (cell.runtime == "cudagraph") == traits.bounded_shapes, cell.name
         assert cell.lag == int(traits.bounds_late and cell.runtime != "eager"), cell.name
 
 

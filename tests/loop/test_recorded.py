@@ -201,6 +201,18 @@ def test_rows_that_change_places_share_recordings(kv: str) -> None:
     assert log.count("record") < 2 * made
 
 
+@pytest.mark.parametrize("kv", ["dllm_cache", "elastic"])
+def test_recording_a_turn_puts_back_what_a_forward_compares(kv: str) -> None:
+    """A recording runs its turn twice before it is replayed. The second time every row would be as it was last."""
+    case, log = combination("confidence", kv, eos="fill_after_block"), list[str]()
+    take, expected = RecordedTurns(model(case.model), lambda: FakeGraph(log)), decoded(turns(case, None, None))
+    made = list[int]()
+    for _ in range(3):
+        assert decoded(turns(case, take, 0)) == expected and take.recorded
+        made.append(log.count("record"))
+    assert made[1] == made[2], "what was recorded serves the next decode"
+
+
 def test_guidance_and_temperature_are_recorded() -> None:
     case = combination("confidence", "dual")
     expected = decoded(turns(case, None, None, 1.5))
