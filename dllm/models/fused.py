@@ -67,6 +67,25 @@ def stacked(experts: Experts, meta: bool = False) -> nn.Module:
     return StackedExperts(gate_up, down).eval()
 
 
+def opened_stacks(part: nn.Module, prefix: str, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Put empty stacks in the place of a part's experts, which are on the meta device. Returns where in them each
+    expert's matrix goes, by the name that it has before: so no layer's experts are in memory twice."""
+    room = dict[str, Tensor]()
+    for name, module in list(part.named_modules(prefix=prefix)):
+        if not (isinstance(module, MoE) and isinstance(module.experts, Experts)):
+            continue
+        first, count = cast("MLP", module.experts[0]).gate.weight, len(module.experts)
+        inner, width = first.shape
+        gate_up = torch.empty(count, 2 * inner, width, dtype=dtype, device=device)
+        down = torch.empty(count, width, inner, dtype=dtype, device=device)
+        module.experts = StackedExperts(gate_up, down).eval()
+        for number in range(count):
+            gate, up = gate_up[number].chunk(2)
+            stem = f"{name}.experts.{number}"
+            room |= {f"{stem}.gate.weight": gate, f"{stem}.up.weight": up, f"{stem}.down.weight": down[number]}
+    return room
+
+
 def are_plain(linears: Sequence[nn.Module], meta: bool) -> bool:
     """Whether all are plain linear layers whose weights are here, or, with meta, nowhere."""
     return all(type(one) is nn.Linear and one.weight.is_meta == meta for one in linears)

@@ -42,7 +42,7 @@ from dllm.models.files import (
 )
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
-from dllm.models.fused import apart, fuse_products
+from dllm.models.fused import apart, fuse_products, opened_stacks
 from dllm.models.gguf_config import gguf_config, gguf_contents
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.grouped_packing import with_packed
@@ -152,7 +152,7 @@ def load_model(
 
     kept = fill(
         model, stored, sources, partial(device_of, placement=placement), dtype, adapter, finish, watch,
-        keep=quantize == "int4", head_early=quantize_head is not None,
+        keep=quantize == "int4", head_early=quantize_head is not None, stack=fuse and quantize != "int4",
     )  # fmt: skip
     if told := packed_words(stored, quantize or str(dtype).removeprefix("torch."), kept):
         warn_once(f"{path}: {told}")
@@ -207,19 +207,20 @@ def spread_over_devices(model: Transformer, placement: Mapping[str, Any]) -> Non
 def fill(
     model: Transformer, stored: Mapping[str, Stored], sources: Mapping[str, Source], place: Callable[[str], str],
     dtype: torch.dtype, adapter: Adapter | None, finish: Callable[[str, nn.Module], None], watch: Watch,
-    skip: Collection[str] = (), keep: bool = False, head_early: bool = False,
+    skip: Collection[str] = (), keep: bool = False, head_early: bool = False, stack: bool = False,
 ) -> int:  # fmt: skip
     """Read one part after the other, and hand it to ``finish`` by its name. sources: of each parameter, by its name.
     place: its device. skip: parts that are not read. keep: products of layers stay on the sixteen steps that files
-    have them on. head_early: see ``parts_of``. Returns how many matrices stayed."""
+    have them on. head_early: see ``parts_of``. stack: experts go into one tensor. Returns how many matrices stayed."""
     sizes = {ours: read_bytes(stored[source.name], model.get_parameter(ours)) for ours, source in sources.items()}
     total = sum({source: sizes[ours] for ours, source in sources.items()}.values())
     done = kept = 0
     watch(Loaded(0, total, "beginning"))
     with TensorReader(stored) as reader:
         for prefix, words in parts_of(model, head_early):
-            part = model.get_submodule(prefix)
-            for ours in [name for name in sources if name.startswith(prefix + ".")]:
+            part, names = model.get_submodule(prefix), [name for name in sources if name.startswith(prefix + ".")]
+            room = opened_stacks(part, prefix, place(names[0]), dtype) if stack and names else {}
+            for ours in names:
                 done += sizes[ours]
                 if prefix in skip:
                     pass
@@ -230,7 +231,10 @@ def fill(
                     kind = torch.float32 if ours.endswith("expert_bias") else dtype
                     tensor = _read(reader, sources[ours], kind, place(ours), adapter)
                     owner, _, leaf = ours.rpartition(".")
-                    setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
+                    if ours in room:
+                        room[ours].copy_(tensor)
+                    else:
+                        setattr(model.get_submodule(owner), leaf, nn.Parameter(tensor, requires_grad=False))
                 watch(Loaded(done, total, words))
             if prefix not in skip:
                 finish(prefix, part)

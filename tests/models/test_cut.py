@@ -18,6 +18,7 @@ from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import widened
 from dllm.models.adapter import Adapter
 from dllm.models.cut import check_cut, own_device, refuse_object
+from dllm.models.experts import StackedExperts
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -156,3 +157,12 @@ def test_one_process_adds_nothing_up() -> None:
     ):
         logits(model)
     assert model.ranks is ALONE
+
+
+def test_experts_are_read_into_their_stack() -> None:
+    """A layer's experts are in memory once: none of them is copied from a matrix of its own."""
+    with patch("dllm.models.fused.stacked", side_effect=AssertionError):
+        found = load_model(DATA / "llada2_moe", dtype=torch.float64)
+    apart = load_model(DATA / "llada2_moe", dtype=torch.float64, fuse=False)
+    assert any(isinstance(part, StackedExperts) for part in found.modules())
+    torch.testing.assert_close(logits(found), logits(apart), rtol=1e-12, atol=1e-12)
