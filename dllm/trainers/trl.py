@@ -1,4 +1,4 @@
-"""Rollouts for TRL's ``GRPOTrainer``: a ``rollout_func``, and a mixin that scores what it drew.
+"""Rollouts for TRL's GRPOTrainer: a ``rollout_func``, and a mixin that scores what it drew.
 
 TRL computes log-probabilities as a causal model's, one column later, which means nothing here. With the mixin they are
 those of the trajectory that our loop drew.
@@ -24,9 +24,9 @@ from dllm.prompts import Prompt
 from dllm.rl.rollouts import Rollouts
 from dllm.rl.trajectories import trajectory_logprobs
 
-KEPT = 4  # batches of rollouts: an evaluation may come between a batch and the last use of it
-CALLS = 1 << 16  # of one step, at most, each with seeds of its own
-Row = tuple[tuple[int, ...], tuple[int, ...]]  # ids of a prompt, and of its answer
+KEPT_BATCHES = 4  # batches of rollouts: an evaluation may come between a batch and the last use of it
+CALLS_OF_A_STEP = 1 << 16  # of one step, at most, each with seeds of its own
+TrlRow = tuple[tuple[int, ...], tuple[int, ...]]  # ids of a prompt, and of its answer
 
 
 class TrlRollouts:
@@ -35,8 +35,8 @@ class TrlRollouts:
     Args:
         law, shrink: of the log-probabilities, as ``trajectory_logprobs`` has them.
         seed: of the draws, with the trainer's step.
-        options: of ``Decoder``: sampler, gen_length, temperature (1 unless given), ... Texts get no chat template, as in
-            TRL; messages do.
+        options: of ``Decoder``: sampler, gen_length, temperature (1 unless given), ... As in TRL, texts get no chat
+            template; messages do.
 
     Raises:
         UserError: a wrong law; when called, parts that do not fit the model.
@@ -48,7 +48,7 @@ class TrlRollouts:
         self.options = {"temperature": 1.0, "batch_size": 32, "chat": False, **options}
         self.decoder: Decoder | None = None  # of the trainer's model, from the first call on
         self.models: dict[int, Model] = {}  # a reference model's weights are shared, too
-        self.kept: deque[tuple[dict[Row, int], Rollouts]] = deque(maxlen=KEPT)
+        self.kept: deque[tuple[dict[TrlRow, int], Rollouts]] = deque(maxlen=KEPT_BATCHES)
         self.called = (-1, 0)  # the last step, and its calls
 
     def __call__(self, prompts: Sequence[Prompt], trainer: Any) -> dict[str, list[Any]]:
@@ -63,7 +63,7 @@ class TrlRollouts:
         n = counts.pop() if len(counts) == 1 else 1
         asked = [prompt for prompt, _ in groups] if n > 1 else list(prompts)
         rollouts = self.decoder.rollouts(
-            asked, n=n, seed=self.seed + trainer.accelerator.process_index, step=step * CALLS + self.called[1]
+            asked, n=n, seed=self.seed + trainer.accelerator.process_index, step=step * CALLS_OF_A_STEP + self.called[1]
         )
         rows = [row_ids(rollouts, number) for number in range(len(rollouts))]
         # Of equal answers to a prompt the first one stands for all: their rewards are equal, and so ratios stay 1.
@@ -82,20 +82,20 @@ class TrlRollouts:
             self.models[id(inner)] = load(inner, trainer.processing_class)
         return self.models[id(inner)]
 
-    def found(self, rows: Sequence[Row]) -> Rollouts:
+    def found(self, rows: Sequence[TrlRow]) -> Rollouts:
         """The rollouts of some rows. Raises UserError for a row that was not drawn here."""
         for places, rollouts in reversed(self.kept):
             if all(row in places for row in rows):
                 return rollouts.select([places[row] for row in rows])
         raise UserError(
-            f"the trainer scores a row that none of its last {KEPT} batches of rollouts has. Generate by TrlRollouts"
+            f"the trainer scores a row that none of its last {KEPT_BATCHES} batches of rollouts has. Generate by TrlRollouts"
             " alone, and leave the prompts and answers as they are."
         )
 
 
 class DiffusionGRPOMixin:
-    """What ``GRPOTrainer`` computes of a diffusion model's answers. It comes first among the bases; the trainer's
-    ``rollout_func`` must be ``TrlRollouts``."""
+    """What GRPOTrainer computes of a diffusion model's answers. It comes first among the bases; the trainer's
+    rollout_func must be ``TrlRollouts``."""
 
     rollout_func: Any
     top_entropy_quantile = 1.0
@@ -124,7 +124,7 @@ class DiffusionGRPOMixin:
         return logps, -logps.detach() if compute_entropy else None, None
 
 
-def row_ids(rollouts: Rollouts, number: int) -> Row:
+def row_ids(rollouts: Rollouts, number: int) -> TrlRow:
     """Ids of a prompt, and of its answer through its end."""
     prompt = rollouts.prompt_ids[number][rollouts.prompt_mask[number].bool()]
     answer = rollouts.completion_ids[number][rollouts.completion_mask[number].bool()]

@@ -97,7 +97,9 @@ def command(line: str) -> str | None:
     module = re.search(r"-m ((?:dllm|experiments)[\w.]*)", line)
     if module and known().module(module[1]) != module[1]:
         return f"no module {module[1]}"
-    words = (word for word in re.findall(r"(?<![\w/.{'\"-])[a-z_]+(?:[./@][\w.]+)*=[^\s=]+", line))
+    words = re.findall(r"(?<![\w/.{'\"-])[a-z_]+(?:[./@][\w.]+)*=[^\s=]+", line)
+    if module and module[1] == "experiments.rl":
+        words = [word for word in words if not word.startswith("task=")]  # of the mini suite, not a choice of the group
     return next((problem for word in words if (problem := setting(word))), None)
 
 
