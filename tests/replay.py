@@ -115,7 +115,8 @@ COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited", "ranges",
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
-    "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps",
+    "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps", "pattern",
+    "first_answer_block",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 

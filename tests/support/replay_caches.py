@@ -24,6 +24,7 @@ from dllm.cache.none import NoCache
 from dllm.cache.prefix import Prefix
 from dllm.cache.sliding import SlidingCache
 from dllm.cache.sparse_dllm import SparseDLLM
+from dllm.cache.sparsed import SparseD
 from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Scores, State
@@ -100,6 +101,19 @@ def sparse_dllm(params: Case) -> CaseParts:
     blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
     policy = SparseDLLM(params["keep_ratio"], params["kernel_size"] or 1, query_left=False)
     return CaseParts(sampler, blocks, policy, sampling=Sampling(suppress_mask=False, tempered=dream))
+
+
+def sparsed(params: Case) -> CaseParts:
+    """LLaDA's code measures with the number of heads in the place of their size."""
+    dream, steps = "alg" in params, params["steps"]
+    names = ("select", "block_size", "skip", "steps")
+    policy = SparseD(**{name: params[name] for name in names}, measure_scale="head_dim" if dream else "heads")
+    if not dream:
+        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
+        return CaseParts(Static(steps), blocks, policy)
+    sampling = Sampling(suppress_mask=False, tempered=True)
+    sampler = Dream(params["alg"], steps, params["eps"])
+    return CaseParts(sampler, Whole(min_forwards=steps), policy, sampling=sampling)
 
 
 def suffix(params: Case) -> CaseParts:
@@ -248,5 +262,6 @@ class Slipped(SlidingCache):
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
-    "flash_verify": flash_verify, "sparse_dllm": sparse_dllm, "suffix": suffix, "vicinity": vicinity,
+    "flash_verify": flash_verify, "sparse_dllm": sparse_dllm, "sparsed": sparsed,
+    "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from dllm.cache.dllm_cache import FeaturePass
 from dllm.cache.passes import ForwardPass
 from dllm.cache.sparse_dllm import SparsePass
+from dllm.cache.sparsed import PatternPass
 from dllm.contract import Turn
 
 
@@ -173,6 +174,21 @@ class Record:
         """Columns outside each block that every layer keeps, chosen in the second forward of the block."""
         return [[sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.chosen]
                 for one in self.passes if isinstance(one, SparsePass) and one.chosen]  # fmt: skip
+
+    @property
+    def pattern(self) -> list[list[list[list[int]]]]:
+        """Blocks of keys of each layer, head and block of queries; empty where no forward used them."""
+        measured = [one for one in self.passes if isinstance(one, PatternPass) and one.found]
+        if not measured or self.passes[-1] is measured[0]:
+            return []
+        return [[[blocks.nonzero()[:, 0].tolist() for blocks in head] for head in layer[0]]
+                for layer in measured[0].found]  # fmt: skip
+
+    @property
+    def first_answer_block(self) -> int | None:
+        last = self.passes[-1]
+        assert isinstance(last, PatternPass)
+        return int(last.answer[0]) if self.pattern else None
 
     @property
     def kept_masks(self) -> list[list[int]]:
