@@ -31,7 +31,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
 from dllm.models.memory import DeviceCopies, Memory, NoCacheMemory, Projected
 
-FULL, MEASURED, SPARSE = range(3)  # kinds of forwards of a row, in their order
+ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # kinds of forwards of a row, in their order
 TENSOR_CORES = 64  # a GPU multiplies smaller blocks no faster than the whole
 
 
@@ -89,7 +89,7 @@ class SparseD(Cache):
 class PatternCall(Call):
     """A call of rows whose forward is of one kind."""
 
-    kind: int = FULL
+    kind: int = ALL_KEYS  # of the forward of its rows: ALL_KEYS, MEASURES or BY_PATTERN
     valid: Tensor | None = None  # [b, L] columns of its rows
     answer: Tensor | None = None  # [b] first block that counts as answer
 
@@ -98,7 +98,7 @@ class PatternCall(Call):
 class PatternPass(ForwardPass):
     """A forward, and how its rows attend."""
 
-    kind: Tensor  # [B] FULL, MEASURED or SPARSE
+    kind: Tensor  # [B] ALL_KEYS, MEASURES or BY_PATTERN
     answer: Tensor  # [B] first block that counts as answer
     found: list[Tensor] = field(default_factory=list)  # by layer, the patterns of the rows that measured
 
@@ -126,11 +126,11 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         size, length = self.policy.block_size, canvas.valid.sum(1)
         blocks, first = -(-length // size), -(-canvas.start // size)
         answer = torch.where(first < blocks, first, blocks - 1)
-        return {"full": full, "answer": answer, "kind": torch.full_like(full, FULL)}
+        return {"full": full, "answer": answer, "kind": torch.full_like(full, ALL_KEYS)}
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         left = remembered["full"] - 1 - blocks.turn  # full forwards before the one that measures
-        kind = torch.where(left > 0, FULL, torch.where(left == 0, MEASURED, SPARSE))
+        kind = torch.where(left > 0, ALL_KEYS, torch.where(left == 0, MEASURES, BY_PATTERN))
         state = blocks.shapes.update(blocks.active, {**remembered, "kind": kind}, remembered)
         valid = canvas.valid
         return ForwardPlan(valid, valid, None, canvas.tokens[:, :0], valid, blocks.shapes, state)
@@ -139,7 +139,7 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         valid, kind, answer = candidates.valid, plan.state["kind"], plan.state["answer"]
         numbers, widths = kind.tolist(), valid.sum(1).tolist()
         groups = [
-            (one, group) for one in (FULL, MEASURED, SPARSE) if one in numbers
+            (one, group) for one in (ALL_KEYS, MEASURES, BY_PATTERN) if one in numbers
             for group in rows_by_call([width * (other == one) for width, other in zip(widths, numbers, strict=True)],
                                       valid.device, self.row_numbers)
         ]  # fmt: skip
@@ -155,7 +155,7 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
 
     def memory(self, forward: PatternPass, call: Call) -> Memory:
         assert isinstance(call, PatternCall)
-        return NoCacheMemory(call.visible) if call.kind == FULL else PatternMemory(self, forward, call)
+        return NoCacheMemory(call.visible) if call.kind == ALL_KEYS else PatternMemory(self, forward, call)
 
     def cost(self, forward: PatternPass, scored: Tensor) -> ForwardCost:
         """In a sparse forward, keys are the mean over heads and queries."""
@@ -165,7 +165,7 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
             held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
             patterns = (one.to(held.device, held.dtype).mean(1) for one in self.patterns)  # [B, blocks, blocks]
             seen = torch.stack([torch.einsum("bq,bqk,bk->b", held, one, held) for one in patterns], 1) / rows
-            keys = torch.where((forward.kind == SPARSE)[:, None], seen.round().long(), keys)
+            keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
         computed = forward.computed().expand_as(keys)
         return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
 
@@ -203,8 +203,8 @@ class PatternMemory(NoCacheMemory):
         rows, valid, answer = (copies(one, device) for one in (call.candidates, call.valid, call.answer))
         assert valid is not None and answer is not None
         valid, held = valid[:, : query.shape[1]], self.session.pattern(layer, query.shape[2], device)
-        if call.kind == MEASURED:
-            found = measured(query, keys, valid, answer, policy.select, policy.block_size, policy.measure_scale)
+        if call.kind == MEASURES:
+            found = find_pattern(query, keys, valid, answer, policy.select, policy.block_size, policy.measure_scale)
             count = found.shape[-1]
             held[slice(None) if rows is None else rows, :, :count, :count] = found
             self.forward.found.append(found)
@@ -215,7 +215,7 @@ class PatternMemory(NoCacheMemory):
         )  # fmt: skip
 
 
-def measured(
+def find_pattern(
     query: Tensor, keys: Tensor, valid: Tensor, answer: Tensor, select: float, size: int, scale: str = "head_dim"
 ) -> Tensor:  # fmt: skip
     """Which blocks of keys each block of queries attends to, [b, H, blocks, blocks].
@@ -231,24 +231,24 @@ def measured(
     exist = number * size < valid.sum(1, keepdim=True)  # [b, blocks]
     late = number >= answer[:, None]
     last = (torch.arange(n, device=query.device) // size) >= answer[:, None]  # [b, n] keys of the answer's blocks
-    first_count, last_count = counted(exist.sum(1), select), counted((exist & late).sum(1), select)
+    first_count, last_count = count_chosen(exist.sum(1), select), count_chosen((exist & late).sum(1), select)
     found = []
     for begin in range(0, n, size):
         part = query[:, begin : begin + size].to(wide).transpose(1, 2)
         scores = part @ keys * factor  # [b, H, rows, n]
         rows = valid[:, None, begin : begin + size, None]
-        all_, own = (by_block(scores, valid & among, rows, size) for among in (torch.ones_like(last), last))
+        all_, own = (block_sums(scores, valid & among, rows, size) for among in (torch.ones_like(last), last))
         chosen = best(all_, exist, first_count) & ~late[:, None] | best(own, exist & late, last_count)
         found.append(chosen)
     return torch.stack(found, 2)
 
 
-def counted(blocks: Tensor, select: float) -> Tensor:
+def count_chosen(blocks: Tensor, select: float) -> Tensor:
     """How many of ``blocks`` [b] are chosen."""
     return (blocks.double() * select).long() + 1
 
 
-def by_block(scores: Tensor, among: Tensor, rows: Tensor, size: int) -> Tensor:
+def block_sums(scores: Tensor, among: Tensor, rows: Tensor, size: int) -> Tensor:
     """Attention [b, H, blocks] by ``scores`` [b, H, r, n] over the keys ``among`` [b, n], summed over the valid
     ``rows`` [b, 1, r, 1] and over each block of keys."""
     weights = scores.masked_fill(~among[:, None, None], -torch.inf).softmax(-1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
 from dllm.cache.none import NoCache
-from dllm.cache.sparsed import SparseD, attend_blocks, measured
+from dllm.cache.sparsed import SparseD, attend_blocks, find_pattern
 from dllm.compose.fitted import Parts
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
@@ -80,7 +80,7 @@ def pattern_by_hand(
 def test_patterns_are_what_the_rule_says(heads: int, kv_heads: int, size: int, select: float) -> None:
     query, keys, _, valid = drawn(3, 26, heads, kv_heads)
     answer = torch.tensor([2, 0, 3])
-    found = measured(query, keys, valid, answer, select, size)
+    found = find_pattern(query, keys, valid, answer, select, size)
     for row, length in enumerate(valid.sum(1).tolist()):
         for head in range(heads):
             for block in range(-(-length // size)):
