@@ -68,21 +68,21 @@ def trial_of(case: RolloutCase) -> Trial:
     return Trial(network, parts, tuple(requests()), parts.sampling.under(parts.sampler))
 
 
-@law(rollout_cases, daily=8, least=500)
+@law(rollout_cases, daily=2, least=500)
 def test_a_rollout_is_scored_again(case: RolloutCase) -> None:
     rollout_claims.a_rollout_is_scored_again(trial_of(case))
 
 
-@law(rollout_cases, daily=4, least=500)
+@law(rollout_cases, daily=1, least=500)
 def test_a_rollout_is_alone(case: RolloutCase) -> None:
     rollout_claims.a_rollout_is_alone(trial_of(case))
 
 
-@law(rollout_cases, daily=8, least=500)
+@law(rollout_cases, daily=2, least=500)
 def test_slices_cover_every_draw(case: RolloutCase) -> None:
     rollout_claims.slices_cover_every_draw(trial_of(case))
 
 
-@law(rollout_cases, daily=2, least=500)
+@law(rollout_cases, daily=1, least=500)
 def test_gradients_are_plain(case: RolloutCase) -> None:
     rollout_claims.gradients_are_plain(trial_of(replace(case, wide=True, guidance=0.0)))

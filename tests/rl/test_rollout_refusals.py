@@ -73,9 +73,11 @@ def test_groups_of_copies_are_refused() -> None:
     hot = Request.answer(PROMPT, 4, 60)
     with pytest.raises(UserError, match="n=2 rollouts"):
         decoder().rollouts([hot, Request(hot.tokens, hot.masked, start=hot.start, temperature=0.0)], n=2)
-    one = decoder(temperature=0.0).rollouts(PROMPT)
+    one = decoder(temperature=0.0, gen_length=4).rollouts(PROMPT)
     assert bool((one.drawn_logps == 0).all()) and bool((one.own_logps <= 0).all())
-    drawn = decoder(temperature=0.0, sampler=part("sampler", "static", score="random")).rollouts(PROMPT, n=2)
+    drawn = decoder(temperature=0.0, sampler=part("sampler", "static", score="random"), gen_length=5).rollouts(
+        PROMPT, n=2
+    )
     assert len(drawn) == 2 and drawn.step_map[0].tolist() != drawn.step_map[1].tolist()
 
 
@@ -117,7 +119,7 @@ BACK = [{"sampler": "rcr"}, {"blocks": part("blocks", "tccf", block_length=6, ma
 
 @pytest.mark.parametrize("options", BACK, ids=["rule", "blocks"])
 def test_commits_that_are_taken_back_are_scored_draw_by_draw(options: dict[str, Any]) -> None:
-    found = decoder(**options, gen_length=18, eos="none").rollouts(PROMPTS, draws=True, seed=1)
+    found = decoder(**options, eos="none").rollouts(PROMPTS[:2], draws=True, seed=1)
     assert any("commits were taken back" in note for note in found.notes)
     with pytest.raises(UserError, match="takes commits back, so step_map does not tell the canvases"):
         scored(found)
@@ -139,10 +141,10 @@ def test_reweighed_tokens_have_the_models_own_log_probability_alone() -> None:
 
 
 def test_a_cache_is_named_and_rescoring_takes_its_place() -> None:
-    cached = decoder(cache="dual", gen_length=24, blocks=part("blocks", "fixed", block_length=8))
-    noted = cached.rollouts(PROMPTS)
+    cached = decoder(cache="dual", gen_length=8, blocks=part("blocks", "fixed", block_length=4))
+    noted = cached.rollouts(PROMPT)
     assert any(note.startswith("cache=dual: ") and "rescore=True" in note for note in noted.notes)
-    again = cached.rollouts(PROMPTS, rescore=True)
+    again = cached.rollouts(PROMPT, rescore=True)
     assert torch.equal(noted.completion_ids, again.completion_ids) and not torch.equal(noted.own_logps, again.own_logps)
     for law in ("own", "drawn"):
         known = ~getattr(again, f"{law}_logps").isnan()
