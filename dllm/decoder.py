@@ -26,7 +26,7 @@ from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
-from dllm.errors import UserError, name_of
+from dllm.errors import TooLarge, UserError, name_of
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list
@@ -400,6 +400,9 @@ class Decoder:
         except torch.OutOfMemoryError:
             pass  # the handler's traceback holds the tensors of the turn: what fits is tried after it
         network = self.model.transformer
+        if (ranks := network.config.ranks).size > 1:  # the others hang in the turn that failed, so none can be tried
+            place = f"the memory of rank {ranks.rank} of {ranks.size}"
+            raise TooLarge(f"a batch of {rows} does not fit into {place}. Use a smaller batch_size, or more ranks.")
         attempt = lambda fewer: next(runner.stream(fewer, rows, nothing))  # noqa: E731
         raise too_large(requests[:rows], attempt, network.device, network.dtype)
 

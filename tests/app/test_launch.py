@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.app.conftest import QUESTIONS, ROOT, rows_of, timeless
+from tests.app.conftest import QUESTIONS, ROOT, cells_of, rows_of, timeless
 
 pytestmark = pytest.mark.program
 EXACT = "model.dtype=float64"  # in float32 a sum over ranks rounds the fourth digit of some figures otherwise
@@ -76,6 +76,16 @@ def test_groups_of_ranks_share_an_evaluation(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "runs" / "four").iterdir() if path.suffix == ".jsonl") == [
         "results.jsonl"
     ]
+
+
+def test_a_sweep_of_two_ranks_has_the_cells_of_one_process(tmp_path: Path) -> None:
+    words = ["-m", *QUESTIONS, "+task.count=3", "sampler=static,eb", EXACT]
+    assert ended(started(tmp_path, *words, "name=one", "model.tp=1"))[0] == 0
+    code, out, err = ended(started(tmp_path, *words, "name=two"))
+    assert code == 0, err
+    assert out.count("Sweep folder: runs/two") == 1
+    one, two = ([rows for _, rows in sorted(cells_of(tmp_path / "runs" / name).items())] for name in ("one", "two"))
+    assert sorted(map(str, one)) == sorted(map(str, two)) and len(two) == 2
 
 
 def follower_of(process: subprocess.Popen[str], results: Path) -> psutil.Process:

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from pkgutil import resolve_name
@@ -144,7 +144,8 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
         shown = [text for text in flags.overrides if combinations([text]) == 1]
         say(help_text(shown) if command is None else command_help(command, shown))
     elif flags.multirun:
-        run_sweep(flags.overrides, hydras, start)
+        with sweep_ranks(flags.overrides, hydras):
+            run_sweep(flags.overrides, hydras, start)
     elif hydras:
         sys.argv[1:] = [*hydras, *flags.overrides]
         start()
@@ -154,6 +155,17 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
             raise UserError("hydra.mode=MULTIRUN of the chosen experiment asks for a sweep: add -m, or drop it there.")
         HydraConfig.instance().set_config(config)  # which ${hydra:...} reads
         run_single(config, flags.overrides, config.hydra.run.dir)
+
+
+def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractContextManager[None]:
+    """The ranks of a sweep, which start once for all cells. Raises UserError for several values of ``model.tp``."""
+    asked = [text for text in overrides if text.startswith("model.tp=")]
+    if not asked:
+        return nullcontext()
+    if combinations(asked) > 1:
+        raise UserError(f"{asked[-1]} tries several values, and ranks start once for all cells. Choose one.")
+    alike = composed([text for text in overrides if combinations([text]) == 1])
+    return with_ranks(checked_settings(resolved(alike)), ["-m", *flags, *overrides])
 
 
 @contextmanager

@@ -72,6 +72,8 @@ class Accelerate(Local):
         try:
             self._decode_share(cell)
         except TooLarge as error:
+            if self.size > 1:  # the other ranks hang in the turn that failed here
+                raise
             self.peers.say(too_large, str(error))
         self.peers.meet()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
+from dllm.common.links import current_links
 from dllm.errors import TooLarge
 from dllm.record.folders import key_of
 
@@ -20,6 +21,8 @@ class Local(Engine):
                 try:
                     decode_missing(cell, run_folder)
                 except TooLarge as error:
+                    if current_links() is not None:  # the other ranks hang in the turn that failed here
+                        raise
                     done = {key_of(row) for row in cell.rows()}
                     self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], str(error)))
             yield cell
