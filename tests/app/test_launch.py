@@ -22,7 +22,8 @@ SLOW = ["prompts=many.jsonl", "gen_length=32", "sampler=static", "eos=none", "na
 
 def started(folder: Path, *words: str, program: tuple[str, ...] = ("-m", "dllm")) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *program, *words, "model.tp=2"]
+    ranks = [] if any(word.startswith("model.tp=") for word in words) else ["model.tp=2"]
+    command = [sys.executable, *program, *words, *ranks]
     return subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -151,9 +152,9 @@ def test_a_refusal_is_said_once(words: list[str], sentence: str, tmp_path: Path)
 
 def test_ranks_of_different_settings_are_refused_by_name(tmp_path: Path) -> None:
     """The second rank runs another command, as a job script may have it."""
-    code, _, err = ended(started(tmp_path, *PROMPT, "seed=${oc.env:LOCAL_RANK,0}"))
+    code, _, err = ended(started(tmp_path, *PROMPT, "model.prompt=of-${oc.env:LOCAL_RANK,0}"))
     assert code == 2
-    assert "Error: model.tp=2: seed is 0 on rank 0 and 1 on rank 1. Give all ranks the same." in err
+    assert "Error: model.tp=2: model.prompt is of-0 on rank 0 and of-1 on rank 1. Give all ranks the same." in err
 
 
 def test_a_file_that_one_rank_lacks_is_refused_once(tmp_path: Path) -> None:
