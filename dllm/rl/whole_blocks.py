@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dllm.errors import UserError
+from dllm.compose.fitted import Parts
+from dllm.contract.canvas import Request
+from dllm.eos.none import FullLength
+from dllm.errors import UserError, name_of
+from dllm.models.config import ModelConfig
+from dllm.models.visibility import InBlocks
+from dllm.rl.rollout_checks import limits_of, refuse_parts, refuse_requests
 
 VERSION = 1  # of the contract
 
@@ -65,6 +71,40 @@ def replay_of(prompt: int, canvas: Sequence[int], forwards: Sequence[int], stop:
     ranks = {place: {forward: rank for rank, forward in enumerate(sorted({*of}), 1)} for place, of in order.items()}
     steps = [ranks[place][forward] for place, forward in zip(places, forwards, strict=False)]
     return Replay(list(canvas[:length]), steps, stop)
+
+
+def block_of(parts: Parts, config: ModelConfig) -> int:
+    """Columns of a block: the model's own where its attention goes by blocks. Raises UserError for a schedule whose
+    blocks have several lengths."""
+    if isinstance(config.attention, InBlocks):
+        return config.attention.length
+    if parts.blocks.fixed_length is None:
+        raise UserError(f"blocks={name_of(parts.blocks)} has blocks of several lengths, and a replay goes by one. Use "
+                        "blocks=fixed.")  # fmt: skip
+    return parts.blocks.fixed_length
+
+
+def refuse_replay(request: Request, parts: Parts, config: ModelConfig, stop: Sequence[str] = ()) -> None:
+    """Raise UserError, before anything is decoded, for a row whose blocks would not be whole, or whose tokens no
+    forward drew."""
+    refuse_parts(parts)
+    refuse_requests([request])
+    for sentence in limits_of(parts).values():
+        raise UserError(sentence)
+    if stop:
+        raise UserError(f"stop={list(stop)!r} cuts a block that a replay needs whole. Drop it.")
+    if request.constraint is not None:
+        raise UserError("a replay is of what the model drew, and a constraint bends it. Drop the constraint.")
+    if parts.eos.traits.at_once:
+        raise UserError(f"eos={name_of(parts.eos)} ends or fills an open block, which a replay needs whole. Use "
+                        "eos=fill_after_block or eos=none.")  # fmt: skip
+    prompt, most, block = request.answer_start, len(request.tokens) - request.answer_start, block_of(parts, config)
+    if not (config.attention.grid_at_zero or prompt % block == 0 or isinstance(parts.eos, FullLength)):
+        raise UserError(f"eos={name_of(parts.eos)} ends a row with a block that begins after the prompt of {prompt} "
+                        f"tokens, inside one of {block} that a replay needs whole. Use eos=none.")  # fmt: skip
+    if most != (fits := aligned_length(prompt, most, block)):
+        raise UserError(f"gen_length={most} after a prompt of {prompt} tokens ends inside a block, and a replay needs "
+                        f"it whole. Use {fits}.")  # fmt: skip
 
 
 def aligned_up(columns: int, block: int) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite, nan
 from typing import Any
 
 from dllm.prompts import Prompts
 from dllm.record.results import Result
 from dllm.record.trace import Trace, origin_of
+from dllm.rl.whole_blocks import block_of, replay_of
 from dllm.serve.api_errors import ApiError, in_requests
 from dllm.serve.jobs import Done, Failed, Job, Mailbox, Progress, Update
 from dllm.serve.scheduler import Scheduler
@@ -64,6 +65,7 @@ class Completed:
     cost: dict[str, Any]  # what the reply says under ``diffusion``
     thought: str = ""  # what the model thought before
     thought_tokens: int = 0  # that it took, of those written
+    replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
 
 
 class Decoding:
@@ -167,7 +169,8 @@ class Decoding:
         written = written_of(job, text, ending)
         yield from self._deltas(row, new, written, final=True)
         scored = self._scored(text, ending, done) if self.parsed.logprobs else []
-        yield self._completed(Completed(row, ending, written, scored, self._cost(row, done, written)))
+        choice = Completed(row, ending, written, scored, self._cost(row, done, written))
+        yield self._completed(replace(choice, replay=self._replay(job, done)) if self.parsed.replay else choice)
 
     def _deltas(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[TextDelta]:
         """New text of a row, its thought apart from its answer. written: the row's tokens up to its end."""
@@ -216,6 +219,14 @@ class Decoding:
             return cost
         job = self.parsed.jobs[row]
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
+
+    def _replay(self, job: Job, done: Done) -> dict[str, Any]:
+        """The ids of a row's answer, its end included, and what replays it."""
+        canvas, prompt, parts = done.result.canvas, job.request.answer_start, job.chosen.parts
+        stop = next((at + 1 for at, token in enumerate(canvas) if token in self.ends), len(canvas))
+        block = block_of(parts, self.prompts.config)
+        found = replay_of(prompt, canvas, done.result.turns, stop, block)
+        return {"token_ids": found.tokens[:stop], "meta_info": found.meta_info()}
 
     def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""
@@ -268,6 +279,6 @@ def written_of(job: Job, text: AnswerText, ending: Ending) -> int:
 def trace_file(name: str, job: Job, trace: Trace, config: Mapping[str, Any]) -> dict[str, Any]:
     """The file's content. config: the settings of the server's model."""
     chosen, masked = job.chosen, job.request.masked
-    sampling = {field.name: getattr(chosen.parts.sampling, field.name) for field in fields(chosen.parts.sampling)}
+    sampling = {one.name: getattr(chosen.parts.sampling, one.name) for one in fields(chosen.parts.sampling)}
     settings = {**config, **chosen.config, "gen_length": list(masked).count(True), "sampling": sampling}
     return replace(trace, origin=origin_of(job.request, (name, 0), [(name, 0)], settings)).content()

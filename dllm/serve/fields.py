@@ -121,6 +121,10 @@ class Diffusion(BodyObject):
     )
     snapshots: bool = Field(False, description="the canvas after every turn, in a stream")
     trace: bool = Field(False, description="the reply holds a trace file, for the viewer and task=replay")
+    replay: bool = Field(
+        False,
+        description="a choice holds token_ids and meta_info: whole blocks and the forward of each id, for DARE",
+    )
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:

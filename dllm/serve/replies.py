@@ -136,7 +136,7 @@ class Envelope:
         reason, use = choice.ending.reason, self.parsed.tools
         if use is not None and not use.named and self._read(choice)[1]:
             reason = "tool_calls"
-        return {"logprobs": scored, "finish_reason": reason, "diffusion": {**choice.cost, **more}}
+        return {"logprobs": scored, "finish_reason": reason, **choice.replay, "diffusion": {**choice.cost, **more}}
 
     def _top(self, scored: Sequence[Scored]) -> list[dict[str, float]] | None:
         """Of each token those that were likeliest in its place, as completions tell them; None: not asked for."""

@@ -16,6 +16,7 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.errors import TooLong
 from dllm.prompts import ChatPrompt, Message, Prompts
+from dllm.rl.whole_blocks import refuse_replay
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.fields import Answered, ChatBody, CompletionBody
 from dllm.serve.jobs import Job
@@ -48,6 +49,7 @@ class ParsedRequest:
     logprobs: bool  # log-probabilities are asked for; a job says of how many tokens
     snapshots: bool  # the canvas after each turn is asked for
     trace: bool  # a trace file is asked for
+    replay: bool  # the ids of whole blocks and their forwards are asked for
     stop: tuple[str, ...]  # strings that end an answer
     min_tokens: int  # that many first tokens in which none of these counts
     prompt_tokens: int  # what was given, each prompt once
@@ -98,6 +100,7 @@ def _parsed(body: Answered, raw: Mapping[str, Any], defaults: Defaults) -> Parse
         include_usage=body.stream_options.include_usage and body.stream,
         usage_so_far=body.stream_options.continuous_usage_stats and body.stream,
         logprobs=_likeliest(body)[0], snapshots=body.diffusion.snapshots, trace=body.diffusion.trace,
+        replay=body.diffusion.replay,
         stop=() if whole else tuple(body.stop), min_tokens=body.min_tokens,
         prompt_tokens=sum(list(job.request.masked).count(False) for job in first),
         names=names, tools=use, thinking=thinking, notes=tuple(filter(None, notes)),
@@ -135,6 +138,9 @@ def _jobs(
         answer = len(request.tokens) - request.answer_start
         parts = chosen if length in (None, answer) else defaults.parts.chosen(asked, sampling, answer)
         # without ``follow`` only the end is told, which spares a copy in every turn
+        if diffusion.replay:
+            with as_refusal():
+                refuse_replay(request, parts.parts, defaults.model.config, body.stop)
         job = Job(request, parts, inf, follow, diffusion.snapshots, diffusion.trace, likeliest, logprobs)
         jobs += [replace(job, request=replace(request, seed=seed + number)) for number in range(body.n)]
     return tuple(jobs), thinking, thinks

@@ -18,10 +18,9 @@ from dllm.compose.parts import part
 from dllm.decoder import Decoder
 from dllm.errors import UserError, in_choices
 from dllm.models.bundle import Model, load
-from dllm.models.visibility import InBlocks
 from dllm.rl.rollouts import Origin, Rollouts
 from dllm.rl.trajectories import trajectory_logprobs
-from dllm.rl.whole_blocks import replay_of
+from dllm.rl.whole_blocks import block_of, replay_of
 
 # What each algorithm needs of a rollout: slices of the canvas by forward, the same within blocks, or every canvas.
 TRAJECTORIES = {"cj-grpo": "forwards", "cj-grpo-blocks": "blocks", "mdpo": "predictions"}
@@ -77,7 +76,8 @@ class DareRollout:
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         asked = [row[real.bool()].tolist() for row, real in zip(ids, mask, strict=True)]
         needs = None if validate else TRAJECTORIES.get(self.algorithm)
-        rollouts = self.decoder(validate).rollouts(
+        decoder = self.decoder(validate)
+        rollouts = decoder.rollouts(
             asked, n=1 if validate else int(self.config["n"]), seed=int(self.own.get("seed", 0)), step=self.calls,
             draws=needs == "predictions",
         )  # fmt: skip
@@ -86,19 +86,13 @@ class DareRollout:
         if needs == "forwards":
             batch |= forward_slices(rollouts, ids.shape[1], bool(self.config.get("step_merge", False)))
         elif needs == "blocks":
-            batch |= block_slices(rollouts, batch["prompts"], block_of(self.model, int(self.config["block_length"])))
+            batch |= block_slices(rollouts, batch["prompts"], block_of(decoder.parts, self.model.config))
         elif needs == "predictions":
             batch |= prediction_steps(self.model, rollouts)
         seen = drawn_columns(rollouts) if needs == "forwards" else rollouts.completion_mask if needs else None
         if seen is not None:
             batch["attention_mask"][:, ids.shape[1] :] = seen
         return type(prompts)(batch=type(prompts.batch)(batch, batch_size=[len(rollouts)]))
-
-
-def block_of(model: Model, block: int) -> int:
-    """Columns of a block: the model's own where its attention goes by blocks."""
-    attention = model.config.attention
-    return attention.length if isinstance(attention, InBlocks) else block
 
 
 def dare_batch(rollouts: Rollouts, ids: Tensor, mask: Tensor, positions: Tensor) -> dict[str, Tensor]:

@@ -88,8 +88,8 @@ class TrlRollouts:
             if all(row in places for row in rows):
                 return rollouts.select([places[row] for row in rows])
         raise UserError(
-            f"the trainer scores a row that none of its last {KEPT_BATCHES} batches of rollouts has. Generate by TrlRollouts"
-            " alone, and leave the prompts and answers as they are."
+            f"the trainer scores a row that none of its last {KEPT_BATCHES} batches of rollouts has. Generate by "
+            "TrlRollouts alone, and leave the prompts and answers as they are."
         )
 
 
