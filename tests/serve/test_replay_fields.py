@@ -23,9 +23,7 @@ def asked(place: Place, **more: Any) -> Any:
 def test_a_choice_holds_its_whole_blocks(mini_place: Place, mini_model: Model, request: pytest.FixtureRequest) -> None:
     refused = asked(mini_place)
     told = error_of(refused)["message"] if refused.status_code == 400 else ""
-    found = re.search(
-        r"after a prompt of (\d+) tokens ends inside a block, which a replay needs whole. Use (\d+)", told
-    )
+    found = re.search(r"a prompt of (\d+) tokens ends inside a block, and a replay needs it whole. Use (\d+)", told)
     assert found is not None, told
     prompt, most = int(found[1]), int(found[2])
     assert (prompt + most) % 32 == 0 and 32 < most < 64
