@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from harness import MODELS, Combination, Shown, allowed, build, drawn, model, parts_of, requests
+from harness import DATA, MODELS, Combination, Shown, allowed, build, drawn, model, parts_of, requests
 from law import law
 from rank_threads import Apart, ThreadRanks, threads, together
 
@@ -28,6 +28,7 @@ from dllm.contract.readouts import AttentionMap
 from dllm.contract.setting import Sampling
 from dllm.errors import IncompatibleParts, UserError
 from dllm.laws.decodes import recorded
+from dllm.models.weights import load_model
 from dllm.samplers.static import Static
 
 SIZES, HEATS = (2, 4), (0.0, 0.8)
@@ -156,6 +157,23 @@ def test_attention_that_parts_read_is_that_of_all_heads() -> None:
     networks = shares("tiny-llada", 2)
     alone, found = noted(model("tiny-llada")), together(group(2), lambda rank: noted(networks[rank]))
     assert alone and found == [[pytest.approx(one, abs=1e-12) for one in alone]] * 2
+
+
+MIXTURES = [
+    (Combination("renoise", "fixed", "finished", "none", "dg_dev"), False),  # a sum for each norm behind a product
+    (Combination("ancestral", "fixed", "finished", "none", "dg_dev"), True),
+    (Combination("static", "fixed", "dual", "none", "tiny-rnd1"), False),
+    (Combination("static", "fixed", "elastic", "none", "tiny-rnd1"), True),
+]  # fmt: skip
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(("combination", "ep"), MIXTURES, ids=str)
+def test_routed_experts_are_cut_both_ways(combination: Combination, ep: bool) -> None:
+    ranks, folder, case = group(2), DATA / "models" / combination.model, Case(combination, 2, 0.0)
+    networks = together(ranks, lambda rank: load_model(folder, dtype=torch.float64, ranks=ranks[rank], ep=ep))
+    alone = decoded(model(combination.model), case)
+    assert together(ranks, lambda rank: decoded(networks[rank], case)) == [alone] * 2
 
 
 def test_what_says_nothing_of_heads_is_refused() -> None:

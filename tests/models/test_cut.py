@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +16,7 @@ from dllm import UserError
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import widened
-from dllm.models.adapter import Adapter
+from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.experts import StackedExperts
 from dllm.models.tensor_reader import TensorReader
@@ -95,6 +95,20 @@ def test_an_adapter_is_merged_into_shares(name: str, tmp_path: Path) -> None:
     models = shares(DATA / name, ranks, adapter=lora)
     for found in together(ranks, lambda rank: logits(models[rank])):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.program
+def test_what_drafts_add_is_summed_with_the_output(tmp_path: Path) -> None:
+    """A by columns, B whole: partial products of ranks add up to the whole's."""
+    adapted(DATA / "tiny-nemotron", tmp_path, target_modules=r".*o_proj")
+    lora, ranks = Adapter.read(tmp_path), threads(2)
+    models = [load_model(DATA / "tiny-nemotron", dtype=torch.float64), *shares(DATA / "tiny-nemotron", ranks)]
+    for model in models:
+        attach_drafts(model, lora)
+    whole, *parts = (cast("Any", model.layers[1]).attn.draft for model in models)
+    x = torch.randn(3, whole.a.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = sum(part(piece) for part, piece in zip(parts, x.chunk(2, 1), strict=True))
+    torch.testing.assert_close(found, whole(x))
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

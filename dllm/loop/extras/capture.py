@@ -127,13 +127,13 @@ class CallCapture:
     def means(self) -> tuple[Tensor, Tensor]:
         """Weights [b, m, L], and what each column received [b, L], as means over the layers."""
         assert self.layers == len(self.capture.layers), "a cache that shows its keys shows those of every layer"
-        total, received = (self.capture.ranks.mean(one) / self.layers for one in (self.total, self.received))
-        weights = total.unflatten(1, self.rows.shape[1:])
-        beside = self.call.side_by_side
+        ranks, both, beside = self.capture.ranks, self.capture.wanted.received, self.call.side_by_side
+        weights = ranks.mean(self.total).unflatten(1, self.rows.shape[1:]) / self.layers
+        received = ranks.mean(self.received) / self.layers if both else self.received
         if beside is None:
-            return weights[:, 0], received[:, 0] if self.capture.wanted.received else received
+            return weights[:, 0], received[:, 0] if both else received
         place = beside.row, beside.place
-        return weights[place], received[place] if self.capture.wanted.received else received
+        return weights[place], received[place] if both else received
 
     def _places(self, by: Tensor) -> Tensor:
         """Where the rows to read are among the computed columns ``by`` [R, K, n]: [R, K, m]; -1: not computed."""
