@@ -1,27 +1,36 @@
 """Law 11: a runtime changes no token and no count of acting forwards, however late the host reads.
 
 Every sampler x cache x blocks x end-of-text policy that it accepts, the host reading 0, 1, 2 or 4 turns late, at
-temperature 0 and above, against eager shapes: static, and cudagraph through a recorder that replays on the CPU;
-compile on one model.
+temperature 0 and above, against eager shapes: static, cudagraph through a recorder that replays on the CPU, and its
+turns with compiled stages; compile on one model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from harness import BLOCKS, MODELS, Combination, Shown, allowed, build, drawn, full, model, parts_of, requests, results
 from law import law
-from recording import FakeGraph
+from recording import FakeGraph, as_recorded
 
 from dllm import UserError
+from dllm.common import debug
+from dllm.compose.fitted import Parts
 from dllm.compose.parts import choices
+from dllm.contract import Turn
 from dllm.contract.setting import Sampling
+from dllm.loop.forward import run_plainly
 from dllm.loop.recorded import RecordedTurns
+from dllm.loop.rows import Rows
 from dllm.runtime.compiled_layers import Compiled
+from dllm.runtime.compiled_stages import CompiledStages
 from dllm.runtime.graphs import Graphs
 from dllm.runtime.runtime import Network, Runtime
 
@@ -37,6 +46,7 @@ class Case(Shown):
     combination: Combination
     lag: int
     heat: float
+    backend: str = ""  # of torch.compile, which compiles the stages of recorded turns ("": none)
 
     def accepted(self) -> bool:
         """Whether the parts take this runtime and temperature."""
@@ -67,6 +77,18 @@ def cases(runtime: str) -> Iterator[Case]:
 static_cases = partial(cases, "static")
 
 
+def compiled_cases(backend: str) -> Iterator[Case]:
+    """Those whose turns are recorded whole, on one model; the first of every day differ."""
+    for case in cases("cudagraph"):
+        if case.combination.model == MODELS[0] and records_turns(parts_of(case.combination)):
+            yield replace(case, backend=backend)
+
+
+def records_turns(parts: Parts) -> bool:
+    """Whether whole turns are recorded, not forwards alone."""
+    return not (parts.sampler.traits.syncs or parts.eos.traits.syncs)
+
+
 def drafting() -> Iterator[Case]:
     """FreeDave with and without a cache."""
     for kv in ("none", "prefix"):
@@ -89,7 +111,16 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     sampling = Sampling(temperature=case.heat, tempered=parts.sampler.traits.tempered)
     if eager:
         found = results(model(name), parts, requests(), sampling)
-    elif case.runtime == "cudagraph" and not (parts.sampler.traits.syncs or parts.eos.traits.syncs):
+    elif case.backend:
+        stages, taken = CompiledStages(case.backend), count()
+
+        def take(*turn: Any) -> tuple[Rows, Turn]:  # one turn is compiled: each more shape takes seconds
+            return as_recorded(stages if next(taken) == 2 else run_plainly, *turn)
+
+        with patch.object(debug, "ON", False):  # its assertions ask, which breaks a graph
+            found = results(model(name), parts, requests(), sampling, case.lag, take=take)
+        assert stages.compiled, "a turn is compiled"
+    elif case.runtime == "cudagraph" and records_turns(parts):
         take = RecordedTurns(model(name), lambda: FakeGraph([]))
         for _ in range(2):  # most shapes come back in the second decode
             found = results(model(name), parts, requests(), sampling, case.lag, take=take)
@@ -98,13 +129,24 @@ def outcome(case: Case, eager: bool) -> list[tuple[list[int], int, list[int], in
     return [(one.canvas, one.nfe, one.turns, one.query_tokens) for one in found]
 
 
-@law(static_cases, daily=12, least=10000)
+@law(static_cases, daily=10, least=10000)
 def test_static_turns_are_eager_ones(case: Case) -> None:
     assert outcome(case, eager=False) == outcome(case, eager=True)
 
 
-@law(partial(cases, "cudagraph"), daily=5, least=10000)
+@law(partial(cases, "cudagraph"), daily=4, least=10000)
 def test_recorded_turns_are_eager_ones(case: Case) -> None:
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(partial(compiled_cases, "eager"), daily=1, least=3000)
+def test_turns_that_torch_compile_reads_are_eager_ones(case: Case) -> None:
+    """What it takes for constant, and for one tensor, is so."""
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@law(partial(compiled_cases, "inductor"), daily=0, least=3000)  # 20 s each
+def test_turns_around_compiled_stages_are_eager_ones(case: Case) -> None:
     assert outcome(case, eager=False) == outcome(case, eager=True)
 
 

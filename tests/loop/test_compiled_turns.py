@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests, with_mask
-from recording import FakeGraph
+from recording import FakeGraph, as_recorded
 from torch import Tensor
 
 from dllm.common import debug
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
-from dllm.loop.denoise import TakeTurn, denoise, take_turn
-from dllm.loop.forward import Forward
-from dllm.loop.recorded import RecordedTurns, StaticBuffers, settle_into, turn_into
-from dllm.loop.rows import Rows
+from dllm.loop.denoise import TakeTurn, denoise
+from dllm.loop.recorded import RecordedTurns, settle_into
 from dllm.runtime.compiled_stages import STAGE_VARIANTS, CompiledStages
 
 CASES = [("aot_eager", "none", "eb"), ("aot_eager", "dual", "confidence"), ("inductor", "dual", "confidence")]
@@ -47,18 +42,6 @@ def decoded(kv: str, sampler: str, take: TakeTurn | None, lag: int | None = 1) -
                 told = turn.candidates.tokens[row].tolist(), turn.ledger.commit_turn[row].tolist()
                 out[int(turn.candidates.row_id[row])] = told
     return out
-
-
-def as_recorded(stage: CompiledStages, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
-    """A turn as it is recorded, on buffers of its own; as there, the first one runs as it is."""
-    if not int(rows.blocks.turn.max()):
-        return take_turn(rows, forward, parts)
-    rows = rows.bounded()
-    inputs, outputs = ([one.clone() for one in rows.tensors()] for _ in range(2))
-    buffers = StaticBuffers(inputs, outputs, torch.arange(len(rows)))
-    _, turn, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
-    after, finished = rows.with_tensors(buffers.outputs).reported(numbers)
-    return after, replace(turn, finished=finished)
 
 
 @pytest.mark.program  # 10 to 60 s each, of which torch.compile takes all

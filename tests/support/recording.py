@@ -9,7 +9,7 @@ error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from dllm.common import debug
+from dllm.compose.fitted import Parts
+from dllm.contract import Turn
 from dllm.kernels.jit import Kernel
+from dllm.loop.denoise import take_turn
+from dllm.loop.forward import Forward, RunStage
+from dllm.loop.recorded import StaticBuffers, turn_into
+from dllm.loop.rows import Rows
 
 ASKING = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "bincount")
 
@@ -109,3 +115,15 @@ class FakeGraph:
     def release(self) -> None:
         self.log.append("release")
         self.calls = []
+
+
+def as_recorded(stage: RunStage, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
+    """A turn as it is recorded, on buffers of its own; as there, the first one runs as it is."""
+    if not int(rows.blocks.turn.max()):
+        return take_turn(rows, forward, parts)
+    rows = rows.bounded()
+    inputs, outputs = ([one.clone() for one in rows.tensors()] for _ in range(2))
+    buffers = StaticBuffers(inputs, outputs, torch.arange(len(rows)))
+    _, turn, numbers = turn_into(buffers, rows, replace(forward, stage=stage), parts)
+    after, finished = rows.with_tensors(buffers.outputs).reported(numbers)
+    return after, replace(turn, finished=finished)
