@@ -131,7 +131,7 @@ def count(cache: str) -> Counted:
     lag = int(traits.bounds_late) if traits.bounded_shapes else None
     few, more = (of_turns(cache, lag, layers, False) for layers in (FEW, MORE))
     layer = (more - few) / (MORE - FEW)
-    whole = traits.bounded_shapes and not traits.asks_in_layers
+    whole = traits.bounded_shapes
     compiled = of_turns(cache, lag, FEW, True) - FEW * layer if whole else None
     return Counted(layer, few - FEW * layer, compiled)
 
