@@ -2,6 +2,7 @@
 
 All that depends on time or on clients is decided by rank 0's scheduler: whose turn it is, deadlines, what has been
 dropped. It sends an order before each turn. The turn itself is the same on every rank, with the rows that end in it.
+A follower compiles a constraint when its row joins, which rank 0 has done before, and the turn waits for that.
 """
 
 from __future__ import annotations
