@@ -46,7 +46,7 @@ class SparseD(Cache):
     """
 
     traits = CacheTraits(
-        regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="local",
+        regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
         acts_in_layers=True,
     )  # fmt: skip
 
@@ -164,7 +164,8 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         if self.patterns:
             held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
             patterns = (one.to(held.device, held.dtype).mean(1) for one in self.patterns)  # [B, blocks, blocks]
-            seen = torch.stack([torch.einsum("bq,bqk,bk->b", held, one, held) for one in patterns], 1) / rows
+            seen = torch.stack([torch.einsum("bq,bqk,bk->b", held, one, held) for one in patterns], 1)
+            seen = self.config.ranks.mean(seen) / rows
             keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
         computed = forward.computed().expand_as(keys)
         return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
@@ -204,7 +205,10 @@ class PatternMemory(NoCacheMemory):
         assert valid is not None and answer is not None
         valid, held = valid[:, : query.shape[1]], self.session.pattern(layer, query.shape[2], device)
         if call.kind == MEASURES:
-            found = find_pattern(query, keys, valid, answer, policy.select, policy.block_size, policy.measure_scale)
+            found = find_pattern(
+                query, keys, valid, answer, policy.select, policy.block_size, policy.measure_scale,
+                self.session.config.ranks.size,
+            )  # fmt: skip
             count = found.shape[-1]
             held[slice(None) if rows is None else rows, :, :count, :count] = found
             self.forward.found.append(found)
@@ -216,16 +220,18 @@ class PatternMemory(NoCacheMemory):
 
 
 def find_pattern(
-    query: Tensor, keys: Tensor, valid: Tensor, answer: Tensor, select: float, size: int, scale: str = "head_dim"
+    query: Tensor, keys: Tensor, valid: Tensor, answer: Tensor, select: float, size: int, scale: str = "head_dim",
+    ranks: int = 1,
 ) -> Tensor:  # fmt: skip
     """Which blocks of keys each block of queries attends to, [b, H, blocks, blocks].
 
     query [b, n, H, h], keys [b, H_kv, n, h]: of the columns 0 to n - 1, ``valid`` [b, n] ones first. answer [b]: first
     block that counts as answer. select: share of the blocks; size: columns of one. Attention is summed over the
-    queries of a block and over each block of keys; of equals the lowest block is taken.
+    queries of a block and over each block of keys; of equals the lowest block is taken. ranks: how many have H heads
+    each.
     """
     (n, heads, features), wide = query.shape[1:], at_least_float32(query.dtype)
-    blocks, factor = -(-n // size), (features if scale == "head_dim" else heads) ** -0.5
+    blocks, factor = -(-n // size), (features if scale == "head_dim" else ranks * heads) ** -0.5
     keys = keys.to(wide).repeat_interleave(heads // keys.shape[1], 1).transpose(2, 3)
     number = torch.arange(blocks, device=query.device)
     exist = number * size < valid.sum(1, keepdim=True)  # [b, blocks]
