@@ -153,6 +153,14 @@ ENTRIES = [
         1, same_tables, Tolerance(3, 0.1), part=(("-m", "experiments.distill.thresholds"),),
     ),
     Entry(
+        "rollouts", "docs/rollouts.md",
+        (
+            *(("-m", "experiments.rl", "task=replace_random", f"seed={seed}", f"out=OUT/{seed}") for seed in range(3)),
+            ("-m", "experiments.rl.curves", "OUT/0", "OUT/1", "OUT/2", "--out", "OUT/rewards.svg"),
+        ),
+        8, same_tables, Tolerance(15, 0.5),
+    ),
+    Entry(
         "sweep", "docs/pictures/small", (SWEEP, REPORT), 9, same_files, Tolerance(3, 0.05),
         r"report/(curves|table|tasks|limits)-.*\.csv", r"report/(quality-tpf|tasks-mini-llada)\.png",
         part=((*SWEEP, one_model("mini-llada")), REPORT),

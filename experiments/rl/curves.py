@@ -1,4 +1,5 @@
-"""The rewards of several runs in one picture: ``python -m experiments.rl.curves FOLDER... --out FILE.svg``."""
+"""Several runs beside each other: ``python -m experiments.rl.curves FOLDER... --out FILE.svg`` prints a table of their
+scores, and draws their rewards."""
 
 from __future__ import annotations
 
@@ -9,8 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.rl.training import LAST
+from experiments.support import markdown
 from experiments.support.course import log_of
 from experiments.support.scripts import refusing
+
+HEAD = ("seed", "updates", "drawn, before", "drawn, after", "argmax, before", "argmax, after", "minutes of a core")
+
+
+def row(folder: Path) -> list[str]:
+    """A line of the table; scores in per cent."""
+    report, last = json.loads((folder / "report.json").read_text()), log_of(folder)[-1]
+    scores = [f"{100 * report[when][how]:.0f}" for how in ("drawn", "argmax") for when in ("before", "after")]
+    return [str(report["recipe"]["decode"]["seed"]), str(report["updates"]), *scores, f"{last['cpu_minutes']:.1f}"]
 
 
 def draw_rewards(folders: Sequence[Path], out: Path) -> None:
@@ -42,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     asked = parser.parse_args(arguments)
     draw_rewards(asked.folders, asked.out)
+    print(markdown.table(HEAD, map(row, asked.folders)))
     return 0
 
 
