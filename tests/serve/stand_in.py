@@ -27,6 +27,8 @@ class Left(Exception):
 class OneByOne:
     """pause: seconds that a turn takes at least. script: events in place of a decode."""
 
+    lead: None = None  # one process
+
     def __init__(self, model: Model, limits: Limits | None = None, pause: float = 0.0) -> None:
         self.model, self.limits, self.pause = model, limits or Limits(), pause
         self.script: Callable[[Job, Deliver], None] | None = None
