@@ -44,7 +44,7 @@ def trajectory_logprobs(
         model: what decoded them, or another one of the same vocabulary.
         rollouts: what ``decoder.rollouts`` gave.
         law: ``own``, under the model at temperature 1, or ``drawn``, under what was drawn from: tempered and filtered
-            by the current weights, where the token itself is always kept.
+            by the current weights, where the token itself is always kept. A constraint does not narrow it.
         shrink: forwards that share a canvas, that before the first of them (1: the canvases as decoded).
         shrink_in: forwards are counted in the ``answer``, or in each ``block`` (None: as the model's attention goes).
         only: columns [R, G] to score (None: all that were drawn).

@@ -35,9 +35,9 @@ from dllm.models.transformer import Transformer
 from dllm.models.weights import read_model_config
 from dllm.rl import Rollouts, trajectory_backward, trajectory_logprobs
 
-DIMENSIONS = {"rows": 8, "length": 64, "vocabulary": 16_384}  # at their least
+DIMENSIONS = {"rows": 4, "length": 64, "vocabulary": 16_384}  # at their least
 WAYS = ("whole", "batches")
-WIDTH, LAYERS, PROMPT, FORWARDS, CANVASES = 64, 2, 16, 4, 8  # of the network, a row's decode and a batch
+WIDTH, LAYERS, PROMPT, FORWARDS, CANVASES = 64, 2, 16, 4, 4  # of the network, a row's decode and a batch
 
 
 def network(vocabulary: int) -> Model:
@@ -98,12 +98,13 @@ def cells(times: Sequence[int]) -> Iterator[dict[str, int]]:
         yield from ({**DIMENSIONS, name: least * factor} for factor in times if factor > 1)
 
 
-def in_process(chosen: dict[str, int], way: str, repeats: int) -> dict[str, float]:
-    words = [sys.executable, "-m", "experiments.bench.rollout_updates", "--cell", json.dumps([chosen, way, repeats])]
+def in_process(chosen: dict[str, int], repeats: int) -> list[dict[str, float]]:
+    """Both ways of a cell."""
+    words = [sys.executable, "-m", "experiments.bench.rollout_updates", "--cell", json.dumps([chosen, repeats])]
     # What is freed goes back at once, so that the peak is of what is held together.
     freed = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
     found = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, **freed})
-    return dict(json.loads(found.stdout.splitlines()[-1]))
+    return list(json.loads(found.stdout.splitlines()[-1]))
 
 
 def fitted(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
@@ -122,13 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.cell:
-        chosen, way, repeats = json.loads(given.cell)
-        say(json.dumps(cell(**chosen, way=way, repeats=repeats)))
+        chosen, repeats = json.loads(given.cell)
+        say(json.dumps([cell(**chosen, way=way, repeats=repeats) for way in WAYS]))
         return
     found = {}
     say("| rows | length | vocabulary | whole: s | MB | batches: s | MB |\n|---:|---:|---:|---:|---:|---:|---:|")
     for chosen in cells(given.times):
-        both = [in_process(chosen, way, given.repeats) for way in WAYS]
+        both = in_process(chosen, given.repeats)
         found[tuple(chosen.values())] = both
         numbers = " | ".join(f"{one['seconds']:.2f} | {one['bytes'] / 1e6:.0f}" for one in both)
         say(f"| {' | '.join(f'{value:,}' for value in chosen.values())} | {numbers} |", flush=True)
