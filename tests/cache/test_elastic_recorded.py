@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -18,11 +19,20 @@ from unittest.mock import patch
 import pytest
 import torch
 from harness import DATA, full
+from recording import FakeGraph
 from torch import Tensor
 
-from dllm import Decoder, load
+from dllm import Decoder, Result, load
 from dllm.cache.elastic import DriftPass, Elastic, ElasticSession
-from dllm.contract import ForwardCost
+from dllm.common.rowwise import each_tensor
+from dllm.compose.fitted import Parts
+from dllm.contract import ForwardCost, Turn
+from dllm.loop.denoise import TakeTurn
+from dllm.loop.forward import Forward
+from dllm.loop.recorded import RecordedTurns, SplitTurn
+from dllm.loop.rows import Rows
+from dllm.models.transformer import Transformer
+from dllm.runtime.runtime import Runtime
 from dllm.tasks.mini import tasks as mini
 
 RECORDED = json.loads((DATA / "elastic_by_layer.json").read_text())
@@ -36,12 +46,54 @@ CASES = [
 @pytest.mark.parametrize(("recorded", "dtype", "batch"), CASES)
 def test_it_decodes_and_counts_what_layer_by_layer_did(recorded: dict[str, Any], dtype: str, batch: int) -> None:
     """All 30 prompts and the sums with ``DLLM_LAWS=all`` (4 minutes), else three prompts."""
-    samples = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, 3, 3)][: 30 if full() else 3]
-    policy = Elastic(**{"window_length": 8, **recorded["options"]})
-    network = load(recorded["model"], dtype=dtype)
-    decoder = Decoder(network, "confidence", "whole", policy, "fill_after_block", gen_length=32, batch_size=batch)
     with counted() as costs:
-        results = decoder([sample.messages for sample in samples])
+        results = decoded(recorded, dtype, batch, 30 if full() else 3)
+    check(results, costs, recorded)
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(("recorded", "dtype", "batch"), CASES)
+def test_recorded_in_two_parts_it_is_the_same(
+    recorded: dict[str, Any], dtype: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``runtime=cudagraph`` through the recorder of a CPU: 30 prompts with ``DLLM_LAWS=all``, else four."""
+    takes = list[Counted]()
+
+    def counting(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[Transformer, TakeTurn]:
+        takes.append(Counted(RecordedTurns(model, lambda: FakeGraph([])), []))
+        return model, takes[-1]
+
+    monkeypatch.setattr("dllm.loop.runner.build_runtime", counting)
+    results = decoded(recorded, dtype, batch, 30 if full() else 4, "static")
+    check(results, [cost for take in takes for cost in take.costs], recorded)
+    assert any(isinstance(one, SplitTurn) for take in takes for one in take.turns.recorded.values())
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Takes turns, and notes what their forwards computed."""
+
+    turns: RecordedTurns
+    costs: list[ForwardCost]
+
+    def __call__(self, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
+        after, turn = self.turns(rows, forward, parts)
+        self.costs.append(each_tensor(Tensor.clone, turn.cost))
+        return after, turn
+
+
+def decoded(recorded: dict[str, Any], dtype: str, batch: int, count: int, runtime: str = "eager") -> list[Result]:
+    """The first prompts."""
+    samples = [sample for task in mini.SHORT_ANSWERS for sample in mini.generate(task, 3, 3)][:count]
+    policy = Elastic(**{"window_length": 8, **recorded["options"]})
+    decoder = Decoder(
+        load(recorded["model"], dtype=dtype), "confidence", "whole", policy, "fill_after_block", gen_length=32,
+        batch_size=batch, runtime=runtime,
+    )  # fmt: skip
+    return list(decoder([sample.messages for sample in samples]))
+
+
+def check(results: list[Result], costs: list[ForwardCost], recorded: dict[str, Any]) -> None:
     assert [crc(one.tokens) for one in results] == recorded["tokens"][: len(results)]
     assert [crc(one.turns) for one in results] == recorded["turns"][: len(results)]
     if full():
