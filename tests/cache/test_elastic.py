@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from harness import forward_of, model, requests
+from torch import Tensor
 
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
 from dllm.cache.elastic import Elastic
 from dllm.cache.none import NoCache
+from dllm.common import debug
 from dllm.compose.fitted import Parts
 from dllm.contract import Need, Turn
 from dllm.contract.canvas import Canvas
@@ -64,6 +67,27 @@ def test_it_is_found_the_same_whenever_the_host_asks(name: str, guidance: float)
         for other in others:
             for key, value in layerwise.items():
                 torch.testing.assert_close(other[key], value, rtol=1e-9, atol=1e-9, msg=key)
+
+
+@pytest.mark.parametrize(("trigger", "most"), [("same_step", 1), ("next_step", 0)])
+def test_questions_of_a_turn_in_fixed_shapes(trigger: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Besides the report of the turn: which rows have drifted in it, or nothing, as the turn before has said it."""
+    monkeypatch.setattr(debug, "ON", False)
+    plain, asked, found = Tensor.tolist, list[str](), list[int]()
+
+    def tolist(tensor: Tensor) -> Any:
+        asked.append(sys._getframe(1).f_code.co_name)
+        return plain(tensor)
+
+    monkeypatch.setattr(Tensor, "tolist", tolist)
+    parts = Parts(Static(), Whole(), Elastic(**DRIFTING, trigger=trigger), FullLength())
+    canvas, forward = Canvas.of(requests(), 61), forward_of(model("tiny-llada"), parts, Sampling())
+    with torch.inference_mode():
+        for _ in islice(denoise(canvas, forward, parts, 0), 6):
+            found.append(asked.count("asked"))
+            assert asked.count("read") <= 1 and {*asked} <= {"asked", "read"} or not found[:-1]
+            asked.clear()
+    assert max(found) == most
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

@@ -98,7 +98,7 @@ def check(results: list[Result], costs: list[ForwardCost], recorded: dict[str, A
     assert [crc(one.turns) for one in results] == recorded["turns"][: len(results)]
     if full():
         for name in ("queries", "keys", "refreshed", "scored"):
-            assert sum(getattr(cost, name).sum(0) for cost in costs).tolist() == recorded[name], name
+            assert sum(getattr(cost, name).sum(0) for cost in costs).reshape(-1).tolist() == recorded[name], name
 
 
 def crc(numbers: list[int]) -> int:
