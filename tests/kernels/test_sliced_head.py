@@ -35,6 +35,7 @@ def joined(z: Tensor, size: int, banned: tuple[int, ...] = (), at: Tensor | None
 NUMBERS = [-math.inf, -1e31, -3.0, 0.0, 0.5, 0.5, 2.0, 9.0, 17.25]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_summaries_of_any_cut_join_to_the_statistics_of_the_row(seed: int) -> None:
     dice = random.Random(seed)

@@ -84,7 +84,7 @@ def on_ranks(case: Case) -> list[list[Any]]:
     return together(ranks, lambda rank: decoded(networks[rank], case))
 
 
-@law(cases, daily=4, least=5000)
+@law(cases, daily=2, least=5000)
 def test_ranks_decode_what_one_decodes(case: Case) -> None:
     alone = decoded(model(case.combination.model), case)
     for rank, found in enumerate(on_ranks(case)):
@@ -105,7 +105,7 @@ READERS = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("site", READERS)
 def test_a_reader_of_heads_that_adds_nothing_up_is_found(site: str) -> None:
     sampler, kv = READERS[site]
