@@ -157,9 +157,9 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> SparsePass:
         queries, full, shapes, state = plan.columns & candidates.valid, whole_rows(plan), plan.shapes, plan.state
         due = full & (state["begin"] != NOT_KEPT)
-        builds = shapes.any(due)
-        most = int(self.length * self.policy.keep_ratio) if shapes.bounded else int((state["count"] * due).max())
-        if not shapes.bounded and builds:
+        builds, mixed = shapes.any(due), shapes.bounded
+        most = int(self.length * self.policy.keep_ratio) if mixed else int((state["count"] * due).max())
+        if builds and not mixed:
             self.slots = max(self.slots, int((state["size"] * due).max()) + most + 1)
         self._make_room(max(1, self.slots))
         slot = torch.arange(self.slots - 1, device=full.device) if self.slots else full.new_zeros(0).long()
@@ -172,14 +172,14 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         wide = [width if width >= self.length else 0 for width in claimed]
         narrow = [width if width < self.length else 0 for width in claimed]
         calls = [
-            make(forward, part.among(shapes.order), candidates, builds, shapes.bounded)
+            make(forward, part.among(shapes.order), candidates, builds, mixed)
             for widths, make in ((wide, self._full_call), (narrow, self._block_call)) if any(widths)
             for part in rows_by_call(widths, full.device, self.row_numbers)
         ]  # fmt: skip
         return replace(forward, calls=calls)
 
     def _full_call(
-        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, bounded: bool
+        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool
     ) -> SparseCall:  # fmt: skip
         """A call of rows that compute everything; where the host knows bounds alone, of others too."""
         rows, length = part.rows, self.length
@@ -188,11 +188,11 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         )
         columns = packed(queries, candidates.columns, length)
         fresh = columns < length
-        visible = Visible(fresh, None if bounded else fresh.sum(1).int())
-        if bounded:
+        visible = Visible(fresh, None if mixed else fresh.sum(1).int())
+        if mixed:
             slot = torch.arange(forward.held.shape[1], device=size.device)
             visible = Visible(torch.cat([fresh, select_or_all(forward.held, rows) & (slot >= size[:, None])], 1))
-        call = SparseCall(rows, columns, None, visible, buffers=rows, full=True, mixed=bounded)
+        call = SparseCall(rows, columns, None, visible, buffers=rows, full=True, mixed=mixed)
         if not builds:
             return call
         at, end = columns - begin[:, None], select_or_all(forward.remembered["end"], rows)
@@ -204,7 +204,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         )  # fmt: skip
 
     def _block_call(
-        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, bounded: bool
+        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool
     ) -> SparseCall:  # fmt: skip
         """A call of rows that compute their open blocks."""
         rows = part.rows
