@@ -11,7 +11,7 @@ from dllm.common.rowwise import T, each_tensor, join
 from dllm.contract.canvas import Canvas
 from dllm.models.config import ModelConfig
 from dllm.models.memory import DeviceCopies
-from dllm.models.visibility import AttentionOrder
+from dllm.models.visibility import AttentionKind, AttentionOrder
 
 
 def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor:
@@ -28,7 +28,7 @@ def predictors(positions: Tensor, canvas: Canvas, config: ModelConfig) -> Tensor
 
 def order_of(canvas: Canvas, config: ModelConfig) -> AttentionOrder | None:
     """Who sees whom on the canvas; None: every column sees every column."""
-    if config.attention.name == "full":
+    if type(config.attention) is AttentionKind:  # all columns, without a look at the canvas
         return None
     return config.attention.order(canvas.masked & canvas.valid, canvas.start)
 

@@ -35,7 +35,7 @@ def reference(query: Tensor, key: Tensor, value: Tensor, first: Tensor, count: T
     return torch.cat(out)
 
 
-@jit("n", "splits")
+@jit("n", "heads", "groups", "splits")
 def _split(query, key, value, first, count, parts, sums, n, heads, groups, q_step, k_step, v_step, k_head, v_head,
            splits, scale, UPCAST: tl.constexpr, HEAD: tl.constexpr,
            BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip

@@ -63,7 +63,8 @@ class HiddenStates:
         calls = [one.placed(len(columns), extra) for one in found]
         width, (candidates, hidden, place, _) = max(hidden.shape[1] for _, hidden, *_ in calls), calls[0]
         if len(calls) == 1 and candidates is None:
-            first = torch.arange(0, count * width, width, device=columns.device)
+            step = max(width, 1)  # no row may have computed anything
+            first = torch.arange(0, count * step, step, device=columns.device)
             return HiddenStates(hidden.flatten(0, 1), first, width, place, width)
         everyone = torch.arange(count, device=columns.device)
         first, size = torch.zeros_like(everyone), torch.full_like(everyone, width)

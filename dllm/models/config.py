@@ -260,7 +260,8 @@ class ModelConfig:
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
         if self.gemma is not None:
             found += gemma_warnings(self.published)
-        if sentence := rope.differs(self.scaling, self.published.get("max_position_embeddings") or self.max_length):
+        longest = self.published.get("max_position_embeddings") or self.max_length
+        if self.family == "dream" and (sentence := rope.differs(self.scaling, longest)):
             found.append(f"{FILE}: {sentence}")
         return (*found, *self.notes, self.unsaid) if self.unsaid else (*found, *self.notes)
 

@@ -38,7 +38,7 @@ class Clock:
 def test_a_sum_of_pages_is_the_page_of_a_server_that_did_it_all() -> None:
     whole = figures(page(5, 3))
     births = {name for name in whole if name.partition("{")[0].endswith("_created")}
-    states = {'dllm_state{state="ready"}': 2.0}  # counts servers
+    states = {'dllm_state{state="ready"}': 2.0, "dllm_ranks": 2.0}  # count servers and their processes
     assert figures(sum_of_pages([page(2, 1), page(3, 2)])) == {
         name: states.get(name, value) for name, value in whole.items() if name not in births
     }

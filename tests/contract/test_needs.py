@@ -40,4 +40,5 @@ def test_what_was_asked_for_is_scored(combination: Combination) -> None:
 
 def test_the_caches_that_cannot_are_refused_and_the_others_serve() -> None:
     found = {one.cache for one in SERVED if one.blocks == "adablock" and one.sampler == "confidence"}
-    assert found == {"none", "prefix", "dual", "vicinity", "dllm_cache", "dkv", "dkv_prefill", "dkv_pd"}
+    assert found == {"none", "prefix", "dual", "vicinity", "dllm_cache", "dkv", "dkv_prefill", "dkv_pd", "sparsed",
+                     "sparse_dllm"}  # fmt: skip

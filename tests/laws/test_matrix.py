@@ -71,7 +71,7 @@ def test_a_law_over_too_few_cases_fails() -> None:
 
 def test_a_sample_shows_every_part_and_most_pairs() -> None:
     """Samplers and caches alone make more pairs than there are cases: nearly each case shows one more of them."""
-    cases = law.widest_first(law.first(combinations, 2400), 80)  # as many as the laws decode daily
+    cases = law.widest_first(law.first(combinations, 4000), 80)  # as many as the laws decode daily
     many = combinations() if full() else islice(combinations(), 10_000)
     sample, everywhere = (
         {pair for case in found for pair in pairs(law.parts_shown(case), 2)} for found in (cases, many)

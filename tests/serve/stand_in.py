@@ -29,6 +29,10 @@ class OneByOne:
 
     lead: None = None  # one process
 
+    @property
+    def health(self) -> str:
+        return self.state
+
     def __init__(self, model: Model, limits: Limits | None = None, pause: float = 0.0) -> None:
         self.model, self.limits, self.pause = model, limits or Limits(), pause
         self.script: Callable[[Job, Deliver], None] | None = None

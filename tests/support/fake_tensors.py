@@ -39,6 +39,8 @@ class FakeTensors(TorchFunctionMode):
             return item(*args)
         if name in ("__invert__", "bitwise_not"):
             return aten.bitwise_not(args[0])
+        if name == "contiguous":
+            return aten.clone(args[0], memory_format=torch.contiguous_format)
         if name in ("to", "cuda"):
             return moved(*args, **kwargs) if name == "to" else moved(args[0], "cuda:0")
         if name == "__setitem__":
