@@ -74,7 +74,8 @@ def config_of(name: str, settings: str = "") -> dict[str, Any]:
 def test_a_file_says_what_its_figures_are_and_where_they_are_from(name: str) -> None:
     data, rows = DATA[name], reported(DATA[name])
     assert data["experiment"] == name and (CONF / f"{name}.yaml").read_text().startswith("# @package _global_\n# ")
-    assert all(re.search(r"arXiv 2\d{3}\.\d{5}|the checkpoint's generation_config.json", row.source) for row in rows)
+    known = r"arXiv 2\d{3}\.\d{5}|the checkpoint's generation_config.json|model card of [\w.-]+/[\w.-]+"
+    assert all(re.search(known, row.source) for row in rows)
     assert any(row.has_figures for row in rows) or all(row.note for row in rows) or "no figures" in head(name)
     assert len({row.settings for row in rows}) == len(rows), "two rows of the same settings"
     for row in rows:
