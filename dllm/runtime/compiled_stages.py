@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from dllm.common.rowwise import T
 from dllm.common.terminal import complain_folded
@@ -41,11 +40,16 @@ class CompiledStages:
         try:
             with torch._dynamo.config.patch(recompile_limit=STAGE_VARIANTS):
                 return self.compiled[stage](*args)  # type: ignore[no-any-return]
-        except FailOnRecompileLimitHit:  # turns of the shapes that there are stay compiled
-            if stage not in self.full:
-                complain_folded(f"Some turns run partly without torch.compile: {STAGE_VARIANTS} variants are the most.")
-            self.full.add(stage)
         except Exception as problem:  # of torch.compile: what the stage itself raises it raises again below
-            self.refused[stage] = reason = str(problem).strip().partition("\n")[0]
-            complain_folded(f"A part of each turn runs without torch.compile, which cannot follow it: {reason}")
+            if isinstance(problem, torch._dynamo.exc.FailOnRecompileLimitHit):  # imported by now: it takes a second
+                self._say_full(stage)
+            else:
+                self.refused[stage] = reason = str(problem).strip().partition("\n")[0]
+                complain_folded(f"A part of each turn runs without torch.compile, which cannot follow it: {reason}")
         return stage(*args)
+
+    def _say_full(self, stage: Callable[..., Any]) -> None:
+        """Say once that a stage has all its variants; turns of the shapes that there are stay compiled."""
+        if stage not in self.full:
+            complain_folded(f"Some turns run partly without torch.compile: {STAGE_VARIANTS} variants are the most.")
+        self.full.add(stage)

@@ -68,10 +68,11 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     rest = {} if setup.dry else {name: TESTS[name] for name in TESTS if name not in FIRST}
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
-        Part("checks", [*tests(setup, store, "checks", first), ranks(setup)]), Part("texts", text_cells(setup, store)),
+        Part("checks", tests(setup, store, "checks", first)), Part("texts", text_cells(setup, store)),
         Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("switches", switches(setup, store)),
         Part("streams", streams(setup)), Part("steps", timings(setup, store, grid())),
-        Part("kernels", list(kernels(setup, store))), Part("tests", tests(setup, store, "tests", rest)),
+        Part("kernels", list(kernels(setup, store))),
+        Part("tests", [ranks(setup), *tests(setup, store, "tests", rest)]),
     )  # fmt: skip
     return {part.name: part for part in listed}
 

@@ -164,10 +164,10 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
     assert command.run_part(late, store, Clock(0.0, 1.0), options) == OUT_OF_TIME  # type: ignore[arg-type]
 
 
-def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_plan_takes_35_minutes_and_80_gb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     plan = parts.parts(parts.Setup(cells.GPU, dry=False, fast_dllm=tmp_path), Store(tmp_path, {}))
-    assert tuple(plan) == parts.NAMES and sum(part.seconds for part in plan.values()) < 30 * 60
+    assert tuple(plan) == parts.NAMES and sum(part.seconds for part in plan.values()) < 35 * 60
     first = parts.NAMES[: parts.NAMES.index("steps")]
     assert sum(plan[name].seconds for name in first) < 9 * 60, "one call of --minutes 9 gets to the rest"
     assert {case.name for case in bench_kernels.cases(True, CPU, torch.float32)} == set(parts.OPERATIONS)
@@ -182,7 +182,8 @@ def test_the_plan_takes_half_an_hour_and_80_gb(monkeypatch: pytest.MonkeyPatch, 
         c, columns = cells.CONFIGS[cell.model], cell.batch * (cell.prompt + cell.answer)
         layer = 2 * c.width * (c.heads * c.head_dim + c.kv_heads * c.head_dim) + 3 * c.width * c.mlp_width
         layer += 3 * c.width * c.moe.width * c.moe.experts if c.moe else 0
-        weights, kept = 2 * (c.layers * layer + 2 * c.width * c.vocab), 4 * c.layers * c.kv_width * columns
+        size = 0.65 if cell.weights == "int4" else 2  # bytes of a number; int4 with its scales
+        weights, kept = size * (c.layers * layer + 2 * c.width * c.vocab), 4 * c.layers * c.kv_width * columns
         running = 2 * columns * (6 * c.width + 3 * c.mlp_width) + 8 * cell.batch * cell.block * c.vocab
         assert weights + kept * (cell.cache != "none") + running < 76e9, cell.name
 
