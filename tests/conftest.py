@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -49,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left |= {*found} - {*draw.sample(found, min(marker.args[0], len(found)))}
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=[*left])
+
+
+@pytest.fixture(autouse=True)
+def gradients_as_they_begin() -> Iterator[None]:
+    """A decode that another test left halfway, in a generator, holds inference mode until it is collected."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
