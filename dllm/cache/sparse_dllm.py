@@ -123,9 +123,11 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         self.rows, self.length = canvas.masked.shape
         self.row_numbers, self.slots = RowNumbers(), 0  # C
         self.stores: list[KeyValues | None] = [None] * config.layers
-        self.columns: list[Tensor] = []  # by layer, [B, C] the column in each slot of what is kept
+        # by layer, [B, C] the column in each slot of what is kept, where rows may be cut short; else empty
+        self.columns: list[Tensor] = []
         self.buffers: Buffers | None = None  # the memory that the stores are in, if it was lent
         self.named = 0  # what that memory, or memory of its own, is called on all ranks
+        self.own = config.ranks.number() if shrinks else 0  # the same of ``columns``, which are never lent
 
     def remembers(self, canvas: Canvas) -> State:
         none = torch.full_like(canvas.start, NOT_KEPT)
@@ -227,8 +229,9 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.computed(), scored)
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        addresses = tuple(buffer.data_ptr() for store in self.stores for buffer in store or ())
-        places = addresses if self.config.ranks.size == 1 else (self.named,)
+        stores = (buffer for store in self.stores for buffer in store or ())
+        addresses = tuple(one.data_ptr() for one in (*stores, *self.columns))
+        places = addresses if self.config.ranks.size == 1 else (self.named, self.own)
         return (self.length, self.rows, self.slots, self.shrinks, *places)
 
     def missing_buffers(self) -> list[tuple[int, ...]] | None:
@@ -259,14 +262,14 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         self.stores = each_tensor(lambda store: with_room(store.transpose(1, 2), *shape).transpose(1, 2), self.stores)
         self.columns = [with_room(one, *shape) for one in self.columns]
 
-    def store(self, layer: int, key: Tensor) -> tuple[KeyValues, Tensor]:
-        """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h], and the column in each slot."""
+    def store(self, layer: int, key: Tensor) -> KeyValues:
+        """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h]."""
         held = self.stores[layer]
         if held is None:
             held = self.stores[layer] = blank(key, self.rows, self.slots)
-        while len(self.columns) <= layer:
+        while self.shrinks and len(self.columns) <= layer:
             self.columns.append(torch.zeros(self.rows, self.slots, dtype=torch.int64, device=key.device))
-        return held, self.columns[layer]
+        return held
 
 
 def whole_rows(plan: ForwardPlan) -> Tensor:
@@ -308,7 +311,7 @@ class SparseMemory(Memory):
             self._choose(layer, query, keys, values)
         if not call.mixed:
             return query, keys, values, visible
-        store, rows = self.session.store(layer, fresh.key)[0], self.copies(call.buffers, device)
+        store, rows = self.session.store(layer, fresh.key), self.copies(call.buffers, device)
         held = (select_or_all(one, rows)[:, :, : self.session.slots - 1] for one in store)
         if (mask := self._slots(layer, device)) is not None:
             assert visible.mask is not None
@@ -344,10 +347,11 @@ class SparseMemory(Memory):
         picked = top_k_mask(score, outside < n, count * due)
         at = gather_padded(outside, packed(picked, order, self.forward.most), n)
         slots = torch.where(at < n, size[:, None] + order[: self.forward.most], session.slots - 1)
-        store, held = session.store(layer, keys.transpose(1, 2))
+        store = session.store(layer, keys.transpose(1, 2))
         row = (torch.arange(len(slots), device=device) if rows is None else rows)[:, None]
         for buffer, fresh in zip(store, (keys, values), strict=True):
             buffer.transpose(1, 2).index_put_((row, slots), gather_rows(fresh.transpose(1, 2), at))
         chosen = gather_padded(columns, at, session.length)
-        held.index_put_((row, slots), chosen)
+        if session.shrinks:
+            session.columns[layer].index_put_((row, slots), chosen)
         self.forward.chosen.append(chosen)

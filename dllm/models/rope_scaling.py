@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -124,7 +124,7 @@ class LongRope(Scaling):
         return plain_frequencies(theta, dim, totals.device) / torch.where(totals[:, None] > self.trained, long, short)
 
 
-@lru_cache(8)
+@cache  # never forgotten: recordings read them where they are
 def _on_device(lists: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
     """Lists of equal length as float64, copied to a device once: a CUDA graph cannot record the copy."""
     with torch.inference_mode(False):

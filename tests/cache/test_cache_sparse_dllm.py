@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from harness import Combination, decode, full, model, parts_of, recorded, requests, results
 from recording import FakeGraph
 from torch import Tensor
@@ -17,6 +18,7 @@ from dllm.cache.dual import Dual
 from dllm.cache.none import NoCache
 from dllm.cache.sparse_dllm import SparseDLLM, SparsePass, SparseSession
 from dllm.compose.fitted import Parts
+from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling, replaced
 from dllm.eos.none import FullLength
 from dllm.eos.truncate_at_eos import TruncateAtEos
@@ -168,6 +170,18 @@ def test_columns_that_are_cut_off_are_seen_no_more() -> None:
         for number, request in enumerate(requests()):
             alone = recorded(model(name), chosen, [replace(request, param_index=number)])[0]
             assert alone.canvases == together[number].canvases
+
+
+def test_recordings_are_of_the_columns_that_a_session_holds() -> None:
+    """These are no lent memory: a recording of one decode must not read those of another, which may be freed."""
+    canvas, config = Canvas.of(requests(), 61), model("tiny-llada").config
+    for shrinks in (True, False):
+        both = [SparseSession(SparseDLLM(), canvas, config, shrinks) for _ in range(2)]
+        for one in both:
+            one.slots = 9
+            one.store(0, torch.zeros(3, 1, 2, 4))
+            one.stores = []  # as if their keys were in the same lent memory
+        assert (both[0].graph_key() == both[1].graph_key()) is not shrinks
 
 
 def test_options_that_cannot_work_are_refused() -> None:
