@@ -178,7 +178,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def __init__(self, session: ElasticSession, forward: DriftPass, call: Call) -> None:
         super().__init__(session, forward, call)
         self.made: dict[int, tuple[Tensor, Tensor]] = {}
-        self.whole = WholeRows(self, session, forward.progress.received)
+        self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         forward, progress, count, residual = self.forward, self.forward.progress, self.session.config.layers, None
@@ -200,6 +200,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
             self.layers, self.first = layers, first
             if last < count and not forward.whole:
                 progress.bounds = progress.bound.tolist()
+                self.whole = self.whole or WholeRows(self, self.session, progress.received)
                 self.whole.advance(layers, first, last)
         return layers.left(x, residual, columns)
 
@@ -223,7 +224,8 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def resume(self, asked: tuple[int, ...] | Redo | None) -> None:
         progress, layers = self.forward.progress, self.layers
         # A recording goes on from the same first part again and again.
-        whole = self.whole if self.whole.ran else WholeRows(self, self.session, dict(progress.received))
+        whole = self.whole or WholeRows(self, self.session, dict(progress.received))
+        self.whole = None  # else the cycle keeps a decode's memory until it is collected
         progress.redo, progress.again = None, None
         if isinstance(asked, Redo):
             progress.redo, progress.again = asked, whole.redo(layers, asked)

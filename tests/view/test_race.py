@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,14 +126,15 @@ def test_one_clock_drives_both_and_says_who_wins(run_race: Race, monkeypatch: py
 
 def test_the_race_takes_its_time_and_ctrl_c_ends_it(run_race: Race, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, shown = [0.0], []
-    monkeypatch.setattr(race.time, "perf_counter", lambda: clock[0])
+    # The module's own name for it: other threads sleep by the real one.
+    monkeypatch.setattr(race, "time", time := SimpleNamespace(perf_counter=lambda: clock[0]))
     frame = Race.frame
     monkeypatch.setattr(Race, "frame", lambda self, seconds: shown.append(seconds) or frame(self, seconds))
 
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 
-    monkeypatch.setattr(race.time, "sleep", sleep)
+    time.sleep = sleep
     run_race.play()
     assert clock[0] == pytest.approx(DURATION, abs=0.1)
     assert shown == sorted(shown) and shown[0] == 0 and shown[-1] == run_race.end and len(shown) > 100
@@ -140,7 +142,7 @@ def test_the_race_takes_its_time_and_ctrl_c_ends_it(run_race: Race, monkeypatch:
     def stop(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(race.time, "sleep", stop)
+    time.sleep = stop
     shown.clear()
     run_race.play()
     assert shown == [0, run_race.end]
