@@ -47,15 +47,16 @@ class NoCache(Pruning):
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         ragged = shrinks or self.prunes or not bool(canvas.valid.all())
-        return NoCacheSession(self, canvas, config, ragged)
+        return NoCacheSession(self, canvas, config, ragged, narrows=self.prunes)
 
 
 class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (``dropped`` [B, L]).
-    Where rows are ``ragged``, padding and cut columns are not computed."""
+    Where rows are ``ragged``, padding and cut columns are not computed. narrows: plans may leave columns out."""
 
-    def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool) -> None:
+    def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool, narrows: bool) -> None:
         self.policy, self.config, self.length, self.ragged = policy, config, len(canvas.columns), ragged
+        self.narrows = narrows
         self.row_numbers = RowNumbers()
 
     def remembers(self, canvas: Canvas) -> State:
@@ -77,7 +78,7 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
-        queries = valid & plan.columns if self.policy.prunes else valid
+        queries = valid & plan.columns if self.narrows else valid
         if self.ragged:
             widths = plan.shapes.widths(queries, owner)
             parts = rows_by_call(widths, valid.device, self.row_numbers)

@@ -34,7 +34,8 @@ class Step:
     shown: Tensor | None
     owner: Owner  # the row of each candidate
     state: State  # changed entries of the sampler's state [B, ...]
-    # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then); papers: decoding order
+    # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then), or the span that this is
+    # in (``SamplerTraits.spans``); papers: decoding order
     next_positions: Tensor
     # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
     stop: Tensor

@@ -52,6 +52,8 @@ class SamplerTraits(Traits):
     # it may offer several candidates; the first has every mask of the others, because caches plan by it
     branches: bool = False
     plans_ahead: bool = False  # its step says what it will commit in its next turn
+    # its step announces the columns of a span, among which its next turn will commit (``next_positions``)
+    spans: bool = False
     # what it says so are drafts, to be verified by a forward in which they are ``beside`` their masks, or ``in_place``:
     # in their own columns, as if they were decided (empty: it makes none)
     verifies: str = ""

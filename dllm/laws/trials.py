@@ -63,6 +63,7 @@ TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("sampler", "renoise"): {"steps": 4, "stop_entropy": 0.3},
     ("sampler", "ancestral"): {"steps": 4},
     ("sampler", "flash_verify"): {"threshold": 0.8, "gamma": 0.02},
+    ("sampler", "slowfast"): {"explore": 1, "window": 1},
 }
 
 

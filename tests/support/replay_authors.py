@@ -20,11 +20,13 @@ from dllm.blocks.growing import Growing
 from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView
 from dllm.cache.recap import Recap
+from dllm.cache.span import SpanCache
 from dllm.common.ranking import rank
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, State, Step, View
+from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
+from dllm.contract.traits import Schedule
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dus import DUS
 from dllm.samplers.eb import EntropyBound
@@ -36,6 +38,7 @@ from dllm.samplers.prior import Prior
 from dllm.samplers.rcr import RCR
 from dllm.samplers.remdm import ReMDM
 from dllm.samplers.saber import Saber
+from dllm.samplers.slowfast import SlowFast
 from dllm.samplers.spaced import Spaced
 from dllm.samplers.wino import WINO
 
@@ -164,6 +167,35 @@ class ClassToken(Recap):
         return replace(plan, columns=plan.columns | (view.canvas.columns == 0))
 
 
+def slowfast(params: Case) -> CaseParts:
+    names = {"low": "cycle_len_confidence_threshold", "high": "high_confidence_threshold",
+             "explore": "k_exploration_steps", "window": "cycle_length_stability_window",
+             "deviation": "cycle_length_stability_std_dev_threshold"}  # fmt: skip
+    rule = AllSlow(**{ours: params[theirs] for ours, theirs in names.items()})
+    return CaseParts(rule, Fixed(params["block_length"]), SpanCache())
+
+
+class AllSlow(SlowFast):
+    """The published loop takes all its slow forwards, of a full block too."""
+
+    traits = SlowFast.traits.but(edits=True)
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(committed=True),)
+
+    def start(self, canvas: Canvas, blocks: Schedule) -> State:
+        zero = torch.zeros_like(canvas.start)
+        return super().start(canvas, blocks) | {"phase": zero, "fixed": zero}
+
+    def step(self, view: View, state: State) -> Step:
+        step = super().step(view, state)
+        new, cycle = step.state, step.state["cycle"]
+        phase = torch.where(cycle <= self.explore, 1, 2)
+        mean = (cycle == self.explore) & (new["seen"] >= self.window)  # the last mean is final
+        shown = {"phase": phase, "fixed": new["settled"] | mean.long()}
+        return step.but(edit=view.canvas.no_positions, keep_open=cycle < self.explore, state=new | shown)
+
+
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "d3llm": d3llm,
     "dus": dus,
@@ -176,5 +208,6 @@ METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "recap_groups": recap_groups,
     "remdm": remdm,
     "saber": saber,
+    "slowfast": slowfast,
     "wino": wino,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -53,6 +54,9 @@ class Record:
     entropies: list[float] = field(default_factory=list)
     passes: list[ForwardPass] = field(default_factory=list)
     sure_first: list[list[int]] = field(default_factory=list)
+    phase: list[int] = field(default_factory=list)  # slow forwards (1) and fast ones (2)
+    span: list[int] = field(default_factory=list)
+    settled: list[bool] = field(default_factory=list)
 
     def observe(self, turn: Turn, start: int) -> None:
         self.start = start
@@ -91,7 +95,16 @@ class Record:
         self.blocks.append((int(blocks.index[0]), int(blocks.begin[0]), int(blocks.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()[: start + self.gen_length]
         sure = torch.where(turn.step.commit[0], turn.step.confidence[0], -1).sort(descending=True, stable=True)
+        if "phase" in turn.step.state:
+            self._note_span({name: value[0].tolist() for name, value in turn.step.state.items()})
         self.sure_first.append(sure.indices[: int(turn.step.commit[0].sum())].tolist())
+
+    def _note_span(self, state: Mapping[str, Any]) -> None:
+        """A slow forward of slowfast shows its last horizon, a fast one the end of the span."""
+        fast = state["phase"] == 2
+        self.phase.append(state["phase"])
+        self.span.append(state["span"] if fast else state["horizons"][-1])
+        self.settled.append(fast or bool(state["fixed"]))
 
     def _book_verified(self, turn: Turn, start: int) -> None:
         """A draft counts on the forward that confirmed it; what the cache forces and a block's last mask need none."""

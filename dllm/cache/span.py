@@ -1,0 +1,48 @@
+"""Compute nothing after the span that a sampler fills (the cut canvas of SlowFast, arXiv 2506.10848, as its code)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from dllm.cache.base import AnySession, Cache
+from dllm.cache.none import NoCache, NoCacheSession
+from dllm.contract import BlockState, ForwardPlan, Need, State
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import CacheTraits, Rule
+from dllm.errors import IncompatibleParts, name_of
+from dllm.models.config import ModelConfig
+
+
+class SpanCache(Cache):
+    """As ``none``, but while the sampler goes on with a span that it has announced, columns after the span are neither
+    computed nor attended to, decided ones included. Text that was given stays."""
+
+    traits = CacheTraits(scores_all_at_open=True, heads="local", bounded_shapes=True, bounds_late=True,
+                         full_on_open=False)  # fmt: skip
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
+        return SpanSession(NoCache(), canvas, config, ragged=True, narrows=True)
+
+    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
+        super().check(setting, sampler, needs)
+        if not sampler.traits.spans:
+            raise IncompatibleParts(
+                f"cache={name_of(self)} cuts the canvas after a span that the sampler announces, as sampler=slowfast "
+                "does."
+            )
+
+
+class SpanSession(NoCacheSession):
+    """Cuts rows off after what was announced, as long as some of that is masked."""
+
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
+        plan = super().plan(canvas, blocks, next_positions, remembered)
+        announced, opened = next_positions > 0, blocks.forwards == 0
+        cut = (announced & canvas.undecided).any(1) & ~opened
+        end = (announced * (canvas.columns + 1)).amax(1)
+        columns = plan.columns & ~(cut[:, None] & (canvas.columns >= end[:, None]) & ~canvas.given)
+        return replace(plan, columns=columns, keys=columns)
