@@ -61,7 +61,7 @@ class SlowFast(Sampler):
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """All [B], columns from the block's begin: done; span, the end of the span. cycle: forwards of the cycle. seen:
-        horizons of the cycle, of which horizons [B, window] keeps the last. settled: 1 once they agree."""
+        horizons of the cycle; horizons [B, window] keeps the last of them. settled: 1 once they agree."""
         zero = torch.zeros_like(canvas.start)
         horizons = zero[:, None].expand(-1, self.window)
         return super().start(canvas, blocks) | dict.fromkeys(self.per_block, zero) | {"horizons": horizons}
@@ -69,12 +69,12 @@ class SlowFast(Sampler):
     def step(self, view: View, state: State) -> Step:
         place = view.canvas.columns - view.blocks.begin[:, None]
         masks = view.canvas.undecided & view.blocks.in_block
-        state = self.begun(masks & inside(place, state["done"], state["span"]), state)
+        state = self.begun(masks & between(place, state["done"], state["span"]), state)
         slow = state["cycle"] < self.explore
         state = self.looked(view, place, slow, state)
         bound = torch.where(slow, view.blocks.end - view.blocks.begin, state["span"])
-        commit, accepted = self.chosen(view, inside(place, state["done"], bound), state["high"][:, None])
-        span = inside(place, state["done"], state["span"])
+        commit, accepted = self.chosen(view, between(place, state["done"], bound), state["high"][:, None])
+        span = between(place, state["done"], state["span"])
         goes_on = ~slow & (masks & ~commit & span).any(1)
         announced = torch.where(span & goes_on[:, None], place - state["done"][:, None] + 1, 0)
         return view.step(commit, accepted=accepted, next_positions=announced, state=state)
@@ -110,6 +110,6 @@ class SlowFast(Sampler):
         return commit, commit & sure
 
 
-def inside(place: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+def between(place: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     """Where ``place`` [B, L] is in [``begin``, ``end``), both [B]."""
     return (place >= begin[:, None]) & (place < end[:, None])

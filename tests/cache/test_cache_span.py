@@ -16,8 +16,8 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
 from dllm.laws.trials import network, requests
+from dllm.loop.denoise import denoise
 from dllm.models.attention import Visible
 from dllm.models.memory import NoCacheMemory
 from dllm.samplers.slowfast import SlowFast

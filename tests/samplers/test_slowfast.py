@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from harness import Combination, parts_of
 
 from dllm import UserError
 from dllm.samplers.base import Sampler
 from dllm.samplers.slowfast import SlowFast
-from harness import Combination, parts_of
 from tests.samplers.game import PROMPT, Game, positions
 
 
@@ -57,7 +57,7 @@ def test_rows_are_in_phases_of_their_own_and_blocks_begin_anew() -> None:
     assert game.play([at(6, {0: 0.95, 1: 0.95, 2: 0.95}), at(6, {0: 0.5})]) == [[0, 1, 2], [0]]
     assert [int(one) for one in game.state["cycle"]] == [0, 1]  # the first row has opened its next block
     assert game.play([at(6, {4: 0.9, 5: 0.9}), at(6, {2: 0.8, 1: 0.3})]) == [[4, 5], [2]]
-    assert PROMPT + 3 == int(game.span.begin[0]) and int(game.span.begin[1]) == PROMPT
+    assert int(game.span.begin[0]) == PROMPT + 3 and int(game.span.begin[1]) == PROMPT
 
 
 def test_schedules_that_move_blocks_are_refused() -> None:
