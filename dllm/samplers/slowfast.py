@@ -69,12 +69,12 @@ class SlowFast(Sampler):
     def step(self, view: View, state: State) -> Step:
         place = view.canvas.columns - view.blocks.begin[:, None]
         masks = view.canvas.undecided & view.blocks.in_block
-        state = self.begun(masks & between(place, state["done"], state["span"]), state)
+        state = self.begun(masks & columns_between(place, state["done"], state["span"]), state)
         slow = state["cycle"] < self.explore
         state = self.looked(view, place, slow, state)
         bound = torch.where(slow, view.blocks.end - view.blocks.begin, state["span"])
-        commit, accepted = self.chosen(view, between(place, state["done"], bound), state["high"][:, None])
-        span = between(place, state["done"], state["span"])
+        commit, accepted = self.chosen(view, columns_between(place, state["done"], bound), state["high"][:, None])
+        span = columns_between(place, state["done"], state["span"])
         goes_on = ~slow & (masks & ~commit & span).any(1)
         announced = torch.where(span & goes_on[:, None], place - state["done"][:, None] + 1, 0)
         return view.step(commit, accepted=accepted, next_positions=announced, state=state)
@@ -110,6 +110,6 @@ class SlowFast(Sampler):
         return commit, commit & sure
 
 
-def between(place: Tensor, begin: Tensor, end: Tensor) -> Tensor:
+def columns_between(place: Tensor, begin: Tensor, end: Tensor) -> Tensor:
     """Where ``place`` [B, L] is in [``begin``, ``end``), both [B]."""
     return (place >= begin[:, None]) & (place < end[:, None])
