@@ -26,6 +26,7 @@ import replay_authors
 import replay_caches
 import replay_causal
 import replay_families  # noqa: F401  adds its methods
+import replay_lengths
 import replay_noise
 import replay_parts
 import replay_requests
@@ -203,6 +204,8 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     data, outcome = json.loads(file.read_text()), list[str | None]()
     if data["method"] in replay_causal.METHODS:
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
+    if data["method"] in replay_lengths.METHODS:
+        return data["method"], [*replay_lengths.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] in replay_noise.METHODS:
         return data["method"], [*replay_noise.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] == AUP:

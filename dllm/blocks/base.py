@@ -15,6 +15,7 @@ from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas, per_row
 from dllm.contract.checks import is_laid
+from dllm.contract.reshape import Reshape
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import Shapes
 from dllm.contract.traits import BlocksTraits, Rule, declared
@@ -110,6 +111,17 @@ class Blocks:
         if blocks.shapes.any(opens):
             blocks = blocks.moved(opens, self._open(owner.per_row(candidates), blocks))
         return replace(blocks, done=blocks.done | (close ^ opens))
+
+    def follow(self, canvas: Canvas, blocks: BlockState, reshape: Reshape) -> BlockState:
+        """The blocks of rows that have changed their lengths to ``canvas`` [B]. They begin where they began, and end
+        where such a block ends in a row of that length. A row whose block would begin after its end is done; one that
+        was done and has got masks opens another block. Only schedules whose traits say that they follow are asked."""
+        changed, again = reshape.change.changes(reshape.before), blocks.done & reshape.open.any(1)
+        end = torch.minimum(self.containing(canvas, blocks.begin, blocks.index, blocks.params)[1], canvas.end)
+        there = blocks.resized(canvas, (end := torch.where(changed & ~again, end, blocks.end)), end)
+        there = replace(there, masks=torch.where(changed, there.masks, blocks.masks))
+        there = there.moved(again, self._open(canvas, there))
+        return replace(there, done=(blocks.done & ~again) | (there.begin >= canvas.end))
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The block of the first position left to decide at or after the current block's end. Of rows that have none

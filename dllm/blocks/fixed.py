@@ -15,7 +15,7 @@ from dllm.errors import in_range
 class Fixed(Blocks):
     """Blocks of ``block_length`` columns, counted from ``Canvas.grid``; the last one may be shorter."""
 
-    traits = BlocksTraits(slides=False, rolls_back=False)
+    traits = BlocksTraits(slides=False, rolls_back=False, follows=True)
 
     per_request = ("block_length", "min_forwards")
 

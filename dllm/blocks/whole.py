@@ -14,7 +14,7 @@ from dllm.contract.traits import BlocksTraits
 class Whole(Blocks):
     """One block from the start of the answer to its end."""
 
-    traits = BlocksTraits(slides=False, rolls_back=False)
+    traits = BlocksTraits(slides=False, rolls_back=False, follows=True)
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         return canvas.start, canvas.end, torch.zeros_like(number)

@@ -17,6 +17,7 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
+from dllm.contract.reshape import Reshape
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import HostView
 from dllm.contract.traits import CacheTraits, Rule, declared
@@ -80,6 +81,11 @@ class Session(Generic[PlanKind, Pass]):
     def after_scores(self, remembered: State, scores: Scores) -> State:
         """What the policy remembers after a forward that said ``scores`` [B, L], before anything is committed."""
         return remembered
+
+    def moved(self, reshape: Reshape, remembered: State) -> State:
+        """What the policy remembers of the rows [B], whose columns are now those of ``reshape``. What the session keeps
+        by column moves with them, or is forgotten. Only caches whose traits say that they follow are asked."""
+        raise TypeError(f"{type(self).__name__} does not follow columns that move.")
 
     def select(self, rows: Tensor) -> Self:
         """Let all rows but the given ones [b], ascending, leave. Changes the session in place, and returns the one to

@@ -17,6 +17,7 @@ from dllm.cache.suffix import Pruning
 from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.contract.reshape import Reshape
 from dllm.contract.shapes import HostView
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
@@ -39,6 +40,7 @@ class NoCache(Pruning):
         bounded_shapes=True,
         full_on_open=False,
         bounds_late=True,
+        follows=True,
     )
 
     @property
@@ -92,6 +94,10 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         rows = forward.queries.sum(1, keepdim=True) + forward.extra_rows()
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
+
+    def moved(self, reshape: Reshape, remembered: State) -> State:
+        self.length, self.ragged = reshape.source.shape[1], True
+        return {name: reshape.moved(value) for name, value in remembered.items()}
 
     def join(self, fresh: Self) -> Self:
         self.length, self.ragged = max(self.length, fresh.length), True

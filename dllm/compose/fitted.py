@@ -15,6 +15,8 @@ from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.eos.thinking_budget import ThinkingBudget, check_budget
 from dllm.errors import UserError
+from dllm.lengths.base import Length
+from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.tokenizer import Tokenizer
@@ -46,6 +48,7 @@ class Parts:
     cache: Cache  # what a forward computes
     eos: EndOfText  # what follows an end of text
     sampling: Sampling = Sampling()  # how a token is proposed at a position
+    length: Length = FixedLength()  # how long rows are
 
     @staticmethod
     def of(config: Mapping[str, Any], sampling: Sampling) -> Parts:

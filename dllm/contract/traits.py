@@ -77,6 +77,8 @@ class BlocksTraits(Traits):
     slides: bool  # a row has one block, which moves after every turn; no other opens, and it never closes
     rolls_back: bool  # it may remask what earlier turns committed
     one_at_a_time: bool = True  # without lookahead, the current block is the only open one
+    # where a block ends follows from where it begins, so that it is open in a row whose length has changed
+    follows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,7 @@ class CacheTraits(Traits):
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
+    follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.moved``)
     # under tensor parallelism, where a rank holds some of the heads: ``local``, what it finds does not depend on heads;
     # ``summed``, it adds up over ``config.ranks`` what it reads of them (empty: not said, so it is refused there)
     heads: str = ""
@@ -126,7 +129,18 @@ class EosTraits(Traits):
     writes: bool = False  # it may commit a token in a block that has just opened
 
 
-TRAITS: dict[str, Any] = {kind.__name__: kind for kind in (SamplerTraits, BlocksTraits, CacheTraits, EosTraits)}
+@dataclass(frozen=True, kw_only=True)
+class LengthTraits(Traits):
+    """What other parts must know of a part that says how long a row is."""
+
+    changes: bool  # it may change the length of a row in a turn
+    moves: bool = False  # it may insert masks, so that what follows them moves
+    takes_back: bool = False  # it may cut decided text off, so that nothing is final before the row is done
+    probes: bool = False  # it tries lengths before the first turn, and needs a gap of unknown size
+
+
+KINDS = (SamplerTraits, BlocksTraits, CacheTraits, EosTraits, LengthTraits)
+TRAITS: dict[str, Any] = {kind.__name__: kind for kind in KINDS}
 
 
 class Schedule(Protocol):

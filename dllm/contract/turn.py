@@ -5,7 +5,7 @@ Letters as in ``dllm/contract/types.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from dllm.common.rowwise import Owner, Rowwise
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Constrained, ConstraintMarks
+from dllm.contract.reshape import Reshape
 from dllm.contract.step import Step
 from dllm.contract.types import BlockState, ForwardCost, View
 
@@ -81,6 +82,15 @@ class Ledger(Rowwise):
             values=self.values if isinstance(cost.values, int) else self.values + owner.sum(cost.values),
         )  # fmt: skip
 
+    def reshaped(self, reshape: Reshape, turn: Tensor) -> Ledger:
+        """The ledger by the columns of rows that have changed their lengths after ``turn`` [B], which wrote what is
+        filled in."""
+        commit_turn = torch.where(reshape.filled, turn[:, None], reshape.moved(self.commit_turn))
+        return replace(
+            self, commit_turn=commit_turn, proposal=reshape.moved(self.proposal),
+            confidence=reshape.moved(self.confidence),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -99,11 +109,19 @@ class Turn:
     constraints: Constrained  # the constraints that the rows are under
     marks: ConstraintMarks  # what these changed in this turn
     finished: tuple[int, ...]  # rows that the host knows to be complete, so that they leave; papers: finished sequences
+    # what became of the columns of the rows at its end, which ``candidates``, ``blocks`` and ``ledger`` have followed
+    # (None: no row has changed its length)
+    reshape: Reshape | None = None
 
     @property
     def canvas(self) -> Canvas:
         """The canvases [B] before the step."""
         return self.view.canvas
+
+    @property
+    def decided(self) -> Canvas:
+        """The canvases [N] after the step, before rows change their lengths: their columns are those of the step."""
+        return self.candidates if self.reshape is None else self.reshape.before
 
     @property
     def active(self) -> Tensor:

@@ -95,6 +95,14 @@ class BlockState(Rowwise):
         masks = (canvas.undecided & in_block).sum(1)
         return replace(self, end=end, open_end=open_end, masks=masks, in_block=in_block, in_open=in_open)
 
+    def closed(self, rows: Tensor | None) -> BlockState:
+        """The same, in which nothing of ``rows`` [B] is open (None: of no row)."""
+        if rows is None:
+            return self
+        shut = rows[:, None]
+        in_block = self.in_block & ~shut
+        return replace(self, in_block=in_block, in_open=in_block if self.alone else self.in_open & ~shut)
+
     def moved(self, rows: Tensor, new: BlockState) -> BlockState:
         """``new`` in ``rows`` [B], and these elsewhere. The numbers are chosen as one tensor: three launches fewer,
         unless a compiler makes one launch of them all."""

@@ -85,7 +85,7 @@ class Forward:
     proposer: Proposer  # makes a token and its statistics of logits
     needs: tuple[Need, ...]  # what sampler, blocks, end-of-text policy and cache want to know of a forward
     extras: tuple[Extra, ...]  # what it does besides, in their order
-    shrinks: bool  # the end-of-text policy may shorten answers
+    shrinks: bool  # rows may be shortened, by the end-of-text policy or the part that says how long they are
     network: Network  # what runs the model: itself, or its recordings
     shared: Shared  # what the sampler gives to all rows, on the model's device
     offers: bool = False  # its logits may be read until the next turn, also where no row is under a constraint
@@ -95,11 +95,12 @@ class Forward:
     def of(model: Transformer, ids: Ids, parts: Parts, network: Network | None = None) -> Forward:
         """The forward that serves the needs of all parts. network: what runs the model (None: the model itself)."""
         cache, eos = parts.cache, parts.eos
-        needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs())
+        needs = (*parts.sampler.needs(), *parts.blocks.needs(), *eos.needs(), *cache.needs(), *parts.length.needs())
         wanted = frozenset(name for need in needs for name in need.statistics)
         proposer, extras = Proposer.of(parts.sampling, ids, wanted, model), extras_of(model, ids, parts, needs)
         shared = shared_by(parts.sampler, model.device)
-        return Forward(model, cache, proposer, needs, extras, eos.traits.shrinks, network or model, shared)
+        shrinks = eos.traits.shrinks or parts.length.traits.changes
+        return Forward(model, cache, proposer, needs, extras, shrinks, network or model, shared)
 
     def start(self, canvas: Canvas) -> tuple[Canvas, AnySession, Tensor | None]:
         """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward

@@ -70,6 +70,7 @@ class Rows:
     blocks: BlockState  # [B] where the blocks stand
     state: State  # [B, ...] what the sampler remembers of the rows
     remembered: State  # [B, ...] what the cache remembers of the rows
+    lengths: State  # [B, ...] what the part that says how long they are remembers of the rows
     next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
     # [B, C, D] what the forward of a row hands to the next one of its block, by the block's columns; empty where the
@@ -98,11 +99,13 @@ class Rows:
         if parts.eos.traits.writes:
             canvas = parts.eos.opened(canvas, first)
         state = checked_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
+        lengths = parts.length.start(canvas)
         rows = Rows(
-            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device), first, state, session.remembers(canvas),
+            canvas, Owner.single(len(canvas.row_id), canvas.row_id.device),
+            first.closed(parts.length.waits(lengths)), state, session.remembers(canvas), lengths,
             torch.zeros_like(canvas.tokens), Ledger.start(canvas),
             canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, None, session,
-            constraints, (), Pace.start(canvas, first, sampler.may_wait(canvas)),
+            constraints, (), Pace.start(canvas, first, sampler.may_wait(canvas) + parts.length.may_wait(canvas)),
         ).planned()  # fmt: skip
         if not shapes.bounded:
             return rows
@@ -138,7 +141,7 @@ class Rows:
         owner, candidates = self.owner.select(left)
         return Rows(
             self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
-            select(self.remembered, left), self.next_positions[left], select(self.ledger, left), self.carried[left],
+            select(self.remembered, left), select(self.lengths, left), self.next_positions[left], select(self.ledger, left), self.carried[left],
             select(self.plan, left), self.session.select(left), self.constraints.select(kept),
             tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
             tuple(report.select(kept) for report in self.reports),
@@ -153,7 +156,7 @@ class Rows:
         blocks = replace(join(self.blocks, fresh.blocks), shapes=self.blocks.shapes.join(fresh.blocks.shapes))
         return Rows(
             self.candidates.join(fresh.candidates), self.owner.join(fresh.owner), blocks,
-            join(self.state, fresh.state), join(self.remembered, fresh.remembered),
+            join(self.state, fresh.state), join(self.remembered, fresh.remembered), join(self.lengths, fresh.lengths),
             join(self.next_positions, fresh.next_positions), join(self.ledger, fresh.ledger),
             join(self.carried, fresh.carried), join(self.plan, fresh.plan), self.session.join(fresh.session),
             self.constraints.join(fresh.constraints), self.known + fresh.known,
@@ -213,4 +216,6 @@ class Rows:
         return replace(self, known=known, paces=paces, reports=reports[1:]), done
 
 
-ON_DEVICE = ("candidates", "owner", "blocks", "state", "remembered", "next_positions", "ledger", "carried", "plan")
+ON_DEVICE = (
+    "candidates", "owner", "blocks", "state", "remembered", "lengths", "next_positions", "ledger", "carried", "plan",
+)  # fmt: skip

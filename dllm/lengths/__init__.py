@@ -1,0 +1,1 @@
+"""Parts that say how long an answer is."""

@@ -1,0 +1,85 @@
+"""The contract of a part that says how long a row is: it may grow, be cut, and have masks inserted, turn by turn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dllm.contract import Need, State, Step, View
+from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.readouts import Statistic
+from dllm.contract.reshape import LengthChange
+from dllm.contract.setting import Setting
+from dllm.contract.traits import LengthTraits, declared
+from dllm.errors import UserError
+from dllm.models.ids import Ids
+
+
+class Length:
+    """Base of all parts that say how long rows are. The loop calls ``change`` at the end of every turn if the traits
+    say so. Order of calls: ``resolved`` when the model's ids are known, ``check`` before weights are read, ``start``
+    once for a batch, then in every turn ``change``. B rows, L columns.
+    """
+
+    traits: LengthTraits
+    per_request: tuple[str, ...] = ()  # names of parameters that may have one entry per request
+
+    def __init_subclass__(cls) -> None:
+        declared(cls, "LengthTraits", "change")
+
+    def resolved(self, ids: Ids) -> Length:
+        """The part with the model's ``ids``."""
+        return self
+
+    def check(self, setting: Setting) -> None:
+        """Refuse, with UserError, a setting in which the part cannot work. Called before weights are read."""
+
+    def needs(self) -> tuple[Need, ...]:
+        """What must be scored for the part, in every forward."""
+        return ()
+
+    def start(self, canvas: Canvas) -> State:
+        """What the part remembers of the rows of ``canvas`` [B], every tensor [B, ...]."""
+        return {}
+
+    def waits(self, state: State) -> Tensor | None:
+        """Rows [B] in which nothing is decided yet (None: none ever waits)."""
+        return None
+
+    def may_wait(self, canvas: Canvas) -> Tensor:
+        """In how many turns more the rows of ``canvas`` [B] may have as much left to decide as they ever had."""
+        return torch.zeros_like(canvas.end)
+
+    def change(self, canvas: Canvas, view: View, step: Step, state: State) -> tuple[LengthChange, State]:
+        """What becomes of the rows ``canvas`` [B] after a turn, and the changed entries of ``state``. view, step: what
+        the sampler saw and decided."""
+        raise NotImplementedError
+
+
+# What ``end_confidence`` reads.
+READS_END = (Need("answer", committed=True, reads=Statistic.of("likeliest", "first")),)
+
+
+def end_confidence(view: View, eos_id: int, checked: int) -> Tensor:
+    """How sure a forward is that the text ends within the canvas [B], float32: probabilities of the last ``checked``
+    columns of the answer, decided ones too, whose likeliest token is the end of the text, divided by ``checked``
+    (DAEDAL, arXiv 2508.00819, as its code has it)."""
+    canvas, scores = view.canvas, view.scores
+    answer = scores.scored & (canvas.columns >= canvas.start[:, None]) & (canvas.columns < canvas.end[:, None])
+    says_end = answer & (scores.statistic("likeliest") == eos_id)
+    place = says_end.flip(1).cumsum(1).flip(1)  # 1 in the last of them
+    taken = says_end & (place <= checked)
+    sure = scores.statistic("first")
+    found = sure.new_zeros(len(sure), checked + 1).scatter(1, place.masked_fill(~taken, 0), sure * taken)
+    return (found[:, 1:].sum(1) / checked).float()
+
+
+def check_limit(limit: PerRequest, setting: Setting) -> None:
+    """Raise UserError for a limit below the length that an answer begins with, and for one that the model has no
+    columns for."""
+    most = limit if isinstance(limit, int | float) else None
+    if most is not None and setting.gen_length is not None and most < setting.gen_length:
+        raise UserError(
+            f"length.limit={most} is less than gen_length={setting.gen_length}, which an answer begins with. Raise the "
+            "limit, or lower gen_length."
+        )

@@ -1,0 +1,196 @@
+"""Recorded decodes of answers whose length changes: lengths, insertions, cuts, commits and tokens of every forward.
+
+Rows of a batch decode together. The recorded rule lets the mask token take part in argmax and softmax, and never
+commits it (``Published``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice
+from math import inf, nextafter
+from pathlib import Path
+from typing import Any
+
+import torch
+from replay_parts import Case
+from torch import Tensor
+
+from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
+from dllm.common.ranking import argmax_mask
+from dllm.compose.fitted import Parts
+from dllm.contract import Need, State, Step, Turn, View
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.readouts import AllLogits
+from dllm.contract.setting import Sampling
+from dllm.eos.none import FullLength
+from dllm.lengths.base import Length
+from dllm.lengths.daedal import Daedal
+from dllm.lengths.rho_eos import RhoEos
+from dllm.loop.denoise import denoise
+from dllm.loop.extras.base import Extra
+from dllm.loop.forward import Forward
+from dllm.models.ids import Ids
+from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model
+from dllm.samplers.confidence import Confidence
+
+OF_CASE = {"model", "prompt", "params", "mask_bias"}
+COMPARED = ("tokens", "nfe", "stage1", "forward_tokens", "lengths", "committed", "committed_tokens", "inserted", "cut",
+            "change")  # fmt: skip
+OF_BATCH = {"model", "params", "calls", "width", "rows"}
+NOT_COMPARED = {"eos_confidence", "density"}  # rounded, for debugging
+
+
+class Published(Confidence):
+    """The threshold rule of both programs: strictly above it, and never the mask token. Where all that is open would be
+    the mask, the best other token of these positions, under a softmax without the mask."""
+
+    def __init__(self, threshold: float, mask: int) -> None:
+        super().__init__(min(1.0, nextafter(threshold, inf)))
+        self.mask = mask
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(reads=(AllLogits(),)),)
+
+    def step(self, view: View, state: State) -> Step:
+        scores, length = view.scores, view.open.shape[1]
+        logits = scores.of(AllLogits()).spread(length).double()
+        logits[..., self.mask] = -inf
+        other, best = logits.softmax(-1).max(-1).values, logits.argmax(-1)
+        said = view.open & (scores.token != self.mask)
+        none = view.open & ~said.any(1, keepdim=True)
+        accepted = said & (scores.confidence >= state["threshold"][:, None])
+        sure = argmax_mask(scores.confidence, said) & ~accepted.any(1, keepdim=True)
+        commit = accepted | sure | argmax_mask(other, none)
+        return view.step(commit, tokens=torch.where(none, best, scores.token), accepted=accepted)
+
+
+@dataclass(frozen=True)
+class Biased(Extra):
+    """A number added to the logit of the mask."""
+
+    mask: int
+    bias: float
+
+    stores_logits = True
+
+    def mixed(self, logits: Tensor) -> Tensor:
+        logits[..., self.mask] += self.bias
+        return logits
+
+
+@dataclass
+class Row:
+    """What a decode did in one row, in the file's words."""
+
+    params: Case
+    tokens: list[int] = field(default_factory=list)
+    forward_tokens: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    committed: list[list[int]] = field(default_factory=list)
+    committed_tokens: list[list[int]] = field(default_factory=list)
+    inserted: list[list[int] | None] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    change: list[int] = field(default_factory=list)
+    stage1: int = 0
+
+    @property
+    def nfe(self) -> int:
+        return len(self.lengths)
+
+    def observe(self, turn: Turn, row: int) -> None:
+        view, start = turn.view, int(turn.canvas.start[row])
+        before, after = (int(canvas.end[row]) - start for canvas in (view.canvas, turn.candidates))
+        where = turn.step.commit[row].nonzero()[:, 0]
+        self.lengths.append(before)
+        self.forward_tokens.append(int(turn.cost.queries[row, 0]))
+        self.committed.append((where - start).tolist())
+        self.committed_tokens.append(turn.step.tokens[row, where].tolist())
+        change = None if turn.reshape is None else turn.reshape.change
+        waits = not bool(view.open[row].any())
+        self.stage1 += waits
+        found = None
+        if change is not None and int(change.insert[row]):
+            found = [int(change.at[row]) - start, int(change.insert[row])]
+        elif change is not None and int(change.append[row]):
+            found = [before, int(change.append[row])]
+        self.inserted.append(found)
+        self.cut.append(0 if change is None else int(change.cut(turn.canvas)[row]))
+        self.change.append(after - before)
+        canvas = turn.candidates
+        self.tokens = canvas.tokens[row, canvas.valid[row]].tolist()
+
+
+@cache
+def model_of(folder: Path) -> Transformer:
+    return load_model(folder, dtype=torch.float32)
+
+
+def length_of(method: str, params: Case, ids: Ids) -> Length:
+    common = {"limit": params["max_gen_length"], "factor": params["expansion_factor"],
+              "checked": params["eos_check_tokens"]}  # fmt: skip
+    if method == "daedal":
+        part: Length = Daedal(
+            sure_end=params["eos_confidence_threshold"], sure_end_inside=params["expand_eos_confidence_threshold"],
+            doubt=params["low_conf_threshold"], **common,
+        )  # fmt: skip
+    else:
+        part = RhoEos(low=params["low_density_threshold"], high=params["high_density_threshold"],
+                      schedule=params["scheduler"], **common)  # fmt: skip
+    return part.resolved(ids)
+
+
+def decoded(data: Case, case: Case, prompts: Sequence[list[int]], models: Path) -> list[Row]:
+    """The prompts, decoded as one batch by the parts of a case."""
+    params, model = case["params"], model_of(models / case["model"])
+    config = model.config
+    assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
+    ids = Ids(config.mask_id, config.eos_id, ())
+    rule = Published(params["high_conf_threshold"], config.mask_id)
+    parts = Parts(rule, Fixed(params["block_length"]), NoCache(), FullLength(), Sampling(suppress_mask=False),
+                  length_of(data["method"], params, ids))  # fmt: skip
+    forward = Forward.of(model, ids, parts)
+    if "mask_bias" in case:
+        forward = replace(forward, extras=(*forward.extras, Biased(config.mask_id, case["mask_bias"])))
+    asked = [Request.answer(prompt, params["initial_gen_length"], config.mask_id) for prompt in prompts]
+    out = [Row(params) for _ in prompts]
+    most = params["max_gen_length"] if data["method"] == "rho_eos" else None  # the program's own limit of turns
+    with torch.inference_mode():
+        for turn in islice(denoise(Canvas.of(asked, config.pad_id), forward, parts), most):
+            for row, name in enumerate(turn.canvas.row_id.tolist()):
+                out[name].observe(turn, row)
+    return out
+
+
+def outcomes(data: Case, models: Path, sample: bool = False) -> Iterator[str | None]:
+    """What is wrong with each case (None: all is equal), then with each batch. sample: every third of them."""
+    for number, case in enumerate(data["cases"]):
+        yield None if sample and number % 3 else one(data, case, models)
+    for number, batch in enumerate(data.get("batches", ())):
+        yield None if sample and number % 3 else together(data, batch, models)
+
+
+def one(data: Case, case: Case, models: Path) -> str | None:
+    return faults(case, decoded(data, case, [case["prompt"]], models)[0], OF_CASE)
+
+
+def together(data: Case, batch: Case, models: Path) -> str | None:
+    unknown = [f"{name} cannot be compared here" for name in sorted(batch.keys() - OF_BATCH)]
+    found = decoded(data, batch, [row["prompt"] for row in batch["rows"]], models)
+    if batch["calls"] != max(row.nfe for row in found):
+        unknown.append("calls differ")
+    wrong = [fault for row, got in zip(batch["rows"], found, strict=True) if (fault := faults(row, got, {"prompt"}))]
+    return "; ".join(dict.fromkeys(unknown + wrong)) or None
+
+
+def faults(case: Case, row: Row, known: set[str]) -> str | None:
+    names: list[Any] = [f"{name} cannot be compared here" for name in sorted(case.keys() - known - {*COMPARED} - NOT_COMPARED)]
+    names += [f"{name} differ" for name in COMPARED if name in case and case[name] != getattr(row, name)]
+    return "; ".join(names) or None
+
+
+METHODS = {"daedal": outcomes, "rho_eos": outcomes}
