@@ -27,6 +27,7 @@ from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
 from dllm.errors import TooLarge, UserError, name_of
+from dllm.lengths.base import Length
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import AskedPrompt, Message, Prompt, Prompts, as_list
@@ -59,8 +60,9 @@ class Decoder:
 
     Args:
         model: what ``load`` returns.
-        sampler, blocks, cache, eos: the parts, each by its name in the configuration, by ``part``, or as an object.
-        gen_length: masks after the prompt.
+        sampler, blocks, cache, eos, length: the parts, each by its name in the configuration, by ``part``, or as an
+            object. Lengths that change need ``eos="none"``.
+        gen_length: masks after the prompt, at the start where ``length`` changes.
         batch_size: rows decoded at once.
         sampling: how tokens are proposed; or give its fields as keywords (``temperature=0.7``).
         stop: strings that end an answer.
@@ -81,7 +83,8 @@ class Decoder:
 
     def __init__(
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
-        cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *, gen_length: int = 128,
+        cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *,
+        length: Length | str = "fixed", gen_length: int = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
         runtime: Runtime | str = "auto", constraint: Constraint | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None, **options: Unpack[SamplingOptions],
@@ -93,11 +96,11 @@ class Decoder:
         self.prompts = Prompts(
             model.config, model.tokenizer, model.ids, model.name, gen_length, chat, chat_template_kwargs or {}
         )
-        named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos}
+        named = {"sampler": sampler, "blocks": blocks, "cache": cache, "eos": eos, "length": length}
         names = {group: one if isinstance(one, str) else name_of(one) for group, one in named.items()}
         built: dict[str, Any] = {group: part(group, one) for group, one in named.items()}
-        made = {group: configuration_of(group, one) for group, one in built.items()}
-        chosen = Parts(**built, sampling=sampling or sampling_from(options, names))
+        made = {group: configuration_of(group, one) for group, one in built.items() if one is not None}
+        chosen = Parts.built(built, sampling or sampling_from(options, names))
         self.parts = chosen.fitted(model, gen_length, stop)
         how = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
         self.cost = CostModel(model.config, model.transformer.dtype.itemsize)

@@ -16,7 +16,7 @@ _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "fl
 _FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "stop", "prompt": "prompt",
           "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
           "sampling.min_tokens": "min_tokens", "sampling.forbid_eos": "ignore_eos"}  # fmt: skip
-_PARTS = ("sampler", "blocks", "cache", "eos")  # what a request may choose, and what Decoder takes
+_PARTS = ("sampler", "blocks", "cache", "eos", "length")  # what a request may choose, and what Decoder takes
 # Settings of model= that are load's.
 _LOADING = ("path", "device", "dtype", "mask_id", "quantize", "quantize_head", "adapter")
 _SHOWN, _LONGEST = 60, 200  # characters of a value in a sentence, and of a request's field

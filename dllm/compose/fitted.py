@@ -14,7 +14,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
 from dllm.eos.thinking_budget import ThinkingBudget, check_budget
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.lengths.base import Length
 from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
@@ -53,9 +53,14 @@ class Parts:
     @staticmethod
     def of(config: Mapping[str, Any], sampling: Sampling) -> Parts:
         """The parts of a configuration, fitted to no model yet."""
-        groups = ("sampler", "blocks", "cache", "eos")
-        built: dict[str, Any] = {group: build_part(group, config[group], per_request=False) for group in groups}
-        return Parts(**built, sampling=sampling)
+        groups = ("sampler", "blocks", "cache", "eos", "length")
+        built = {group: build_part(group, config.get(group, {}), per_request=False) for group in groups}
+        return Parts.built(built, sampling)
+
+    @staticmethod
+    def built(made: Mapping[str, Any], sampling: Sampling) -> Parts:
+        """From parts by their groups (``length`` None: rows keep their lengths)."""
+        return Parts(**{**made, "length": made["length"] or FixedLength()}, sampling=sampling)
 
     def fitted(self, model: Described, gen_length: int | None, stop: Sequence[str] = ()) -> Parts:
         """The same for a model: with its ids in the place of texts, and checked. gen_length: masks after a prompt
@@ -68,14 +73,20 @@ class Parts:
         ids_of = None if tokenizer is None else tokenizer.encode
         blocks = self.blocks if ids_of is None else self.blocks.resolved(ids_of)
         eos, sampling = self.eos.resolved(model.ids), self.sampling.under(self.sampler)
+        length = self.length.resolved(model.ids, model.config.max_length)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
-        sampler = validate(setting, self.sampler, self.cache, eos)
+        sampler = validate(setting, self.sampler, self.cache, eos, length)
         if sampling.thinking_budget is not None:
             check_budget(sampler)
             eos = ThinkingBudget(eos, sampling.thinking_budget, end_of_thought(sampling.end_of_thought, model))
+        if stop and length.traits.changes:
+            raise UserError(
+                f"stop={list(stop)!r} ends rows whose length length={name_of(length)} says. Drop stop, or use "
+                "length=fixed."
+            )
         if stop:
             eos = StopStrings(eos, stop, lambda ids: "" if tokenizer is None else tokenizer.decode(list(ids)))
-        return replace(self, sampler=sampler, blocks=blocks, eos=eos, sampling=sampling)
+        return replace(self, sampler=sampler, blocks=blocks, eos=eos, sampling=sampling, length=length)
 
 
 def end_of_thought(text: str | None, model: Described) -> int:

@@ -10,7 +10,7 @@ from dllm.compose.naming import CHOICES, Config, own_options, part_words, typed_
 from dllm.compose.parts import choices, composed, plain_config
 
 ALWAYS = ("sampler", "blocks", "cache")  # parts that a line always names, after the model
-UNUSUAL = ("eos", "constraint")  # parts that it names where they are not the usual ones
+UNUSUAL = ("eos", "length", "constraint")  # parts that it names where they are not the usual ones
 # Settings of a model and a task that their names say already, or that leave every sample as it is.
 SAID_BY_NAME = frozenset(("name", "prompt", "run"))
 # Settings that leave every sample as it is, or that say where it is decoded and kept.

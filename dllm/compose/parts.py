@@ -29,12 +29,13 @@ if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks
     from dllm.cache.base import Cache
     from dllm.eos.base import EndOfText
+    from dllm.lengths.base import Length
     from dllm.samplers.base import Sampler
 
 _T = TypeVar("_T")
 BASE_CLASSES = {
     "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
-    "eos": "dllm.eos.base.EndOfText", "constraint": "dllm.constraints.kinds.Constraint",
+    "eos": "dllm.eos.base.EndOfText", "length": "dllm.lengths.base.Length", "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
@@ -54,12 +55,14 @@ def part(group: Literal["cache"], choice: Cache | str, **options: Any) -> Cache:
 @overload
 def part(group: Literal["eos"], choice: EndOfText | str, **options: Any) -> EndOfText: ...
 @overload
+def part(group: Literal["length"], choice: Length | str, **options: Any) -> Length | None: ...
+@overload
 def part(group: str, choice: _T | str, **options: Any) -> _T: ...
 def part(group: str, choice: _T | str, **options: Any) -> _T:
     """A part by its name.
 
     Args:
-        group: ``sampler``, ``blocks``, ``cache``, ``eos`` or ``constraint``.
+        group: ``sampler``, ``blocks``, ``cache``, ``eos``, ``length`` or ``constraint``.
         choice: a name in that group of the configuration; an object is returned as it is.
         options: of the part. They are data: a mapping chooses a part inside another one by its name.
 

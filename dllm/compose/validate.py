@@ -11,6 +11,7 @@ from typing import Any
 
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
+from dllm.compose.changing_lengths import check_length
 from dllm.compose.choice_files import choice_file
 from dllm.compose.parts import choices, class_of, part
 from dllm.contract import Need
@@ -19,6 +20,8 @@ from dllm.contract.needs import readouts_of
 from dllm.contract.setting import Setting
 from dllm.eos.base import EndOfText
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
+from dllm.lengths.base import Length
+from dllm.lengths.fixed_length import FixedLength
 from dllm.models.shipped import shipped_folder, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
@@ -41,7 +44,9 @@ def check_ranks(size: int, policy: Cache, runtime: str) -> None:
         )
 
 
-def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) -> Sampler:
+def validate(
+    setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText, length: Length = FixedLength()  # noqa: B008  frozen
+) -> Sampler:
     """Raise UserError, with the reason and the way out, for a setting that cannot work. Warn (SettingWarning) of one
     that may do harm. Returns the sampler, resolved for the setting."""
     in_range("gen_length", setting.gen_length, 1)
@@ -77,7 +82,8 @@ def validate(setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText) 
             "which no draft knows. Use eos=stop_at_last_eos, or eos=fill_after_block. (A policy of your own that "
             "decides nothing in rows that go on says fills=False in its traits.)"
         )
-    needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos))
+    check_length(setting, length, sampler, policy, eos)
+    needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos), *length.needs())
     needs_of("cache", policy)
     readouts = readouts_of(needs)
     setting.check_attention(sampler, needs)

@@ -127,6 +127,7 @@ class EosTraits(Traits):
     fills: bool
     syncs: bool = False  # it asks the device, so a turn with it cannot be recorded
     writes: bool = False  # it may commit a token in a block that has just opened
+    leaves_rows: bool = False  # it does nothing, so that another part may say how long rows are
 
 
 @dataclass(frozen=True, kw_only=True)

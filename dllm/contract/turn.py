@@ -123,6 +123,10 @@ class Turn:
         """The canvases [N] after the step, before rows change their lengths: their columns are those of the step."""
         return self.candidates if self.reshape is None else self.reshape.before
 
+    def followed(self, value: Tensor, blank: float = 0) -> Tensor:
+        """What is kept by the columns of this forward [B, L, ...], by those after the turn. New ones are ``blank``."""
+        return value if self.reshape is None else self.reshape.moved(value, blank)
+
     @property
     def active(self) -> Tensor:
         """Rows [B] that took part; the others waited."""

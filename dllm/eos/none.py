@@ -13,7 +13,7 @@ from dllm.eos.base import EndOfText
 class FullLength(EndOfText):
     """The canvas stays as it is; only the result's text ends at the first EOS."""
 
-    traits = EosTraits(at_once=False, shrinks=False, fills=False)
+    traits = EosTraits(at_once=False, shrinks=False, fills=False, leaves_rows=True)
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         return candidates

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.readouts import Statistic
 from dllm.contract.reshape import LengthChange
 from dllm.contract.setting import Setting
@@ -27,8 +27,8 @@ class Length:
     def __init_subclass__(cls) -> None:
         declared(cls, "LengthTraits", "change")
 
-    def resolved(self, ids: Ids) -> Length:
-        """The part with the model's ``ids``."""
+    def resolved(self, ids: Ids, most: int) -> Length:
+        """The part with the model's ``ids``, of which a prompt and its answer have ``most`` columns together."""
         return self
 
     def check(self, setting: Setting) -> None:
@@ -75,11 +75,15 @@ def end_confidence(view: View, eos_id: int, checked: int) -> Tensor:
 
 
 def check_limit(limit: PerRequest, setting: Setting) -> None:
-    """Raise UserError for a limit below the length that an answer begins with, and for one that the model has no
-    columns for."""
+    """Raise UserError for a limit below the length that an answer begins with."""
     most = limit if isinstance(limit, int | float) else None
     if most is not None and setting.gen_length is not None and most < setting.gen_length:
         raise UserError(
             f"length.limit={most} is less than gen_length={setting.gen_length}, which an answer begins with. Raise the "
             "limit, or lower gen_length."
         )
+
+
+def limit_of(limit: PerRequest, most: int, canvas: Canvas) -> Tensor:
+    """The most columns of the answer in each row [B]: what was asked for, and what is left of ``most`` columns."""
+    return torch.minimum(per_row(limit, canvas).long(), most - canvas.start)

@@ -14,7 +14,7 @@ from dllm.contract.reshape import LengthChange
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import LengthTraits
 from dllm.errors import in_range
-from dllm.lengths.base import READS_END, Length, check_limit, end_confidence
+from dllm.lengths.base import READS_END, Length, check_limit, end_confidence, limit_of
 from dllm.models.ids import Ids
 
 
@@ -41,10 +41,10 @@ class Daedal(Length):
         for name, value in (("sure_end", sure_end), ("sure_end_inside", sure_end_inside), ("doubt", doubt)):
             in_range(f"length.{name}", value, 0.0, 1.0)
         self.limit, self.factor, self.checked = limit, factor, checked
-        self.sure_end, self.sure_end_inside, self.doubt, self.eos_id = sure_end, sure_end_inside, doubt, -1
+        self.sure_end, self.sure_end_inside, self.doubt, self.eos_id, self.most = sure_end, sure_end_inside, doubt, -1, 1 << 30  # until it is resolved
 
-    def resolved(self, ids: Ids) -> Length:
-        return replaced(self, eos_id=ids.eos)
+    def resolved(self, ids: Ids, most: int) -> Length:
+        return replaced(self, eos_id=ids.eos, most=most)
 
     def check(self, setting: Setting) -> None:
         check_limit(self.limit, setting)
@@ -53,7 +53,7 @@ class Daedal(Length):
         return READS_END
 
     def start(self, canvas: Canvas) -> State:
-        return {"limit": per_row(self.limit, canvas).long(), "grown": torch.zeros_like(canvas.shortened)}
+        return {"limit": limit_of(self.limit, self.most, canvas), "grown": torch.zeros_like(canvas.shortened)}
 
     def waits(self, state: State) -> Tensor | None:
         return ~state["grown"]

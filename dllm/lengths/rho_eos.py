@@ -13,7 +13,7 @@ from dllm.contract.reshape import LengthChange
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import LengthTraits
 from dllm.errors import UserError, in_choices, in_range
-from dllm.lengths.base import READS_END, Length, check_limit, end_confidence
+from dllm.lengths.base import READS_END, Length, check_limit, end_confidence, limit_of
 from dllm.models.ids import Ids
 
 LAST_TURN = 64  # after which no row changes its length
@@ -47,10 +47,10 @@ class RhoEos(Length):
         if low > high:
             raise UserError(f"length.low={low} must be at most length.high={high}, or rows would only grow.")
         self.limit, self.factor, self.checked, self.low, self.high = limit, factor, checked, low, high
-        self.schedule, self.eos_id = schedule, -1
+        self.schedule, self.eos_id, self.most = schedule, -1, 1 << 30  # until it is resolved
 
-    def resolved(self, ids: Ids) -> Length:
-        return replaced(self, eos_id=ids.eos)
+    def resolved(self, ids: Ids, most: int) -> Length:
+        return replaced(self, eos_id=ids.eos, most=most)
 
     def check(self, setting: Setting) -> None:
         check_limit(self.limit, setting)
@@ -59,7 +59,7 @@ class RhoEos(Length):
         return READS_END
 
     def start(self, canvas: Canvas) -> State:
-        return {"limit": per_row(self.limit, canvas).long()}
+        return {"limit": limit_of(self.limit, self.most, canvas)}
 
     def may_wait(self, canvas: Canvas) -> Tensor:
         return LAST_TURN + per_row(self.limit, canvas).long()

@@ -122,6 +122,8 @@ class Proposer:
         current = canvas.tokens.gather(1, columns).flatten() if "current" in self.wanted else None
         hidden, current = select_or_all((hidden.flatten(0, 1), current), entries)
         found = self._head_statistics(hidden, model, current)
+        if "likeliest" in self.wanted:
+            found["likeliest"] = found["token"]
         out = renamed(found, self.wanted)
         out = self.rank_eos_last(out | self.chances_of_argmax(out))
         if entries is not None:

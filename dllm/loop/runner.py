@@ -15,7 +15,7 @@ from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.shared_values import shared_by
 from dllm.eos.thinking_budget import refuse_budget
-from dllm.errors import UserError
+from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.loop.recorded import build_runtime
@@ -89,6 +89,8 @@ class Runner:
             )
         if any(one.constraint is not None for one in requests):
             refuse_budget(self.parts.sampling.thinking_budget)
+        if self.parts.length.traits.changes:
+            refuse_filled(self.parts, requests)
         pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
@@ -122,6 +124,17 @@ class Runner:
         the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.parts, self.take, between, stuck)
         yield from checked_finite(running, self.model.name)
+
+
+def refuse_filled(parts: Parts, requests: Sequence[Request]) -> None:
+    """Raise UserError for requests whose text cannot follow columns that move."""
+    for request in requests:
+        what = "a constraint" if request.constraint is not None else "text after its first gap"
+        if request.constraint is not None or request.infill_prefix is not None or request.infill:
+            raise UserError(
+                f"a request has {what}, which does not follow the columns that length={name_of(parts.length)} moves. "
+                "Use length=fixed."
+            )
 
 
 def checked_finite(running: Iterator[Turn], name: str) -> Iterator[Turn]:

@@ -34,6 +34,7 @@ class Row:
     tokens: list[int]  # ids from column 0 of the batch on
     start: int  # where its answer starts
     end: int  # where deciding ended
+    until: int  # where the answer ended, decided or not
     turns: list[int]  # the turn that fixed each column (0: none)
     began: float = 0.0  # the second at which it joined
     nfe: int = 0  # forwards that ran it
@@ -109,7 +110,8 @@ class Collector:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
             finished.append(int(canvas.row_id[at]))
             self.rows[finished[-1]] = Row(
-                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]), fixed[row].tolist(),
+                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]),
+                int(canvas.initial_end[at]), fixed[row].tolist(),
                 self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
                 computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
                 turn.constraints.report(row),
@@ -122,8 +124,8 @@ class Collector:
     def result(self, number: int) -> Result:
         request = self.requests[number]
         start, length = request.answer_start, len(request.tokens)
-        row = self.rows.get(number) or Row(list(request.tokens), start, length, [0] * length)
-        answer = slice(row.start, row.start + length - start)
+        row = self.rows.get(number) or Row(list(request.tokens), start, length, length, [0] * length)
+        answer = slice(row.start, row.until)
         canvas = row.tokens[answer]
         decided = canvas[: row.end - row.start]
         if request.infill_prefix is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Entries = dict[str, Any]  # of a row, by column
 # Groups whose settings are before all others.
-SETTINGS_FIRST = ("model", "task", "sampler", "blocks", "cache", "eos", "constraint")
+SETTINGS_FIRST = ("model", "task", "sampler", "blocks", "cache", "eos", "length", "constraint")
 # Keys of results.jsonl. Lists (tokens, turns, bits, ...) stay in the file.
 TEXTS = ("suite", "template", "data", "prompt", "text", "stop_reason")
 COUNTS = ("useful_tokens", "nfe", "query_tokens", "computed_tokens", "idle_forwards", "flops", "bytes")

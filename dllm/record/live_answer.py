@@ -58,9 +58,10 @@ def snapshots(
         canvas = turn.candidates
         answer = slice(int(canvas.start[0]), int(canvas.initial_end[0]))
         tokens, masked = canvas.tokens[0, answer].tolist(), canvas.masked[0, answer].tolist()
-        before, stood = turn.canvas.masked[0, answer].tolist(), turn.canvas.tokens[0, answer].tolist()
-        known = turn.view.scores.scored[0, answer].tolist()
-        guess, confidence = (t[0, answer].tolist() for t in turn.guesses)
+        before, stood, scored, guessed, sure = (turn.followed(one, blank)[0, answer].tolist() for one, blank in (
+            (turn.canvas.masked, 1), (turn.canvas.tokens, 0), (turn.view.scores.scored, 0),
+            *((one, 0) for one in turn.guesses),
+        ))  # fmt: skip
         yield Snapshot(
             turn=int(turn.view.blocks.turn[0]), tokens=tokens,
             words=[
@@ -71,8 +72,8 @@ def snapshots(
             remasked=[at for at, hidden in enumerate(masked) if hidden and not before[at]],
             edited=[at for at, hidden in enumerate(masked) if not (hidden or before[at]) and tokens[at] != stood[at]],
             provisional={
-                at: Guess(guess[at], confidence[at], "" if guess[at] in ends else words([guess[at]])[0])
-                for at, hidden in enumerate(masked) if hidden and known[at]
+                at: Guess(guessed[at], sure[at], "" if guessed[at] in ends else words([guessed[at]])[0])
+                for at, hidden in enumerate(masked) if hidden and scored[at]
             },
             done=0 in turn.finished,
         )  # fmt: skip

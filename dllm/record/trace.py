@@ -39,7 +39,7 @@ class Trace:
     mask_id: int | None  # the mask's id (None: undecided positions show noise)
     eos_id: int  # of the end of the text
     start: int  # the answer's first position
-    length: int  # columns without padding
+    length: int  # columns at the start, without padding
     turns: list[TurnRecord] = field(default_factory=list)  # in their order
     words: dict[int, str] = field(default_factory=dict)  # the text of every token id that occurs
     # what its file says beside these: its sample and prompt, its seed, and the settings of its decode, with
@@ -75,6 +75,8 @@ class Trace:
         for shown in record.shown[number : number + 1]:
             for position, token in zip(shown.positions, shown.tokens, strict=True):
                 canvas[self.start + position] = token
+        if record.length is not None:
+            canvas = record.length.canvas(canvas, self.start, self._mask, self.eos_id)
         return canvas
 
     def _repr_html_(self) -> str:

@@ -61,6 +61,25 @@ class ShownTokens:
 
 
 @dataclass(frozen=True)
+class LengthRecord:
+    """How the length of a row changed at the end of a turn: masks were inserted, then masks and ends of text appended,
+    then it was cut. Positions and lengths are of its answer."""
+
+    before: int  # columns that this turn's forward saw
+    at: int  # position after which masks were inserted
+    inserted: int  # how many
+    appended: int  # masks at the end
+    filled: int  # ends of text after them
+    cut: int  # columns that were lost at the end, whatever they held
+
+    def canvas(self, canvas: list[int], start: int, mask_id: int, eos_id: int) -> list[int]:
+        """What became of a canvas whose answer begins at ``start``."""
+        at, masks = start + self.at + 1, [mask_id] * self.inserted
+        longer = canvas[:at] + masks + canvas[at:] + [mask_id] * self.appended + [eos_id] * self.filled
+        return longer[: len(longer) - self.cut]
+
+
+@dataclass(frozen=True)
 class TurnRecord:
     """One turn of one request. Lists of lists, and ``edited``, have an entry for each candidate."""
 
@@ -90,6 +109,7 @@ class TurnRecord:
     guesses: RecordedGuesses = field(default_factory=RecordedGuesses, compare=False)
     # what undecided positions show from then on, for each candidate; empty where the sampler never says it
     shown: list[ShownTokens] = field(default_factory=list)
+    length: LengthRecord | None = None  # how the row's length changed then (None: it did not)
 
     def written(self, number: int) -> list[Commits]:
         """What a candidate committed, and what it edited."""
@@ -123,7 +143,19 @@ def record_turn(
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
         guesses=_guesses(turn, row, start, {} if known is None else known),
         shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
+        length=_length(turn, row, start),
     )  # fmt: skip
+
+
+def _length(turn: Turn, row: int, start: int) -> LengthRecord | None:
+    if turn.reshape is None or not bool(turn.reshape.change.changes(turn.decided)[row]):
+        return None
+    change, before = turn.reshape.change, int(turn.decided.end[row])
+    at, inserted, appended, filled = (
+        int(one[row]) for one in (change.at, change.insert, change.append, change.fill)
+    )
+    cut = before + inserted + appended + filled - int(change.end[row])
+    return LengthRecord(before - start, at - start if inserted else 0, inserted, appended, filled, cut)
 
 
 def _guesses(turn: Turn, row: int, start: int, known: Known) -> RecordedGuesses:
@@ -196,7 +228,7 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
 
 
 def _shown(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:
-    canvas, accepted = turn.candidates, turn.step.accepted
+    canvas, accepted = turn.decided, turn.step.accepted
     columns = (canvas.undecided[candidate] & turn.view.blocks.in_open[row]).nonzero()[:, 0]
     drawn = [False] * len(columns) if accepted is None else accepted[candidate][columns].tolist()
     return ShownTokens((columns - start).tolist(), canvas.tokens[candidate][columns].tolist(), drawn)
@@ -204,12 +236,12 @@ def _shown(turn: Turn, candidate: int, row: int, start: int) -> ShownTokens:
 
 def _filled(turn: Turn, candidate: int, row: int) -> Tensor:
     was_masked = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return was_masked & ~turn.candidates.masked[candidate] & ~turn.step.commit[candidate]
+    return was_masked & ~turn.decided.masked[candidate] & ~turn.step.commit[candidate]
 
 
 def _rolled(turn: Turn, candidate: int, row: int) -> Tensor:
     undone = turn.view.canvas.masked[row] | turn.step.remask[candidate]
-    return turn.candidates.masked[candidate] & (turn.step.commit[candidate] | ~undone)
+    return turn.decided.masked[candidate] & (turn.step.commit[candidate] | ~undone)
 
 
 def _positions(where: Tensor | None, row: int | None, start: int) -> list[int]:

@@ -12,7 +12,7 @@ from dllm.record.measures import by_task
 from dllm.report.page_pieces import task_words
 from dllm.report.pooling import POOLED, CellResults
 
-DECODING_GROUPS = ("sampler", "blocks", "cache", "constraint", "eos")
+DECODING_GROUPS = ("sampler", "blocks", "cache", "constraint", "eos", "length")
 RULES = ("sampler", "blocks")  # whose options a table hides where all are the usual ones
 OWN_ROWS = (*POOLED, "gen_length", "eos")  # what other lines of the report say of every cell
 

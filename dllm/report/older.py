@@ -60,8 +60,8 @@ class Codes:
 
 
 def codes_of(cell: CellResults) -> Iterator[tuple[PartClasses, str | None]]:
-    for group in ("sampler", "blocks", "cache", "eos", "task"):
-        classes = tuple(sorted(targets(cell.config[group])))
+    for group in ("sampler", "blocks", "cache", "eos", "length", "task"):
+        classes = tuple(sorted(targets(cell.config.get(group, {}))))
         if classes:
             yield (group, classes), cell.codes.get(group)
 

@@ -26,6 +26,11 @@ def refuse_parts(parts: Parts) -> None:
         else "writes tokens that no forward drew" if traits.tokens == "given"
         else ""
     )  # fmt: skip
+    if parts.length.traits.changes:
+        raise UserError(
+            f"length={name_of(parts.length)} changes the columns of an answer from turn to turn, and rollouts have the "
+            "same in all. Use length=fixed."
+        )
     if why:
         raise UserError(f"sampler={name_of(parts.sampler)} {why}: its tokens have no log-probability. {PLAIN_RULES}")
 

@@ -93,6 +93,11 @@ class Runtime:
                 f"runtime={self.name} runs the layers of the model one by one, and this model is "
                 f"{config.attention.is_called}. Use runtime=eager."
             )
+        if parts.length.traits.changes and (self.name != "eager" or self.lag):
+            raise UserError(
+                f"runtime={self.name} fixes how wide a canvas is, and length={name_of(parts.length)} changes it. Use "
+                "runtime=eager lag=0."
+            )
         if self.lag and sampler.traits.branches:
             raise UserError(
                 f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "

@@ -90,7 +90,8 @@ def sample_of(data: Mapping[str, Any]) -> str:
 def setting_facts(config: Mapping[str, Any]) -> dict[str, str]:
     """The model, and the parts with their own options, from a resolved configuration."""
     chosen = {"model": str(config["model"].get("name") or config["model"]["path"])}
-    return chosen | {group: part_words(config, group) for group in PARTS}
+    length = {"length": part_words(config, "length")} if config.get("length") else {}
+    return chosen | {group: part_words(config, group) for group in PARTS} | length
 
 
 def constraint_facts(asked: Mapping[str, Any] | None) -> dict[str, str]:

@@ -11,7 +11,9 @@ from torch import Tensor
 from dllm.common.rowwise import padded
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
+from dllm.contract.reshape import Reshape
 
+BLANK = {"fixed": -1, "sure": -1}  # what a picture holds where nothing is known; elsewhere 0
 MARKS = ("corrected", "refused", "replaced")  # what a constraint may do in a column: tensors of a picture
 
 
@@ -76,6 +78,8 @@ class Picture:
     def update(self, turn: Turn) -> None:
         """Show the first candidate of every row after this turn."""
         canvas = turn.step.owner.per_row(turn.candidates)
+        if turn.reshape is not None:
+            self._follow(turn.reshape, canvas, turn.blocks.turn)
         at = self._at(canvas)
         known = self.fixed[at]
         edited = (known > 0) & ~canvas.masked & (canvas.tokens != self.tokens[at])
@@ -87,13 +91,33 @@ class Picture:
         self.remasked[at] = (known > 0) & canvas.masked
         self.sure[at] = self.sure[at].masked_fill((known >= 0) & canvas.masked, -1)  # taken back: a plain mask
         self.refused.fill_(False)
-        self.refused[at] = turn.step.owner.per_row(turn.marks.refused)
-        self.replaced[at] = (self.replaced[at] | turn.step.owner.per_row(turn.marks.replaced)) & ~canvas.masked
+        refused, replaced = (turn.followed(turn.step.owner.per_row(one)) for one in
+                             (turn.marks.refused, turn.marks.replaced))  # fmt: skip
+        self.refused[at] = refused
+        self.replaced[at] = (self.replaced[at] | replaced) & ~canvas.masked
         self.tokens[at], self.masked[at] = canvas.tokens, canvas.undecided
         if turn.step.shown is not None and turn.step.accepted is not None:
             redrawn = turn.view.scores.scored & canvas.undecided
             self.noise[at] = redrawn & ~turn.step.owner.per_row(turn.step.accepted)
         self.open(turn)
+
+    def _follow(self, reshape: Reshape, canvas: Canvas, turn: Tensor) -> None:
+        """Move what is kept by column to where the columns of the rows are now. Lines between blocks are drawn again."""
+        length, rows = max(len(canvas.columns), self.tokens.shape[1]), canvas.row_id
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if not isinstance(value, Tensor) or entry.name == "span":
+                continue
+            wide = padded(value, [length + (entry.name == "edges")]).clone()
+            was, blank = value[rows, : reshape.before.tokens.shape[1]], BLANK.get(entry.name, 0)
+            wide[rows] = False if value.dtype == torch.bool else blank
+            if entry.name != "edges":
+                wide[rows[:, None], canvas.columns] = reshape.moved(was, blank)
+            setattr(self, entry.name, wide)
+        at = self._at(canvas)
+        self.fixed[at] = torch.where(reshape.filled, turn[:, None], self.fixed[at])
+        self.shown[at] = canvas.valid & (canvas.columns >= canvas.start[:, None])
+        self.given += int((reshape.change.end - reshape.before.end).sum())
 
     def _at(self, canvas: Canvas) -> tuple[Tensor, Tensor]:
         """Where the rows of ``canvas`` are in the picture, which may have had wider ones."""

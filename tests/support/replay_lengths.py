@@ -141,7 +141,7 @@ def length_of(method: str, params: Case, ids: Ids) -> Length:
     else:
         part = RhoEos(low=params["low_density_threshold"], high=params["high_density_threshold"],
                       schedule=params["scheduler"], **common)  # fmt: skip
-    return part.resolved(ids)
+    return part.resolved(ids, 1 << 30)
 
 
 def decoded(data: Case, case: Case, prompts: Sequence[list[int]], models: Path) -> list[Row]:

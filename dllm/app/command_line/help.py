@@ -43,7 +43,7 @@ python run.py model=llada-8b-instruct model.path=FOLDER
 python run.py task.port=8001 task.host=0.0.0.0 task.api_key_file=FILE   for other machines
 python run.py sampler=credit cache=dual         what holds where a request says nothing
 """
-FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "constraint", "task", "engine", "experiment")
+FIRST_GROUPS = ("model", "sampler", "blocks", "cache", "eos", "length", "constraint", "task", "engine", "experiment")
 
 
 def help_text(arguments: Sequence[str], width: int | None = None) -> str:
@@ -76,7 +76,7 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
     if own:
         lines += ["", "Settings (NAME=VALUE; as they are set now):", "", *setting_lines(config, chosen, width, own)]
     if name in ("run", "chat", "serve", "sweep"):
-        groups = ("model", "sampler", "blocks", "cache", "eos") + ("task",) * (name == "sweep")
+        groups = ("model", "sampler", "blocks", "cache", "eos", "length") + ("task",) * (name == "sweep")
         lines += ["", "To choose from:", ""]
         for group in groups:
             lines += two_columns(f"  {group}=", ", ".join(choices(group)), 12, width)

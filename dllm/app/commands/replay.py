@@ -26,7 +26,7 @@ from dllm.view.page import PARTS
 TOLERANCE = 1e-6  # of confidences
 ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
 # What a trace's configuration says of its decode; the rest of a run's is not read.
-OF_A_DECODE = frozenset({*PARTS, "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime",
+OF_A_DECODE = frozenset({*PARTS, "length", "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime",
                          "lag", "kernels"})  # fmt: skip
 
 
@@ -55,7 +55,8 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     sections = [recorded.get(key) for key in (*PARTS, "model")] if isinstance(recorded, Mapping) else [None]
     if not all(isinstance(section, Mapping) for section in sections):
         raise UserError(f"trace={config['trace']!r} does not hold the settings of its decode. {ADVICE}")
-    for group in PARTS:
+    changing = ("length",) if isinstance(recorded.get("length"), Mapping) and recorded["length"] else ()
+    for group in (*PARTS, *changing):
         refuse_lacking(group, recorded[group])
         refuse_strangers(group, recorded[group], packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
@@ -76,7 +77,7 @@ def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
 def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[str]) -> None:
     """Raise UserError for a class that is neither a shipped choice's of this group nor of a package among
     ``packages``."""
-    known = {str(options["_target_"]) for options in options_of_choices(group).values()}
+    known = {str(options.get("_target_")) for options in options_of_choices(group).values()}
     for target in targets(config):
         package = target.partition(".")[0]
         if package == "__main__":
@@ -135,7 +136,7 @@ def trace_differences(recorded: Trace, again: Trace) -> Iterator[str]:
 
 def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
     """What one turn did differently."""
-    for name in ("turn", "kept", "block", "queries", "remasked", "filled"):
+    for name in ("turn", "kept", "block", "queries", "remasked", "filled", "length"):
         if getattr(then, name) != getattr(now, name):
             yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
     if then.shown != now.shown:

@@ -148,7 +148,7 @@ class RunPlan:
         return Decoder(
             model, part("sampler", sampler) if sampler else parts.sampler, parts.blocks, parts.cache, parts.eos,
             gen_length=options.gen_length, batch_size=options.batch_size, sampling=self.sampling, stop=options.stop,
-            chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint,
+            chat=options.chat, runtime=runtime_of(self.config), constraint=self.constraint, length=parts.length,
             chat_template_kwargs=self.prompts.chat_template_kwargs,
         )  # fmt: skip
 
@@ -165,7 +165,8 @@ class RunPlan:
 
     def content(self) -> dict[str, str]:
         """Hashes of what the settings only name: the checkpoint with its adapter, the code of parts and task."""
-        named = {group: list(targets(self.config[group])) for group in ("sampler", "blocks", "cache", "eos", "task")}
+        groups = ("sampler", "blocks", "cache", "eos", "length", "task")
+        named = {group: list(targets(self.config.get(group, {}))) for group in groups}
         codes = {f"{group}'s code": code_hash(names) for group, names in named.items() if names}
         given = [self.config["model"][name] for name in ("adapter", "draft_adapter")]
         prints = [fingerprint(Path(one)) for one in given if one is not None]
