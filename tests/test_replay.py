@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import replay_causal
+import replay_lengths
 import replay_noise
 import replay_requests
 from harness import full
@@ -18,7 +19,7 @@ GOLDENS = sorted(file for file, method in FILES.items() if method not in ELSEWHE
 
 
 def test_every_method_has_its_file() -> None:
-    others = (replay_causal.METHODS, replay_requests.METHODS, replay_noise.METHODS)
+    others = (replay_causal.METHODS, replay_requests.METHODS, replay_noise.METHODS, replay_lengths.METHODS)
     assert set(FILES.values()) == {*METHODS, *(name for names in others for name in names), AUP, *ELSEWHERE}
 
 

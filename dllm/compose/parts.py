@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # a part's class is imported when it is built
 _T = TypeVar("_T")
 BASE_CLASSES = {
     "sampler": "dllm.samplers.base.Sampler", "blocks": "dllm.blocks.base.Blocks", "cache": "dllm.cache.base.Cache",
-    "eos": "dllm.eos.base.EndOfText", "length": "dllm.lengths.base.Length", "constraint": "dllm.constraints.kinds.Constraint",
+    "eos": "dllm.eos.base.EndOfText", "length": "dllm.lengths.base.Length",
+    "constraint": "dllm.constraints.kinds.Constraint",
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 INNER_GROUP = "sampler/inner"  # the rule inside a wrapper

@@ -45,7 +45,11 @@ def check_ranks(size: int, policy: Cache, runtime: str) -> None:
 
 
 def validate(
-    setting: Setting, sampler: Sampler, policy: Cache, eos: EndOfText, length: Length = FixedLength()  # noqa: B008  frozen
+    setting: Setting,
+    sampler: Sampler,
+    policy: Cache,
+    eos: EndOfText,
+    length: Length = FixedLength(),  # noqa: B008  frozen
 ) -> Sampler:
     """Raise UserError, with the reason and the way out, for a setting that cannot work. Warn (SettingWarning) of one
     that may do harm. Returns the sampler, resolved for the setting."""

@@ -140,8 +140,9 @@ class LengthTraits(Traits):
     probes: bool = False  # it tries lengths before the first turn, and needs a gap of unknown size
 
 
-KINDS = (SamplerTraits, BlocksTraits, CacheTraits, EosTraits, LengthTraits)
-TRAITS: dict[str, Any] = {kind.__name__: kind for kind in KINDS}
+TRAITS: dict[str, Any] = {
+    kind.__name__: kind for kind in (SamplerTraits, BlocksTraits, CacheTraits, EosTraits, LengthTraits)
+}
 
 
 class Schedule(Protocol):

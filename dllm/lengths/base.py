@@ -28,7 +28,7 @@ class Length:
         declared(cls, "LengthTraits", "change")
 
     def resolved(self, ids: Ids, most: int) -> Length:
-        """The part with the model's ``ids``, of which a prompt and its answer have ``most`` columns together."""
+        """The part with the model's ``ids``. most: columns that a prompt and its answer may have together."""
         return self
 
     def check(self, setting: Setting) -> None:

@@ -41,7 +41,8 @@ class Daedal(Length):
         for name, value in (("sure_end", sure_end), ("sure_end_inside", sure_end_inside), ("doubt", doubt)):
             in_range(f"length.{name}", value, 0.0, 1.0)
         self.limit, self.factor, self.checked = limit, factor, checked
-        self.sure_end, self.sure_end_inside, self.doubt, self.eos_id, self.most = sure_end, sure_end_inside, doubt, -1, 1 << 30  # until it is resolved
+        self.sure_end, self.sure_end_inside, self.doubt = sure_end, sure_end_inside, doubt
+        self.eos_id, self.most = -1, 1 << 30  # until they are resolved
 
     def resolved(self, ids: Ids, most: int) -> Length:
         return replaced(self, eos_id=ids.eos, most=most)

@@ -17,7 +17,7 @@ from dllm.lengths.base import READS_END, Length, check_limit, end_confidence, li
 from dllm.models.ids import Ids
 
 LAST_TURN = 64  # after which no row changes its length
-MOST = 8  # times the factor: columns that one turn may append or cut
+MOST_TIMES = 8  # times the factor: columns that one turn may append or cut
 SCHEDULES = ("const", "linear", "exp")
 
 
@@ -47,7 +47,8 @@ class RhoEos(Length):
         if low > high:
             raise UserError(f"length.low={low} must be at most length.high={high}, or rows would only grow.")
         self.limit, self.factor, self.checked, self.low, self.high = limit, factor, checked, low, high
-        self.schedule, self.eos_id, self.most = schedule, -1, 1 << 30  # until it is resolved
+        self.schedule = schedule
+        self.eos_id, self.most = -1, 1 << 30  # until they are resolved
 
     def resolved(self, ids: Ids, most: int) -> Length:
         return replaced(self, eos_id=ids.eos, most=most)
@@ -81,4 +82,4 @@ class RhoEos(Length):
         if self.schedule == "const":
             return torch.ones_like(steps)
         found = steps if self.schedule == "linear" else 2 ** (steps - 1).clamp(min=0)
-        return found.clamp(1, MOST)
+        return found.clamp(1, MOST_TIMES)

@@ -17,7 +17,6 @@ from dllm.contract.shapes import shapes_for
 from dllm.errors import UserError
 from dllm.loop.forward import Forward
 from dllm.loop.head import ScoredHead
-from dllm.loop.reshaping import change_lengths
 from dllm.loop.pace import never_ends
 from dllm.loop.rows import Rows
 from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
@@ -39,7 +38,7 @@ def settle(rows: Rows, head: ScoredHead, forward: Forward, parts: Parts) -> tupl
     canvas = write_step(chosen, step, view, parts, forward.ids)  # remask, commit, edit, and what is shown next
     rows, turn = close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends, blocks, the ledger
     if parts.length.traits.changes:
-        rows, turn = change_lengths(rows, turn, parts, forward.ids)  # rows grow, are cut, or have masks inserted
+        rows, turn = rows.change_lengths(turn, parts, forward.ids)  # rows grow, are cut, or have masks inserted
     return rows.planned(), turn  # the next forward, whose widths the rows report
 
 

@@ -16,12 +16,14 @@ from dllm.cache.base import AnySession
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import BlockState, ForwardPlan, Ledger, State
+from dllm.contract import BlockState, ForwardPlan, Ledger, State, Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_start
+from dllm.contract.reshape import Reshape, reshaped
 from dllm.contract.shapes import HostView, Shapes, as_bounded
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
+from dllm.models.ids import Ids
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,32 @@ class Rows:
         owner, candidates = self.owner.select(left)
         return Rows(
             self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
-            select(self.remembered, left), select(self.lengths, left), self.next_positions[left], select(self.ledger, left), self.carried[left],
-            select(self.plan, left), self.session.select(left), self.constraints.select(kept),
-            tuple(self.known[row] for row in kept if self.known), tuple(self.paces[row] for row in kept),
-            tuple(report.select(kept) for report in self.reports),
+            select(self.remembered, left), select(self.lengths, left), self.next_positions[left],
+            select(self.ledger, left), self.carried[left], select(self.plan, left), self.session.select(left),
+            self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
+            tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
+        )  # fmt: skip
+
+    def change_lengths(self, turn: Turn, parts: Parts, ids: Ids) -> tuple[Rows, Turn]:
+        """The rows and their turn after the lengths of rows have changed, with everything that is kept by column in its
+        new column. Every row has one candidate."""
+        change, state = parts.length.change(self.candidates, turn.view, turn.step, self.lengths)
+        reshape, lengths = reshaped(self.candidates, change), self.lengths | state
+        rows = self if reshape is None else self._reshaped(reshape, parts, ids)
+        rows = replace(rows, lengths=lengths, blocks=rows.blocks.closed(parts.length.waits(lengths)))
+        after = replace(turn, candidates=rows.candidates, blocks=rows.blocks, ledger=rows.ledger, reshape=reshape)
+        return rows, after
+
+    def _reshaped(self, reshape: Reshape, parts: Parts, ids: Ids) -> Rows:
+        """Everything that is kept by column. A row that was done and has got masks counts its blocks from the column
+        in which it grew."""
+        canvas, grows = reshape.canvas(ids.placeholder, ids.eos), self.blocks.done & reshape.open.any(1)
+        canvas = replace(canvas, grid=torch.where(grows, reshape.before.end, canvas.grid))
+        return replace(
+            self, candidates=canvas, blocks=parts.blocks.follow(canvas, self.blocks, reshape),
+            ledger=self.ledger.reshaped(reshape, self.blocks.turn), next_positions=reshape.moved(self.next_positions),
+            state=reshape.state(self.state, parts.sampler.per_block),
+            remembered=self.session.moved(reshape, self.remembered),
         )  # fmt: skip
 
     def without(self, gone: Sequence[int]) -> Rows:

@@ -151,9 +151,7 @@ def _length(turn: Turn, row: int, start: int) -> LengthRecord | None:
     if turn.reshape is None or not bool(turn.reshape.change.changes(turn.decided)[row]):
         return None
     change, before = turn.reshape.change, int(turn.decided.end[row])
-    at, inserted, appended, filled = (
-        int(one[row]) for one in (change.at, change.insert, change.append, change.fill)
-    )
+    at, inserted, appended, filled = (int(one[row]) for one in (change.at, change.insert, change.append, change.fill))
     cut = before + inserted + appended + filled - int(change.end[row])
     return LengthRecord(before - start, at - start if inserted else 0, inserted, appended, filled, cut)
 

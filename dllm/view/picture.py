@@ -102,7 +102,7 @@ class Picture:
         self.open(turn)
 
     def _follow(self, reshape: Reshape, canvas: Canvas, turn: Tensor) -> None:
-        """Move what is kept by column to where the columns of the rows are now. Lines between blocks are drawn again."""
+        """Move what is kept by column to where the columns of the rows are now. Lines between blocks go."""
         length, rows = max(len(canvas.columns), self.tokens.shape[1]), canvas.row_id
         for entry in fields(self):
             value = getattr(self, entry.name)

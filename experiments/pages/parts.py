@@ -1,4 +1,4 @@
-"""What the guides list of samplers, schedules, caches and end-of-text policies: ``python -m experiments.pages.parts``.
+"""What the guides list of samplers, schedules, caches, ends and lengths: ``python -m experiments.pages.parts``.
 
 Every part says on top of its YAML file what its idea is, which paper has it and what it was compared with, and beside
 each option what that means. ``--help``, ``GET /v1/parts`` and these pages show the same words.
@@ -20,7 +20,8 @@ from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "blocks.md"}
+PAGES = {"sampler": "samplers.md", "blocks": "blocks.md", "cache": "caches.md", "eos": "blocks.md",
+         "length": "lengths.md"}  # fmt: skip
 LINKS = {"sampler": "[`{0}`](samplers/{0}.md)", "cache": "[`{0}`](#{0})"}
 MARKS = {"eos": "eos "}  # before the names of marks on a page of two groups
 HEADS = ("name", "idea", "paper", "checked against")
@@ -52,7 +53,7 @@ def papers(numbers: Iterable[str]) -> str:
 def options(group: str, name: str) -> Mapping[str, tuple[str, str]]:
     """What is typed for each option of a choice, with its default, and what it means."""
     text, notes = choice_file(group, name), choice_notes(group, name)
-    values = yaml.safe_load(text)
+    values = yaml.safe_load(text) or {}  # a file may say what its choice is, and nothing else
     inner = [f"{key}={value}" for entry in values.get("defaults", []) if isinstance(entry, dict)
              for key, value in entry.items() if key == "inner"]  # fmt: skip
     own = values[group] if "@package _global_" in text else values
@@ -145,7 +146,7 @@ def sections() -> Iterator[tuple[Path, str, str]]:
     """Every section that is written: its page, the name of its marks, its text."""
     for group, page in PAGES.items():
         yield DOCS / page, MARKS.get(group, "") + "list", listed(group)
-    for group in ("blocks", "eos"):
+    for group in ("blocks", "eos", "length"):
         yield (
             DOCS / PAGES[group],
             MARKS.get(group, "") + "options",

@@ -299,7 +299,7 @@ def test_the_pages_of_parts_are_what_the_command_writes() -> None:
     assert old == [], "run python -m experiments.pages.parts"
 
 
-@pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos"])
+@pytest.mark.parametrize("group", ["sampler", "blocks", "cache", "eos", "length"])
 def test_every_option_of_a_part_says_what_it_means(group: str) -> None:
     silent = [typed for name in choices(group) for typed, note in options(group, name).values() if not note]
     assert silent == []

@@ -12,7 +12,6 @@ from functools import cache
 from itertools import islice
 from math import inf, nextafter
 from pathlib import Path
-from typing import Any
 
 import torch
 from replay_parts import Case
@@ -188,7 +187,8 @@ def together(data: Case, batch: Case, models: Path) -> str | None:
 
 
 def faults(case: Case, row: Row, known: set[str]) -> str | None:
-    names: list[Any] = [f"{name} cannot be compared here" for name in sorted(case.keys() - known - {*COMPARED} - NOT_COMPARED)]
+    unknown = sorted(case.keys() - known - {*COMPARED} - NOT_COMPARED)
+    names = [f"{name} cannot be compared here" for name in unknown]
     names += [f"{name} differ" for name in COMPARED if name in case and case[name] != getattr(row, name)]
     return "; ".join(names) or None
 

@@ -26,8 +26,8 @@ from dllm.view.page import PARTS
 TOLERANCE = 1e-6  # of confidences
 ALLOWED_SETTINGS = frozenset({"task", "task.packages", "trace", "model.path", "model.device"})
 # What a trace's configuration says of its decode; the rest of a run's is not read.
-OF_A_DECODE = frozenset({*PARTS, "length", "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat", "runtime",
-                         "lag", "kernels"})  # fmt: skip
+OF_A_DECODE = frozenset({*PARTS, "length", "model", "sampling", "gen_length", "batch_size", "seed", "stop", "chat",
+                         "runtime", "lag", "kernels"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
