@@ -38,6 +38,7 @@ class ChatPrompt:
     messages: list[Message]  # of the conversation; calls hold their arguments as objects, as templates expect
     # what else the template may read: ``tools`` (OpenAI's objects), and its own variables, such as ``enable_thinking``
     beside: Mapping[str, Any] = field(default_factory=dict)
+    begin: str = ""  # how the answer begins, which is not decoded
 
 
 AskedPrompt = str | list[Message] | list[int] | PrefilledPrompt | ChatPrompt
@@ -105,7 +106,7 @@ class Prompts:
         """A prefilled prompt is encoded as one text, since a token may span both of its parts."""
         if isinstance(prompt, ChatPrompt):
             return self._tokenizer().encode_chat(
-                prompt.messages, "", {**self.chat_template_kwargs, **prompt.beside}, self.config.max_length
+                prompt.messages, prompt.begin, {**self.chat_template_kwargs, **prompt.beside}, self.config.max_length
             )
         begin = prompt.begin if isinstance(prompt, PrefilledPrompt) else ""
         asked = prompt.prompt if isinstance(prompt, PrefilledPrompt) else prompt

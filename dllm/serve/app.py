@@ -25,6 +25,8 @@ from starlette.routing import Route
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
+from dllm.serve.anthropic_reply import AnsweringMessages, MessagesEnvelope
+from dllm.serve.anthropic_request import count_messages, parse_messages
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import body_of, parsed
 from dllm.serve.compiling import Compiling, OneThread
@@ -111,6 +113,8 @@ class Service:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/completions", self.complete, methods=["POST"]),
             Route("/v1/responses", self.respond, methods=["POST"]),
+            Route("/v1/messages", self.message, methods=["POST"]),
+            Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
             Route("/v1/decisions", self.decide, methods=["POST"]),
             Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
             Route("/v1/parts", self.parts), Route("/health", self.health),
@@ -146,6 +150,16 @@ class Service:
         read = lambda body: parse_response(body, self.defaults)  # noqa: E731
         return await self._reply(request, read, AnsweringResponse, ResponseEnvelope)
 
+    async def message(self, request: HttpRequest) -> Response:
+        read = lambda body: parse_messages(body, self.defaults)  # noqa: E731
+        return await self._reply(request, read, AnsweringMessages, MessagesEnvelope)
+
+    async def count_tokens(self, request: HttpRequest) -> Response:
+        """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
+        body = await body_of(request, self.settings.read_timeout)
+        count = await self._reader(body)(lambda: count_messages(parsed(body), self.defaults))
+        return JSONResponse({"input_tokens": count})
+
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
         body = await body_of(request, self.settings.read_timeout)
@@ -172,7 +186,9 @@ class Service:
         return JSONResponse({"id": f"decision-{request.state.ident}", "created": int(time.time()), **found.to_json()})
 
     async def models(self, request: HttpRequest) -> Response:
-        return JSONResponse({"object": "list", "data": [self._card(name) for name in self.defaults.names]})
+        names = self.defaults.names
+        page = {"has_more": False, "first_id": names[0], "last_id": names[-1]}  # which Anthropic's clients read
+        return JSONResponse({"object": "list", "data": [self._card(name) for name in names], **page})
 
     async def model(self, request: HttpRequest) -> Response:
         name = request.path_params["name"]
@@ -291,7 +307,7 @@ class Service:
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     request.state.line.refuse(error)
-    return error_reply(error)
+    return error_reply(error, request.url.path, request.state.ident)
 
 
 async def missed_reply(request: HttpRequest, error: Exception) -> Response:
@@ -299,10 +315,10 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     way_out = {
         404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/responses, "
-             "/v1/decisions, /v1/models or /v1/parts.",
+             "/v1/messages, /v1/decisions, /v1/models or /v1/parts.",
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
     refused = ApiError(error.status_code, way_out.get(error.status_code, error.detail), None, code)
     request.state.line.refuse(refused)
-    return error_reply(refused, error.headers)
+    return error_reply(refused, request.url.path, request.state.ident, error.headers)

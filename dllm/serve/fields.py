@@ -217,6 +217,7 @@ class Sampled(BodyObject):
 class Answered(Sampled):
     """What chat and completions have in common."""
 
+    fits: ClassVar[bool] = False  # the length asked for is the most that the answer may have, and less is served
     max_tokens: int | None = Field(
         None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
     )
@@ -256,3 +257,16 @@ class CompletionBody(Answered):
         must(lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
              f"a number from 0 to {MAX_LIKELIEST}, true or false"),
     ] = Field(False, description="the same; a number asks for that many of the likeliest tokens, too")  # fmt: skip
+
+
+class FittingChat(ChatBody):
+    """A conversation that another form asks to be answered, with whatever length the model leaves."""
+
+    fits = True
+    begin: str = Field("", description="how the answer begins; the reply has what follows")
+
+
+class FittingCompletion(CompletionBody):
+    """The same of a prompt."""
+
+    fits = True

@@ -47,6 +47,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)["x-request-id"] = ident
+                if scope["path"].startswith("/v1/messages"):
+                    MutableHeaders(scope=message)["request-id"] = ident  # which Anthropic's clients read
             await send(message)
 
         try:
@@ -56,14 +58,14 @@ class Guard:
             else:
                 line.refuse(refusal)
                 headers = CHALLENGE if refusal.status == 401 and scope["path"] in PAGES else None
-                await error_reply(refusal, headers)(scope, receive, sending)
+                await error_reply(refusal, scope["path"], ident, headers)(scope, receive, sending)
         except ClientDisconnect:
             status = GONE
         except Exception as error:
             log_fault(ident, error)
             line.refuse(fault(ident, error))
             if not status:
-                await error_reply(fault(ident, error))(scope, receive, sending)
+                await error_reply(fault(ident, error), scope["path"], ident)(scope, receive, sending)
         finally:
             line.status, line.seconds = status, round(time.monotonic() - began, 3)
             line.write()
@@ -124,7 +126,8 @@ def without_port(host: str) -> str:
 
 
 def key_in(headers: Headers) -> str:
-    """The key that a request brings: as OpenAI's clients send it, or as the password that a browser asked for."""
+    """The key that a request brings: as OpenAI's or Anthropic's clients send it, or as the password that a browser
+    asked for."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -133,7 +136,7 @@ def key_in(headers: Headers) -> str:
             return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
         except (binascii.Error, UnicodeDecodeError):
             return ""
-    return ""
+    return headers.get("x-api-key", "").strip()
 
 
 def fault(ident: str, error: BaseException) -> ApiError:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from dllm.common.versions import version_of
+from dllm.serve.anthropic_fields import MessagesBody
 from dllm.serve.decision_fields import DecisionBody
 from dllm.serve.fields import ChatBody, CompletionBody, Sampled
 from dllm.serve.neutral import NEUTRAL, REASONS, UNSET, WITHOUT_EFFECT
@@ -21,6 +22,7 @@ BODIES: dict[str, tuple[type[BodyObject], str]] = {
     "/v1/chat/completions": (ChatBody, "Answer a conversation."),
     "/v1/completions": (CompletionBody, "Continue a prompt."),
     "/v1/responses": (ResponseBody, "Answer in the form of OpenAI's Responses."),
+    "/v1/messages": (MessagesBody, "Answer in the form of Anthropic's Messages."),
     "/v1/decisions": (DecisionBody, "Answer questions by probabilities."),
 }  # fmt: skip
 WITHOUT_BODY = {

@@ -7,13 +7,14 @@ import time
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
 from starlette.responses import JSONResponse
 
 from dllm.prompts import Prompts
-from dllm.serve.api_errors import ApiError
+from dllm.serve.api_errors import ApiError, error_form
 from dllm.serve.decoding import CanvasSnapshot, Completed, Scored
 from dllm.serve.tool_stream import call_object
 from dllm.serve.tools import ToolCall
@@ -22,16 +23,23 @@ from dllm.serve.wire import ParsedRequest
 RETRY_SECONDS = {429: 1, 503: 5}  # where no one knows better; a server that closes is replaced a little later
 
 
-def error_reply(refused: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The reply that says so, with the time to wait where trying again helps."""
+def error_reply(refused: ApiError, path: str, ident: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The reply that says so, in the form of its address, with the time to wait where trying again helps. ident: of the
+    request."""
     wait = refused.retry or RETRY_SECONDS.get(refused.status)
     more = {**(headers or {}), **({"Retry-After": str(wait)} if wait else {})}
-    return JSONResponse(refused.to_json(), refused.status, headers=more)
+    return JSONResponse(error_form(refused, path, ident), refused.status, headers=more)
 
 
 def model_data(name: str, created: int, limit: int) -> dict[str, Any]:
-    """limit: tokens of a prompt and its answer together, as vLLM calls them."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "dllm", "max_model_len": limit}
+    """A model as OpenAI's and Anthropic's clients read it. limit: tokens of a prompt and its answer together, as vLLM
+    calls them."""
+    when = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    return {
+        "id": name, "object": "model", "created": created, "owned_by": "dllm", "max_model_len": limit,
+        "type": "model", "display_name": name, "created_at": when, "lifecycle": "active", "max_input_tokens": limit,
+        "max_tokens": limit,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Defaults:
     aliases: tuple[str, ...] = ()  # the model's other names
     # switches of the model's chat template that hold where a request gives none
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    # tokens of an answer at most where Anthropic's or Ollama's clients ask for more; None: all that the model leaves
+    max_tokens: int | None = None
     fits: bool = False  # an answer has fewer masks where the prompt leaves fewer
     calibration: Mapping[str, float] = field(default_factory=dict)  # temperatures of decisions, by type of question
     refuses_unknown: bool = False  # fields that no one here knows are refused, instead of passed over with a note

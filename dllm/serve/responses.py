@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
-from dllm.serve.api_errors import ApiError
+from dllm.serve.dialect import parse_as_chat
 from dllm.serve.fields import FROM_ONE, Sampled, TemplateKwargs
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of
 from dllm.serve.request_parts import Defaults
@@ -29,7 +29,7 @@ from dllm.serve.response_formats import (
 )
 from dllm.serve.response_input import FlatToolChoice, FlatTools, Input, InputMessages
 from dllm.serve.typed import AnyText, BodyObject, names_of, read_body, slip_of, wrong
-from dllm.serve.wire import ParsedRequest, parse_request
+from dllm.serve.wire import ParsedRequest
 
 # What sentences of chat call fields, and what this request calls them.
 CALLED = {
@@ -132,16 +132,9 @@ class ResponseBody(Sampled):
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
     fields, unknown = read_body(ResponseBody, body, defaults.refuses_unknown)
-    chat, called = _as_chat(fields, body)
-    try:
-        found = parse_request(chat, True, defaults)
-    except ApiError as refused:
-        raise _called(refused, called) from None
-    names = {usual: _sent(sent, called) for usual, sent in found.names.items()}
-    names |= {usual: sent for usual, sent in called.items() if usual not in names}
+    found = parse_as_chat(*_as_chat(fields, body), defaults)
     repeated = {name: body[name] for name in REPEATED if body.get(name) is not None}
-    # a form is refused when it is compiled, which comes later
-    return replace(found, names=names, repeated=repeated, unknown=unknown)
+    return replace(found, repeated=repeated, unknown=unknown)
 
 
 def _as_chat(body: ResponseBody, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -168,19 +161,3 @@ def _nested(form: Any) -> Any:
         return form
     held = NamedSchema(schema=form.schema_, strict=form.strict)
     return SchemaForm(type="json_schema", json_schema=held)
-
-
-def _called(refused: ApiError, called: Mapping[str, str]) -> ApiError:
-    """A refusal with fields as this request calls them."""
-    found = refused.renamed(called)
-    if found.param is not None:
-        found.param = _sent(found.param, called)
-    return found
-
-
-def _sent(name: str, called: Mapping[str, str]) -> str:
-    """What this request calls a field of chat, or the field that holds it."""
-    for usual, sent in called.items():
-        if name == usual or name.startswith((f"{usual}.", f"{usual}[")):
-            return sent + name.removeprefix(usual)
-    return name

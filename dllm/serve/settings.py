@@ -37,6 +37,8 @@ class ServeSettings:
     max_connections: int = 1024  # open at once
     compile_seconds: float = 5.0  # seconds of a thread in which a constraint must be compiled
     log: str = "text"  # ``text`` or ``json``, the form of its lines
+    # tokens of an answer at most where Anthropic's or Ollama's clients ask for more; None: all that the model leaves
+    max_tokens: int | None = None
     unknown_fields: str = "note"  # of a request: ``note`` passes over them and says so, ``refuse`` refuses them
     limits: Limits = Limits()  # what may be decoded at once
 
@@ -65,6 +67,7 @@ class ServeSettings:
             in_range(f"task.{name}", getattr(self, name), 0.1)
         in_range("task.grace", self.grace, 0)
         in_range("task.max_connections", self.max_connections, 1)
+        in_range("task.max_tokens", self.max_tokens, 1)
         in_choices("task.log", self.log, LOGS)
         in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN_FIELDS)
         if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):

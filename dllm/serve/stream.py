@@ -19,6 +19,7 @@ class Ending:
     text: str  # what a plain reply holds
     tokens: list[int]  # those before the end of text or the stop string, as ids
     reason: str  # ``stop`` or ``length``, in OpenAI's words
+    stop: str | None = None  # the stop string that ended it
 
 
 @dataclass
@@ -53,20 +54,21 @@ class AnswerText:
         cut, held = self._cut(safe, kept), len(safe) if ended else open_tail(safe, self.stop)
         # A longer stop string that began before ``cut`` may still come: it would cut earlier.
         if cut is not None and cut <= held:
-            return self._new(safe[:cut]), Ending(safe[:cut], within(kept, cut, self.text), "stop")
+            tokens = within(kept, cut, self.text)
+            return self._new(safe[:cut]), Ending(safe[:cut], tokens, "stop", self._stop_at(safe, cut))
         return self._new(safe[:held]), None
 
     def finish(self, result: Result) -> tuple[str, Ending]:
         """The rest, and the answer's end."""
         tokens = list(result.tokens)
         text = self.text(tokens) if self.marked else result.text
-        cut = self._cut(text, tokens)
+        cut, stop = self._cut(text, tokens), None
         if cut is not None:
-            text, tokens = text[:cut], within(tokens, cut, self.text)
+            text, tokens, stop = text[:cut], within(tokens, cut, self.text), self._stop_at(text, cut)
         # A constrained text ends where its language does, be it on the last of the masks.
         cut_off = cut is None and result.stop_reason == "length" and result.constraint is None
         reason = "length" if cut_off else "stop"
-        return self._new(text), Ending(text, tokens, reason)
+        return self._new(text), Ending(text, tokens, reason, stop)
 
     def written(self, tokens: Sequence[int], final: int) -> Ending:
         """What has been returned of an answer whose first ``final`` tokens never change again, as if it ended there."""
@@ -78,6 +80,10 @@ class AnswerText:
         begin = len(self.text(tokens[: self.least])) if self.stop and self.least else 0
         cut = first_stop(text[begin:], self.stop)
         return None if cut is None else begin + cut
+
+    def _stop_at(self, text: str, at: int) -> str:
+        """The stop string that begins there; of several the one that was sent first."""
+        return next(one for one in self.stop if text.startswith(one, at))
 
     def _kept(self, tokens: Sequence[int]) -> tuple[list[int], bool]:
         """The tokens that have text, and whether the answer ends after them."""

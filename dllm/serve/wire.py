@@ -18,7 +18,7 @@ from dllm.errors import TooLong
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.rl.whole_blocks import refuse_replay
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
-from dllm.serve.fields import Answered, ChatBody, CompletionBody
+from dllm.serve.fields import Answered, ChatBody, CompletionBody, FittingChat
 from dllm.serve.jobs import Job
 from dllm.serve.messages import WRITTEN_OUT, conversation, prompts_in, validated_prompts
 from dllm.serve.request_parts import SHORT, Defaults
@@ -67,11 +67,12 @@ class ParsedRequest:
         return {"notes": notes} if notes else {}
 
 
-def parse_request(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> ParsedRequest:
-    """What ``body`` asks for; chat: of the chat route, else of completions. Raises ApiError for whatever cannot be
-    served."""
-    kind: type[Answered] = ChatBody if chat else CompletionBody
-    fields, unknown = read_body(kind, body, defaults.refuses_unknown)
+def parse_request(
+    body: Mapping[str, Any], chat: bool, defaults: Defaults, kind: type[Answered] | None = None
+) -> ParsedRequest:
+    """What ``body`` asks for; chat: of the chat route, else of completions. kind: the model that judges it, if another
+    form made it. Raises ApiError for whatever cannot be served."""
+    fields, unknown = read_body(kind or (ChatBody if chat else CompletionBody), body, defaults.refuses_unknown)
     return replace(_parsed(fields, body, defaults), unknown=unknown)
 
 
@@ -144,6 +145,14 @@ def _jobs(
         job = Job(request, parts, inf, follow, diffusion.snapshots, diffusion.trace, likeliest, logprobs)
         jobs += [replace(job, request=replace(request, seed=seed + number)) for number in range(body.n)]
     return tuple(jobs), thinking, thinks
+
+
+def count_prompt(body: Mapping[str, Any], kind: type[ChatBody], defaults: Defaults) -> int:
+    """The tokens of a conversation in the chat template, tools included. Raises ApiError."""
+    fields, _ = read_body(kind, body, defaults.refuses_unknown)
+    check_model(defaults.name if fields.model is None else fields.model, defaults)
+    with as_refusal("messages"):
+        return len(defaults.prompts.encode(_chat(fields, body, defaults.prompts)))
 
 
 def _tells_calls(body: Answered) -> bool:
@@ -230,7 +239,8 @@ def _length(body: Answered, defaults: Defaults) -> int | None:
     why = f": the model's limit is {limit} tokens, and {FOR_THE_PROMPT} of them are left to the prompt"
     if not names:
         return max(defaults.gen_length, within_bounds("min_tokens", body.min_tokens, 0, most, why))
-    return within_bounds(names[0], getattr(body, names[0]), 1, most, why)
+    asked: int = getattr(body, names[0])
+    return within_bounds(names[0], min(asked, defaults.max_tokens or most, most) if body.fits else asked, 1, most, why)
 
 
 def _ends_held(body: Answered, length: int | None) -> dict[str, Any]:
@@ -256,7 +266,7 @@ def _requests(body: Answered, raw: Mapping[str, Any], length: int | None, defaul
     """A row for each prompt: the prompt, and masks or the given canvas after it. length: of the answer; None: the
     canvas says it. Where the request says none, the answer has what its prompt leaves of it. Raises ApiError."""
     canvas, prompts = body.diffusion.canvas, defaults.prompts
-    unsaid = defaults.fits and not any(map(body.has, LENGTHS))
+    unsaid = body.fits or (defaults.fits and not any(map(body.has, LENGTHS)))
     free = max(1, body.min_tokens) if unsaid else 0
     answer = Request.answer([], length or 0, prompts.ids.placeholder) if canvas is None else _canvas(canvas, prompts)
     asked_for: list[tuple[str, Any]]
@@ -298,7 +308,9 @@ def _chat(body: ChatBody, raw: Mapping[str, Any], prompts: Prompts) -> list[Mess
         sentence = f"chat_template_kwargs.{unread[0]} is nothing that the model's chat template reads. Drop it."
         raise ApiError(400, sentence, "chat_template_kwargs")
     tools = raw.get("tools") if body.tool_choice != "none" else None
-    return ChatPrompt(messages, {**variables, "tools": tools}) if tools or variables else messages
+    begin = body.begin if isinstance(body, FittingChat) else ""
+    beside = {**variables, **({"tools": tools} if tools or variables else {})}
+    return ChatPrompt(messages, beside, begin) if beside or begin else messages
 
 
 def _after(

@@ -62,6 +62,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         seed=seed,
         max_choices=limits.max_rows,
         max_answers=limits.max_waiting,
+        max_tokens=settings.max_tokens,
         fits=config["gen_length"] is None,
         aliases=settings.names[1:],
         chat_template_kwargs=plan.prompts.chat_template_kwargs,

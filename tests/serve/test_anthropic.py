@@ -1,0 +1,246 @@
+"""``/v1/messages``: each reply is what chat answers to the same conversation, whole and in events, and errors have
+Anthropic's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dllm.models.bundle import Model
+from dllm.serve.anthropic_fields import MessagesBody
+from dllm.serve.anthropic_request import Turns
+from dllm.serve.typed import read_body
+from tests.serve.bodies import mini_defaults
+from tests.serve.conftest import CHAT, Place, events
+from tests.serve.test_tools import WrittenAnswers
+
+MESSAGES = "/v1/messages"
+SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
+ASK = [{"role": "user", "content": SORT}]
+NAMES = {"type": "array", "items": {"enum": ["Kai", "Emma", "Hugo"]}, "minItems": 3, "maxItems": 3}
+SEATS = {"type": "object", "properties": {"names": NAMES}, "required": ["names"], "additionalProperties": False}
+TOOL = {"name": "seat", "description": "seat people", "input_schema": SEATS, "cache_control": {"type": "ephemeral"}}
+FUNCTION = {"name": "seat", "description": "seat people", "parameters": SEATS, "strict": False}
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "seat", "input": {"names": ["Kai"]}}
+RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "done"}]}
+
+
+@pytest.fixture(scope="module")
+def mini_place(mini_model: Model) -> Iterator[Place]:
+    place = Place(mini_model, defaults=replace(mini_defaults(mini_model), name="mini-llada"))
+    yield place
+    place.close()
+
+
+def said(place: Place, **body: Any) -> dict[str, Any]:
+    """The message, which its events make up, too."""
+    body = {"max_tokens": 32, "messages": ASK, **body}
+    whole = place.call("POST", MESSAGES, json=body)
+    assert whole.status_code == 200, whole.text
+    assert whole.headers["request-id"] == whole.headers["x-request-id"] and whole.json()["id"].startswith("msg_")
+    joined, found = from_events(events(place.call("POST", MESSAGES, json={**body, "stream": True}))), whole.json()
+    for one in (joined, found):
+        for block in one["content"]:
+            block.pop("id", "")
+    told = ("type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")
+    assert {name: joined[name] for name in told} == {name: found[name] for name in told}
+    return dict(found)
+
+
+def from_events(sent: list[tuple[str | None, Any]]) -> dict[str, Any]:
+    """The message of a stream: begun, then blocks one after the other, then how it ends."""
+    assert all(name == data["type"] for name, data in sent)
+    (first, begun), (second, _), *inside, (before, end), (last, _) = sent
+    assert (first, second, before, last) == ("message_start", "ping", "message_delta", "message_stop")
+    message, text = begun["message"], ""
+    assert message["content"] == [] and message["usage"]["output_tokens"] == 0
+    for name, data in inside:
+        if name == "content_block_start":
+            assert data["index"] == len(message["content"])
+            message["content"].append(data["content_block"])
+            text = ""
+        elif name == "content_block_delta":
+            (key,) = set(data["delta"]) - {"type"}
+            text += data["delta"][key]
+        else:
+            block = message["content"][data["index"]]
+            block |= {"input": json.loads(text)} if block["type"] == "tool_use" else {block["type"]: text}
+    return {**message, **end["delta"], "usage": end["usage"]}
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("body", "chat"), [
+    ({}, {}),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": SORT, "cache_control": None}]}]}, {}),
+    ({"stop_sequences": ["Hugo", "Emma"]}, {"stop": ["Hugo", "Emma"]}),
+    ({"temperature": 1.0, "seed": 3, "top_k": 4}, {"temperature": 1.0, "seed": 3, "top_k": 4}),
+    ({"max_tokens": 5}, {"max_tokens": 5}),
+    ({"diffusion": {"sampler": "static", "block_length": 8}}, {"diffusion": {"sampler": "static", "block_length": 8}}),
+    ({"system": [{"type": "text", "text": "x-anthropic-billing-header: 7"}, {"type": "text", "text": "Be brief."}]},
+     {"messages": [{"role": "system", "content": "Be brief."}, *ASK]}),
+], ids=lambda body: "-".join(body) or "plain")  # fmt: skip
+def test_a_message_is_the_answer_of_chat(mini_place: Place, body: dict[str, Any], chat: dict[str, Any]) -> None:
+    reply = said(mini_place, **body)
+    other = mini_place.call("POST", CHAT, json={"messages": ASK, "max_tokens": 32, **chat}).json()
+    (choice,) = other["choices"]
+    assert "".join(block["text"] for block in reply["content"]) == choice["message"]["content"]
+    usage = reply["usage"]["input_tokens"], reply["usage"]["output_tokens"]
+    assert usage == (other["usage"]["prompt_tokens"], other["usage"]["completion_tokens"])
+    assert reply["diffusion"]["nfe"] == choice["diffusion"]["nfe"]
+    stop = next((one for one in body.get("stop_sequences", ()) if one == "Emma"), None)
+    expected = "max_tokens" if choice["finish_reason"] == "length" else "stop_sequence" if stop else "end_turn"
+    assert (reply["stop_reason"], reply["stop_sequence"]) == (expected, stop)
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(("choice", "asked"), [
+    ({"type": "any"}, "required"), ({"type": "none"}, "none"),
+    ({"type": "tool", "name": "seat"}, {"type": "function", "function": {"name": "seat"}}),
+], ids=["any", "none", "named"])  # fmt: skip
+def test_calls_are_those_of_chat(mini_place: Place, choice: Any, asked: Any) -> None:
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    reply = said(mini_place, tools=[TOOL], tool_choice=choice)
+    body = {"messages": ASK, "max_tokens": 32, "tools": [{"type": "function", "function": FUNCTION}]}
+    message = mini_place.call("POST", CHAT, json={**body, "tool_choice": asked}).json()["choices"][0]["message"]
+    calls = [json.loads(one["function"]["arguments"]) for one in message.get("tool_calls", ())]
+    assert [block["input"] for block in reply["content"] if block["type"] == "tool_use"] == calls
+    assert reply["stop_reason"] == ("tool_use" if calls else "end_turn") and bool(calls) == (asked != "none")
+
+
+def test_a_form_is_kept(mini_place: Place) -> None:
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    form = {"format": {"type": "json_schema", "schema": NAMES}, "effort": "high"}
+    reply = mini_place.call("POST", MESSAGES, json={"max_tokens": 32, "messages": ASK, "output_config": form}).json()
+    assert sorted(json.loads(reply["content"][0]["text"])) == ["Emma", "Hugo", "Kai"]
+
+
+def test_an_answer_goes_on_from_its_beginning(mini_place: Place) -> None:
+    tokenizer: Any = mini_place.service.defaults.model.tokenizer
+    begun = [*tokenizer.encode_chat(ASK), *tokenizer.encode('["Emma", "')]
+    other = mini_place.call("POST", "/v1/completions", json={"prompt": begun, "max_tokens": 32}).json()
+    reply = said(mini_place, messages=[*ASK, {"role": "assistant", "content": '["Emma", "'}])
+    assert reply["usage"]["input_tokens"] == len(begun)
+    assert "".join(block["text"] for block in reply["content"]) == other["choices"][0]["text"] != ""
+
+
+def test_a_length_beyond_the_model_is_shortened_and_counted(mini_place: Place) -> None:
+    reply = mini_place.call("POST", MESSAGES, json={"messages": ASK, "max_tokens": 32000}).json()
+    (note,) = reply["diffusion"]["notes"]
+    assert note.startswith("max_tokens=32000 is more") and note.endswith(" 704 tokens.")
+    body = {"messages": ASK, "tools": [TOOL], "system": "Be brief."}
+    count = mini_place.call("POST", f"{MESSAGES}/count_tokens", json=body).json()
+    assert count == {"input_tokens": said(mini_place, **body, tool_choice={"type": "none"})["usage"]["input_tokens"]}
+    defaults = replace(mini_place.service.defaults, max_tokens=5)
+    small = Place(mini_place.service.defaults.model, defaults=defaults)
+    cut = small.call("POST", MESSAGES, json={"messages": ASK, "max_tokens": 32000}).json()
+    assert cut["stop_reason"] == "model_context_window_exceeded" and cut["usage"]["output_tokens"] == 5
+    small.close()
+
+
+def turns(*messages: Any, **more: Any) -> Turns:
+    return Turns.of(read_body(MessagesBody, {"messages": list(messages), **more}, True)[0])
+
+
+def test_turns_become_messages_that_templates_know() -> None:
+    found = turns(
+        {"role": "system", "content": "one"}, {"role": "user", "content": "a"}, {"role": "user", "content": "b"},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, CALL]},
+        {"role": "system", "content": "two"},
+        {"role": "user", "content": [{"type": "text", "text": "c"}, {**RESULT, "is_error": True}]}, system="zero",
+    )  # fmt: skip
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "seat", "arguments": '{"names": ["Kai"]}'}}
+    assert found.messages == [
+        {"role": "system", "content": "zero\n\none"}, {"role": "user", "content": "a\n\nb"},
+        {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "hm"},
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: done"}, {"role": "user", "content": "two\n\nc"},
+    ]  # fmt: skip
+
+
+def test_a_model_that_calls_tools_has_blocks_of_text_and_calls(mini_model: Model, tmp_path: Path) -> None:
+    marked = '{"names": ["Kai"]}'
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 160)
+    place, written.text = written.place, f'Well. <tool_call>{{"name": "seat", "arguments": {marked}}}</tool_call>'
+    body = {"tools": [TOOL], "max_tokens": 160, "messages": [*ASK, {"role": "assistant", "content": [CALL]}, {
+        "role": "user", "content": [RESULT]}]}  # fmt: skip
+    reply = said(place, **body)
+    assert reply["content"] == [
+        {"type": "text", "text": "Well.", "citations": None},
+        {"type": "tool_use", "name": "seat", "input": json.loads(marked), "caller": {"type": "direct"}},
+    ]
+    assert reply["stop_reason"] == "tool_use"
+    place.close()
+
+
+def test_a_coding_clients_request_passes(mini_place: Place) -> None:
+    """Fields, headers and blocks as Claude Code 2.1 sends them, of which none but the text has an effect here."""
+    ephemeral = {"cache_control": {"type": "ephemeral"}}
+    body = {
+        "model": "mini-llada", "max_tokens": 32, "temperature": 0,
+        "system": [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1"}, {
+            "type": "text", "text": "You are a coding agent.", **ephemeral}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": SORT, **ephemeral}]}],
+        "tools": [{**TOOL, "name": f"Tool{at}", "eager_input_streaming": True} for at in range(15)],
+        "tool_choice": {"type": "none"}, "metadata": {"user_id": "user_1_session_2"}, "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "medium"}, "betas": ["claude-code-20250219"], "mcp_servers": [], "container": None,
+    }  # fmt: skip
+    headers = {
+        "x-api-key": "none", "anthropic-version": "2023-06-01", "x-app": "cli", "user-agent": "claude-cli/2.1",
+        "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,extended-cache-ttl-2025-04-11",
+    }  # fmt: skip
+    reply = mini_place.call("POST", f"{MESSAGES}?beta=true", json=body, headers=headers).json()
+    asked = [{"role": "system", "content": "You are a coding agent."}, *ASK]
+    other = mini_place.call("POST", CHAT, json={"messages": asked, "max_tokens": 32}).json()
+    assert reply["usage"]["input_tokens"] == other["usage"]["prompt_tokens"]
+    assert "".join(one["text"] for one in reply["content"]) == other["choices"][0]["message"]["content"]
+    assert mini_place.call("HEAD", "/").status_code == 200
+
+
+REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"model": "x"}, 404, "not_found_error", "model='x' is not served here; 'mini-llada' is."),
+    ({"tools": [TOOL]}, 400, "invalid_request_error", 'write {"type": "any"} (a call is then forced)'),
+    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error", "no tool runs here. Offer"),
+    ({"mcp_servers": [{"url": "u"}]}, 400, "invalid_request_error", "mcp_servers is not served: no tool runs here."),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "invalid_request_error",
+     "messages[0].content[0].type='image' is not served: it takes text, document"),
+    ({"messages": [*ASK, {"role": "user", "content": [RESULT]}]}, 400, "invalid_request_error",
+     "messages[1].content[0].tool_use_id='toolu_1' is the id of no call before it."),
+    ({"messages": [*ASK, {"role": "assistant", "content": [CALL]}]}, 400, "invalid_request_error",
+     "messages[1] calls a tool, and its result is missing."),
+    ({"messages": [{"role": "user", "content": [CALL]}]}, 400, "invalid_request_error", "goes with role assistant."),
+    ({"messages": [{"role": "user", "content": "a " * 3000}]}, 400, "invalid_request_error",
+     "prompt is too long: 3010 tokens > 768 maximum."),
+    ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop_sequences has one of 0 characters"),
+    ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens=0 must be at least 1."),
+    ({"temperatur": 1}, 400, "invalid_request_error", "Did you mean 'temperature'?"),
+    ({"diffusion": {"snapshots": True}}, 400, "invalid_request_error", "is served by /v1/chat/completions."),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "thing"}}}}, 400, "invalid_request_error",
+     "output_config.format.schema"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "kind", "words"), REFUSED, ids=lambda value: "-".join(value)[:20]
+                         if isinstance(value, dict) else "")  # fmt: skip
+def test_errors_have_anthropics_form(
+    mini_place: Place, body: dict[str, Any], status: int, kind: str, words: str
+) -> None:
+    reply = mini_place.call("POST", MESSAGES, json={"max_tokens": 32, "messages": ASK, **body})
+    told = reply.json()
+    assert reply.status_code == status and told["type"] == "error" and told["error"]["type"] == kind
+    assert words in told["error"]["message"] and told["request_id"] == reply.headers["request-id"]
+
+
+def test_what_fails_on_its_way_is_an_event(mini_model: Model) -> None:
+    place = Place(mini_model, defaults=mini_defaults(mini_model), timeout=0.3, api_key="abcdefgh")
+    place.scheduler.pause = 0.4
+    locked = place.call("POST", MESSAGES, json={"messages": ASK})
+    assert (locked.status_code, locked.json()["error"]["type"]) == (401, "authentication_error")
+    body = {"messages": ASK, "stream": True, "max_tokens": 32, "diffusion": {"sampler": "static"}}
+    *_, (name, data) = events(place.call("POST", MESSAGES, json=body, headers={"x-api-key": "abcdefgh"}))
+    assert name == "error" and data["error"]["type"] == "timeout_error" and data["request_id"]
+    place.close()
