@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import Request as HttpRequest
@@ -30,6 +30,8 @@ DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 class Answering:
     """A reply, and what is done of it. Its reader calls ``whole``, or hands it to ``Streaming``."""
 
+    media_type: ClassVar[str] = "text/event-stream"  # of a stream
+    ping: ClassVar[int] = PING_SECONDS  # between two comments of a stream
     metrics: Metrics  # the server's, which count this reply
     decoding: Decoding  # its choices on their way
     envelope: Envelope  # what every object of the reply has in common
@@ -146,7 +148,8 @@ class Streaming(EventSourceResponse):
     """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
 
     def __init__(self, answer: Answering, seconds: float) -> None:
-        super().__init__(answer.events(), ping=PING_SECONDS, sep="\n", send_timeout=seconds)
+        kind = {"media_type": answer.media_type, "ping": answer.ping}
+        super().__init__(answer.events(), sep="\n", send_timeout=seconds, **kind)
         self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

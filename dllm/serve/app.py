@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from sse_starlette.sse import AppStatus
@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request as HttpRequest
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from dllm.prompts import Prompts
@@ -37,6 +37,9 @@ from dllm.serve.guard import GONE, Guard
 from dllm.serve.jobs import Closing, Full, RetryTimes
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
+from dllm.serve.ollama_models import OllamaModels
+from dllm.serve.ollama_reply import AnsweringOllama, OllamaEnvelope, loaded_reply
+from dllm.serve.ollama_request import NothingAsked, parse_ollama
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import Envelope, error_reply, model_data
@@ -115,6 +118,8 @@ class Service:
             Route("/v1/responses", self.respond, methods=["POST"]),
             Route("/v1/messages", self.message, methods=["POST"]),
             Route("/v1/messages/count_tokens", self.count_tokens, methods=["POST"]),
+            Route("/api/chat", self.ollama, methods=["POST"]), Route("/api/generate", self.ollama, methods=["POST"]),
+            *OllamaModels(self.defaults, self.settings.read_timeout).routes,
             Route("/v1/decisions", self.decide, methods=["POST"]),
             Route("/v1/models", self.models), Route("/v1/models/{name:path}", self.model),
             Route("/v1/parts", self.parts), Route("/health", self.health),
@@ -159,6 +164,14 @@ class Service:
         body = await body_of(request, self.settings.read_timeout)
         count = await self._reader(body)(lambda: count_messages(parsed(body), self.defaults))
         return JSONResponse({"input_tokens": count})
+
+    async def ollama(self, request: HttpRequest) -> Response:
+        """Answer in the form of Ollama's chat or generate. Raises ApiError."""
+        read = partial(parse_ollama, is_chat=request.url.path == "/api/chat", defaults=self.defaults)
+        try:
+            return await self._reply(request, read, AnsweringOllama, OllamaEnvelope)
+        except NothingAsked as asked:
+            return JSONResponse(loaded_reply(asked))
 
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
@@ -212,6 +225,9 @@ class Service:
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
+        """A page for browsers, and for others the word by which Ollama's programs know a server."""
+        if not any(kind in request.headers.get("accept", "") for kind in ("text/html", "*/*")):
+            return PlainTextResponse("Ollama is running")
         page, headers = self.page
         return HTMLResponse(page, headers=headers)
 
@@ -315,7 +331,7 @@ async def missed_reply(request: HttpRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     way_out = {
         404: "there is nothing at this address. Use /v1/chat/completions, /v1/completions, /v1/responses, "
-             "/v1/messages, /v1/decisions, /v1/models or /v1/parts.",
+             "/v1/messages, /v1/decisions, /v1/models, /v1/parts, or Ollama's /api/chat.",
         405: "this address does not take that method.",
     }  # fmt: skip
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)

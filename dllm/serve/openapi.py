@@ -13,6 +13,7 @@ from dllm.serve.anthropic_fields import MessagesBody
 from dllm.serve.decision_fields import DecisionBody
 from dllm.serve.fields import ChatBody, CompletionBody, Sampled
 from dllm.serve.neutral import NEUTRAL, REASONS, UNSET, WITHOUT_EFFECT
+from dllm.serve.ollama_fields import OllamaChatBody, OllamaGenerateBody
 from dllm.serve.playground import between, page_headers, source_hash
 from dllm.serve.responses import NEUTRAL_VALUES, ResponseBody
 from dllm.serve.typed import BodyObject, names_of
@@ -23,6 +24,8 @@ BODIES: dict[str, tuple[type[BodyObject], str]] = {
     "/v1/completions": (CompletionBody, "Continue a prompt."),
     "/v1/responses": (ResponseBody, "Answer in the form of OpenAI's Responses."),
     "/v1/messages": (MessagesBody, "Answer in the form of Anthropic's Messages."),
+    "/api/chat": (OllamaChatBody, "Answer in the form of Ollama's chat."),
+    "/api/generate": (OllamaGenerateBody, "Answer, continue or fill in, in the form of Ollama's generate."),
     "/v1/decisions": (DecisionBody, "Answer questions by probabilities."),
 }  # fmt: skip
 WITHOUT_BODY = {

@@ -18,7 +18,8 @@ ROUTES = {
     "/": "playground", "/health": "health", "/metrics": "metrics", "/v1/models": "models", "/v1/parts": "parts",
     "/v1/chat/completions": "chat", "/v1/completions": "completions",
     "/v1/decisions": "decisions", "/v1/responses": "responses", "/v1/messages": "messages",
-    "/v1/messages/count_tokens": "count_tokens", "/openapi.json": "openapi", "/docs": "docs",
+    "/v1/messages/count_tokens": "count_tokens", "/api/chat": "ollama_chat", "/api/generate": "ollama_generate",
+    "/openapi.json": "openapi", "/docs": "docs",
 }  # fmt: skip
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.jobs.Stats``): as they are now, and as they grew.

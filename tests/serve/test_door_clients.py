@@ -1,6 +1,6 @@
-"""Anthropic's own client against a server of the shipped model, alone and under load.
+"""Anthropic's and Ollama's own clients against a server of the shipped model, alone and under load.
 
-It comes with ``pip install -e '.[frameworks]'``.
+They come with ``pip install -e '.[frameworks]'``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ def claude(server: Live) -> Any:
     return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
 
 
+@pytest.fixture(scope="module")
+def llama(server: Live) -> Any:
+    ollama = pytest.importorskip("ollama", reason=f"ollama {PACKAGES}")
+    return ollama.Client(host=server.url)
+
+
 def openais(server: Live, messages: Any) -> tuple[str, int]:
     """Text and tokens of an answer over OpenAI's address."""
     reply = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": messages}, timeout=300).json()
@@ -49,12 +55,20 @@ def anthropics(claude: Any, messages: Any) -> tuple[str, int]:
     return "".join(block.text for block in reply.content), reply.usage.output_tokens
 
 
-def test_anthropics_client_has_the_tokens_of_openais_alone_and_under_load(server: Live, claude: Any) -> None:
+def ollamas(llama: Any, messages: Any) -> tuple[str, int]:
+    reply = llama.chat("mini-llada", messages)
+    return reply.message.content, reply.eval_count
+
+
+def test_all_addresses_give_the_same_tokens_alone_and_under_load(server: Live, claude: Any, llama: Any) -> None:
+    asked = [(openais, server), (anthropics, claude), (ollamas, llama)]
     alone = [openais(server, messages) for messages in ASKED]
-    assert [anthropics(claude, messages) for messages in ASKED] == alone and len(set(alone)) > 1
+    for ask, client in asked:
+        assert [ask(client, messages) for messages in ASKED] == alone and len(set(alone)) > 1
     with ThreadPoolExecutor(12) as crowd:
-        both = [(crowd.submit(openais, server, one), crowd.submit(anthropics, claude, one)) for one in ASKED * 4]
-        assert [(one.result(), two.result()) for one, two in both] == [(one, one) for one in alone * 4]
+        tried = [(crowd.submit(ask, client, messages), expected) for _ in range(3)
+                 for messages, expected in zip(ASKED, alone, strict=True) for ask, client in asked]  # fmt: skip
+        assert [one.result() for one, _ in tried] == [expected for _, expected in tried]
 
 
 def test_anthropics_client_streams_calls_and_counts(claude: Any) -> None:
@@ -90,3 +104,32 @@ def test_anthropics_client_reads_refusals(claude: Any) -> None:
     with pytest.raises(anthropic.BadRequestError, match="no tool runs here"):
         claude.messages.create(model="mini-llada", max_tokens=8, messages=ASK, tools=[{
             "type": "web_search_20250305", "name": "web_search"}])  # fmt: skip
+
+
+def test_ollamas_client_streams_calls_and_looks(llama: Any) -> None:
+    whole = llama.chat("mini-llada:latest", ASK)
+    *pieces, last = llama.chat("mini-llada", ASK, stream=True, options={"num_ctx": 2048, "repeat_penalty": 1.1})
+    assert "".join(piece.message.content for piece in pieces) == whole.message.content and last.done
+    generated = llama.generate("mini-llada", ASK[0]["content"])
+    assert generated.response == whole.message.content and generated.eval_count == whole.eval_count == 7
+    assert len(json.loads(llama.chat("mini-llada", ASK, format=NAMES).message.content)) == 3
+    (likeliest, *_) = llama.chat("mini-llada", ASK, logprobs=True, top_logprobs=2).logprobs
+    assert len(likeliest.top_logprobs) == 2
+    (model,), (running,) = llama.list().models, llama.ps().models
+    assert model.model == running.name == "mini-llada" and llama.show(model.model).modelinfo["llada.block_count"] == 4
+    assert llama.generate("mini-llada", "").done_reason == "load"
+
+
+def test_ollamas_client_reads_refusals(llama: Any) -> None:
+    import ollama
+
+    function = {"name": "seat", "description": "seat people", "parameters": SEATS}
+    for act, status, words in (
+        (lambda: llama.chat("other", ASK), 404, "not found"), (lambda: llama.pull("other"), 403, "dllm pull NAME"),
+        (lambda: llama.embed("mini-llada", "a"), 501, "no embeddings"),
+        (lambda: list(llama.chat("mini-llada", ASK, stream=True, options={"top_p": 7})), 400, "options.top_p=7"),
+        (lambda: llama.chat("mini-llada", ASK, tools=[{"type": "function", "function": function}]), 400, "auto"),
+    ):  # fmt: skip
+        with pytest.raises(ollama.ResponseError, match=words) as refused:
+            act()
+        assert refused.value.status_code == status

@@ -1,0 +1,181 @@
+"""``/api``: each reply is what chat or completions answer to the same, whole and in lines; what clients ask when they
+connect, and errors in Ollama's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dllm.models.bundle import Model
+from dllm.serve.ollama_fields import OllamaChatBody
+from dllm.serve.ollama_request import _messages
+from dllm.serve.typed import read_body
+from tests.serve.bodies import mini_defaults
+from tests.serve.conftest import CHAT, Place
+from tests.serve.test_anthropic import ASK, FUNCTION, NAMES, SORT
+from tests.serve.test_tools import WrittenAnswers
+
+COMPLETIONS = "/v1/completions"
+TOOLS = [{"type": "function", "function": FUNCTION}]
+HOT = {"temperature": 1.0, "seed": 3, "top_k": 4}
+
+
+@pytest.fixture(scope="module")
+def mini_place(mini_model: Model) -> Iterator[Place]:
+    place = Place(mini_model, defaults=replace(mini_defaults(mini_model), name="mini-llada"))
+    yield place
+    place.close()
+
+
+def lines(reply: httpx.Response) -> list[dict[str, Any]]:
+    assert reply.headers["content-type"] == "application/x-ndjson" and reply.text.endswith("\n")
+    return [json.loads(line) for line in reply.text.splitlines()]
+
+
+def said(place: Place, path: str, **body: Any) -> dict[str, Any]:
+    """The reply in one object, whose text and calls its lines make up, too."""
+    found = place.call("POST", path, json={**body, "stream": False})
+    assert found.status_code == 200, found.text
+    whole, (*pieces, last) = found.json(), lines(place.call("POST", path, json=body))
+    assert not any(piece["done"] for piece in pieces) and last["done"] and whole["done"]
+    if path == "/api/generate":
+        assert "".join(piece["response"] for piece in [*pieces, last]) == whole["response"]
+    else:
+        parts = [piece["message"] for piece in [*pieces, last]]
+        assert "".join(part["content"] for part in parts) == whole["message"]["content"]
+        calls = [call for part in parts for call in part.get("tool_calls", ())]
+        assert calls == whole["message"].get("tool_calls", [])
+    told = ("model", "done_reason", "prompt_eval_count", "eval_count", "load_duration")
+    assert [last[name] for name in told] == [whole[name] for name in told]
+    assert all(type(whole[name]) is int for name in ("total_duration", "eval_duration", "prompt_eval_duration"))
+    assert datetime.fromisoformat(whole["created_at"]).tzinfo is not None
+    return dict(whole)
+
+
+def answer(place: Place, path: str, **body: Any) -> tuple[Any, int, int]:
+    """Text, and tokens of prompt and answer, over OpenAI's address."""
+    reply = place.call("POST", path, json=body).json()
+    (choice,), usage = reply["choices"], reply["usage"]
+    text = choice["message"]["content"] if path == CHAT else choice["text"]
+    return text, usage["prompt_tokens"], usage["completion_tokens"]
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("path", "body", "other", "same"), [
+    ("/api/chat", {"messages": ASK}, CHAT, {"messages": ASK}),
+    ("/api/chat", {"messages": ASK, "options": {**HOT, "num_predict": 9, "repeat_penalty": 1.1, "num_ctx": 4096}},
+     CHAT, {"messages": ASK, **HOT, "max_tokens": 9}),
+    ("/api/chat", {"messages": ASK, "options": {"stop": ["Hugo"]}, "images": [], "think": False},
+     CHAT, {"messages": ASK, "stop": ["Hugo"]}),
+    ("/api/generate", {"prompt": SORT, "system": "Be brief.", "context": [], "template": ""},
+     CHAT, {"messages": [{"role": "system", "content": "Be brief."}, *ASK]}),
+    ("/api/generate", {"prompt": '["Kai", ', "raw": True, "options": {"num_predict": 6}},
+     COMPLETIONS, {"prompt": '["Kai", ', "max_tokens": 6}),
+    ("/api/chat", {"messages": ASK, "options": {"diffusion": {"sampler": "static"}}},
+     CHAT, {"messages": ASK, "diffusion": {"sampler": "static"}}),
+], ids=["chat", "options", "stop", "generate", "raw", "diffusion"])  # fmt: skip
+def test_a_reply_is_the_answer_of_openais_address(
+    mini_place: Place, path: str, body: dict[str, Any], other: str, same: dict[str, Any]
+) -> None:
+    reply = said(mini_place, path, model="mini-llada:latest", **body)
+    text = reply["response"] if path == "/api/generate" else reply["message"]["content"]
+    assert (text, reply["prompt_eval_count"], reply["eval_count"]) == answer(mini_place, other, **same)
+    assert reply["model"] == "mini-llada:latest" and reply["done_reason"] in ("stop", "length")
+
+
+def test_a_gap_is_filled_without_what_follows(mini_place: Place) -> None:
+    body = {"prompt": '["Kai", ', "suffix": ', "Hugo"]', "options": {"num_predict": 4}}
+    canvas = {"prompt": '["Kai", ', "diffusion": {"canvas": [4, ', "Hugo"]']}}
+    text = answer(mini_place, COMPLETIONS, **canvas)[0]
+    assert text.endswith(', "Hugo"]')
+    assert said(mini_place, "/api/generate", **body)["response"] == text.removesuffix(', "Hugo"]') != ""
+
+
+def test_forms_are_kept_and_calls_come_whole(mini_place: Place, mini_model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    asked = {"messages": ASK, "stream": False, "format": NAMES}
+    found = mini_place.call("POST", "/api/chat", json=asked).json()["message"]["content"]
+    assert sorted(json.loads(found)) == ["Emma", "Hugo", "Kai"]
+    written = WrittenAnswers(mini_model, tmp_path / "tools", 96)
+    written.text = 'Well. <tool_call>{"name": "seat", "arguments": {"names": ["Kai"]}}</tool_call>'
+    message = said(written.place, "/api/chat", messages=ASK, tools=TOOLS)["message"]
+    call = {"function": {"index": 0, "name": "seat", "arguments": {"names": ["Kai"]}}}
+    assert message == {"role": "assistant", "content": "Well.", "tool_calls": [call]}
+    assert "tools" in written.place.call("POST", "/api/show", json={}).json()["capabilities"]
+    written.place.close()
+
+
+def test_results_find_their_calls() -> None:
+    call = lambda name, **more: {"function": {"name": name, "arguments": {}}, **more}  # noqa: E731
+    sent = [
+        {"role": "assistant", "tool_calls": [call("a"), call("b"), call("a", id="x")]},
+        {"role": "tool", "content": "1", "tool_name": "b"}, {"role": "tool", "content": "2", "tool_call_id": "x"},
+        {"role": "tool", "content": "3"},
+    ]  # fmt: skip
+    made = _messages(read_body(OllamaChatBody, {"messages": sent}, True)[0].messages)
+    assert [one.get("tool_call_id") for one in made] == [None, "call_0_1", "x", "call_0_0"]
+
+
+def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
+    """As Open WebUI, editors and Ollama's own client do."""
+    get = lambda path, **headers: mini_place.call("GET", path, headers=headers)  # noqa: E731
+    assert get("/", accept="").text == "Ollama is running" and "<html" in get("/", accept="text/html").text
+    assert mini_place.call("HEAD", "/").status_code == 200
+    assert tuple(map(int, get("/api/version").json()["version"].partition("-")[0].split("."))) >= (0, 6, 4)
+    (tag,), (running,) = get("/api/tags").json()["models"], get("/api/ps").json()["models"]
+    assert tag["name"] == tag["model"] == running["name"] == "mini-llada" and tag["digest"] == running["digest"]
+    assert datetime.fromisoformat(running["expires_at"]).year == 9999 and running["context_length"] == 768
+    shown = mini_place.call("POST", "/api/show", json={"model": "mini-llada:latest"}).json()
+    assert shown["model_info"]["llada.context_length"] == 768 and shown["capabilities"] == ["completion", "insert"]
+    network = mini_place.service.defaults.model.transformer
+    assert shown["model_info"]["general.parameter_count"] == sum(one.numel() for one in network.parameters())
+    for path, body, reason in (
+        ("/api/chat", {"messages": []}, "load"), ("/api/generate", {"prompt": "", "keep_alive": 0}, "unload"),
+        ("/api/generate", {"system": "Be brief."}, "load"),
+    ):  # fmt: skip
+        told = mini_place.call("POST", path, json=body).json()
+        assert told["done"] is True and told["done_reason"] == reason and told["model"] == "mini-llada"
+
+
+REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/api/chat", {"model": "llama3.2"}, 404, "model 'llama3.2' not found: this server has 'mini-llada'."),
+    ("/api/show", {"model": "x"}, 404, "model 'x' not found: this server has 'mini-llada'."),
+    ("/api/pull", {"model": "x"}, 403, "Fetch others on the command line: dllm pull NAME."),
+    ("/api/embed", {"model": "x"}, 501, "a model here has no embeddings of texts."),
+    ("/api/chat", {"tools": TOOLS}, 400, "tool_choice='auto' leaves it to the model"),
+    ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["aa"]}]}, 400, "there are only texts."),
+    ("/api/chat", {"messages": [{"role": "tool", "content": "a"}]}, 400, "no call before it waits for a result."),
+    ("/api/chat", {"options": {"mirostat": 2}}, 400, "options.mirostat=2 must be 0: top_p and top_k choose"),
+    ("/api/chat", {"options": {"repeat_penalty": 1.5}}, 400, "options.repeat_penalty=1.5 must be 1: no token is made"),
+    ("/api/chat", {"options": {"top_p": 7}}, 400, "options.top_p=7 must lie in (0, 1]."),
+    ("/api/chat", {"options": {"temprature": 1}}, 400, "Did you mean 'temperature'?"),
+    ("/api/chat", {"options": {"num_predict": 0}}, 400, "options.num_predict=0 must lie in [1, 704]"),
+    ("/api/chat", {"format": "xml"}, 400, 'format=\'xml\' must be "json" or a JSON schema.'),
+    ("/api/chat", {"think": "much"}, 400, "think='much' must be true, false, low, medium or high."),
+    ("/api/generate", {"prompt": "a", "context": [1]}, 400, "context is not served: nothing is stored."),
+    ("/api/generate", {"prompt": "a", "raw": True, "system": "b"}, 400, "system goes into a chat template, and raw"),
+    ("/api/generate", {"prompt": "a " * 3000}, 400, "the prompt takes 30"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "status", "words"), REFUSED, ids=lambda value: str(value)[:24]
+                         if isinstance(value, str) else "")  # fmt: skip
+def test_errors_have_ollamas_form(mini_place: Place, path: str, body: dict[str, Any], status: int, words: str) -> None:
+    asked = {"messages": ASK, **body} if path == "/api/chat" else body
+    reply = mini_place.call("POST", path, json=asked)
+    assert reply.status_code == status and set(reply.json()) == {"error"} and words in reply.json()["error"]
+
+
+def test_what_fails_on_its_way_is_a_line(mini_model: Model) -> None:
+    place = Place(mini_model, defaults=mini_defaults(mini_model), timeout=0.3)
+    place.scheduler.pause = 0.4
+    *_, last = lines(place.call("POST", "/api/chat", json={"messages": ASK, "diffusion": {"sampler": "static"}}))
+    assert last == {"error": "the request took more than 0.3 seconds."}
+    place.close()
