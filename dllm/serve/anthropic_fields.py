@@ -131,7 +131,7 @@ Block = Annotated[
     | Annotated[ThoughtBlock, Tag("<thinking>")] | Annotated[HiddenThoughtBlock, Tag("<redacted_thinking>")],
     *_of_kind("text", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"),
 ]  # fmt: skip
-Content = Annotated[
+_Content = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[Block], Tag("<list>")], TEXT_OR_LIST, _TEXT_OR_BLOCKS
 ]
 
@@ -140,7 +140,7 @@ class TurnMessage(BodyObject):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"] = Field(description="who speaks")
-    content: Content = Field(description="a text, or a list of blocks")
+    content: _Content = Field(description="a text, or a list of blocks")
 
 
 class InputTool(OfEveryBlock):

@@ -12,7 +12,7 @@ from dllm.serve.api_errors import error_form
 from dllm.serve.decoding import Completed, TextDelta
 from dllm.serve.replies import Envelope, event_bytes
 
-PATH = "/v1/messages"
+_PATH = "/v1/messages"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class AnsweringMessages(Answering):
         except Exception as error:
             self._failure(error)
             assert self.failed is not None
-            yield event_bytes(error_form(self.failed, PATH, envelope.ident), "error")
+            yield event_bytes(error_form(self.failed, _PATH, envelope.ident), "error")
             return
         for event in self._ended():
             yield event

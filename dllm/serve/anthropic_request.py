@@ -29,7 +29,7 @@ from dllm.serve.wire import ParsedRequest, count_prompt
 
 BILLING = "x-anthropic-billing-header"  # begins a text of Claude Code that differs in each request
 # What sentences of chat call fields, and what this request calls them.
-CALLED = {
+_CALLED = {
     "max_completion_tokens": "max_tokens", "stop": "stop_sequences", "thinking_token_budget": "thinking.budget_tokens",
     "response_format.json_schema.schema": "output_config.format.schema",
     "response_format.json_schema": "output_config.format", "response_format": "output_config.format",
@@ -37,8 +37,8 @@ CALLED = {
 }  # fmt: skip
 # Fields that chat has, too.
 SHARED = ("model", "stream", "temperature", "top_p", "top_k", "seed", "min_tokens", "ignore_eos", "diffusion")
-CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-TOO_LONG = "prompt is too long"  # at which clients shorten a conversation
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_TOO_LONG = "prompt is too long"  # at which clients shorten a conversation
 
 
 @dataclass
@@ -149,7 +149,7 @@ def _too_long(refused: ApiError, defaults: Defaults) -> ApiError:
         return refused
     count = re.search(r"takes (?:at least )?(\d+) tokens", refused.message)
     told = f": {count[1]} tokens > {defaults.model.config.max_length} maximum" if count else ""
-    sentence = f"{TOO_LONG}{told}. Shorten the messages."
+    sentence = f"{_TOO_LONG}{told}. Shorten the messages."
     return ApiError(refused.status, sentence, refused.param, refused.code)
 
 
@@ -179,7 +179,7 @@ def _as_chat(body: MessagesBody, defaults: Defaults) -> tuple[dict[str, Any], di
         chat["response_format"] = {"type": "json_schema", "json_schema": schema}
     places = {f"tools[{at}].function.parameters": f"tools[{at}].input_schema" for at in range(len(body.tools))}
     places |= {f"tools[{at}].function": f"tools[{at}]" for at in range(len(body.tools))}
-    return chat, {**places, **turns.places, **CALLED}
+    return chat, {**places, **turns.places, **_CALLED}
 
 
 def _function(tool: InputTool) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _function(tool: InputTool) -> dict[str, Any]:
 
 def _choice(choice: InputChoice) -> Any:
     if choice.type != "tool":
-        return CHOICES[choice.type]
+        return _CHOICES[choice.type]
     if choice.name is None:
         raise ApiError(400, "tool_choice.name is missing: the name of the function.", "tool_choice.name")
     return {"type": "function", "function": {"name": choice.name}}

@@ -62,7 +62,7 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
 
 
 # Anthropic's word for an error by its status, where it is not ``invalid_request_error`` or ``api_error``.
-KINDS = {
+_KINDS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 503: "overloaded_error", 504: "timeout_error",
 }  # fmt: skip
@@ -71,7 +71,7 @@ KINDS = {
 def error_form(refused: ApiError, path: str, ident: str) -> dict[str, Any]:
     """An error as clients of an address read it: Anthropic's, Ollama's or OpenAI's. ident: of the request."""
     if path.startswith("/v1/messages"):
-        kind = KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
+        kind = _KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": refused.message}, "request_id": ident}
     return {"error": refused.message} if path.startswith("/api/") else refused.to_json()
 

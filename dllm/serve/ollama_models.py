@@ -18,8 +18,8 @@ from dllm.serve.ollama_request import served_name
 from dllm.serve.request_parts import Defaults
 from dllm.serve.tools import BEGIN
 
-VERSION = "0.99.0-dllm"  # above every version that a client asks for
-ALWAYS = "9999-12-31T23:59:59Z"  # when the model leaves memory
+_VERSION = "0.99.0-dllm"  # above every version that a client asks for
+_ALWAYS = "9999-12-31T23:59:59Z"  # when the model leaves memory
 PULL = "a server has the model that it began with. Fetch others on the command line: dllm pull NAME"
 NO_FILES = "models are folders of this machine, or of the hub. Start a server of another: dllm serve model.path=FOLDER"
 NOT_SERVED = {
@@ -54,7 +54,7 @@ class OllamaModels:
         return refused
 
     async def version(self, request: HttpRequest) -> Response:
-        return JSONResponse({"version": VERSION})
+        return JSONResponse({"version": _VERSION})
 
     async def tags(self, request: HttpRequest) -> Response:
         return JSONResponse({"models": [{**card, "modified_at": self.began} for card in self._cards()]})
@@ -62,7 +62,7 @@ class OllamaModels:
     async def running(self, request: HttpRequest) -> Response:
         on_device = self._bytes if self.defaults.model.transformer.device.type == "cuda" else 0
         limit = self.defaults.model.config.max_length
-        more = {"expires_at": ALWAYS, "size_vram": on_device, "context_length": limit}
+        more = {"expires_at": _ALWAYS, "size_vram": on_device, "context_length": limit}
         return JSONResponse({"models": [{**card, **more} for card in self._cards()]})
 
     async def show(self, request: HttpRequest) -> Response:

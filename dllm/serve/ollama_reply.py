@@ -15,8 +15,8 @@ from dllm.serve.decoding import Completed, TextDelta
 from dllm.serve.ollama_request import NothingAsked
 from dllm.serve.replies import Envelope, likely, token_text
 
-PATH = "/api/"
-NEVER = 10**6  # seconds between two comments, which are no lines of JSON
+_PATH = "/api/"
+_NEVER = 10**6  # seconds between two comments, which are no lines of JSON
 
 
 def stamp() -> str:
@@ -86,7 +86,7 @@ class AnsweringOllama(Answering):
     """A reply on its way: a line for each piece of text, one for all calls, and the last one."""
 
     media_type: ClassVar[str] = "application/x-ndjson"
-    ping: ClassVar[int] = NEVER
+    ping: ClassVar[int] = _NEVER
 
     async def events(self) -> AsyncIterator[bytes]:
         """The reply line by line. An error becomes a line, since the status has been sent."""
@@ -107,7 +107,7 @@ class AnsweringOllama(Answering):
         except Exception as error:
             self._failure(error)
             assert self.failed is not None
-            yield _line(error_form(self.failed, PATH, envelope.ident))
+            yield _line(error_form(self.failed, _PATH, envelope.ident))
             return
         last = envelope.completion(self.done)
         calls = last.get("message", {}).get("tool_calls", ())

@@ -19,7 +19,7 @@ from dllm.serve.wire import ParsedRequest
 LATEST = ":latest"  # a tag that says nothing
 UNBOUNDED = (-1, -2)  # lengths: as many tokens as there are
 # What sentences of chat call fields, and what this request calls them.
-CALLED = {
+_CALLED = {
     **{name: f"options.{name}" for name in ("temperature", "top_p", "top_k", "seed", "stop")},
     "max_completion_tokens": "options.num_predict", "max_tokens": "options.num_predict",
     "response_format.json_schema.schema": "format", "response_format.json_schema": "format",
@@ -44,7 +44,7 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     made, called, into = _as_request(fields, defaults)
     if not (made.get("messages") or made.get("prompt") or isinstance(made.get("diffusion"), Mapping)):
         raise NothingAsked(name, fields)
-    found = parse_as_chat({**made, "model": name}, {**called, **CALLED}, defaults, into)
+    found = parse_as_chat({**made, "model": name}, {**called, **_CALLED}, defaults, into)
     kept = {"generate": not is_chat, "raw": into is FittingCompletion, "suffix": getattr(fields, "suffix", "")}
     return replace(found, model=fields.model or name, unknown=unknown, repeated=kept)
 
