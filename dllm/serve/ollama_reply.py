@@ -16,7 +16,7 @@ from dllm.serve.ollama_request import NothingAsked
 from dllm.serve.replies import Envelope, likely, token_text
 
 _PATH = "/api/"
-_NEVER = 10**6  # seconds between two comments, which are no lines of JSON
+_NEVER = 10**6  # seconds between two comments, which are not JSON
 
 
 def stamp() -> str:

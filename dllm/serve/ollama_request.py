@@ -1,5 +1,4 @@
-"""Ollama's interface: a request of ``/api/chat`` or ``/api/generate`` made one of chat or of completions (Ollama's
-``docs/api.md``)."""
+"""Ollama's interface: a request of ``/api/chat`` or ``/api/generate`` made one of chat or of completions."""
 
 from __future__ import annotations
 

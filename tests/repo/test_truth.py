@@ -29,7 +29,7 @@ FOREIGN = """
     generate_with_Flash_dLLM block_decode_with_full_attention_FreeDave stable_confident_decode
     generate_with_pc_sampler vanilla_generate diffusion_generate generate_dlm llada_remdm_sample generate_with_saber
     generate_cb_sampler_spaced generate_eb_sampler_spaced decoding_wino generate_block
-    get_num_transfer_tokens tokenizer_backend
+    get_num_transfer_tokens tokenizer_backend ANTHROPIC_BASE_URL ANTHROPIC_MODEL
     generation_diffusion_gemma.py modeling_diffusion_gemma.py configuration_diffusion_gemma.py qwen.py
     RESPONSES_TOOLS JSON_SCHEMA
     """  # one name after another
