@@ -148,8 +148,8 @@ class Streaming(EventSourceResponse):
     """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
 
     def __init__(self, answer: Answering, seconds: float) -> None:
-        kind = {"media_type": answer.media_type, "ping": answer.ping}
-        super().__init__(answer.events(), sep="\n", send_timeout=seconds, **kind)
+        events, kind = answer.events(), answer.media_type
+        super().__init__(events, media_type=kind, ping=answer.ping, sep="\n", send_timeout=seconds)
         self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -233,6 +233,7 @@ class MessagesBody(BodyObject):
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="as in chat")
     min_tokens: int | None = Field(None, description="as in chat")
     ignore_eos: bool | None = Field(None, description="as in chat")
+    return_token_ids: bool = Field(False, description="as in chat")
     diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
     metadata: Any = Field(None, description="without effect")

@@ -45,7 +45,7 @@ class MessagesEnvelope(Envelope):
         return {"stop_reason": reason, "stop_sequence": stop}
 
     def told(self, choice: Completed) -> dict[str, Any]:
-        return {"diffusion": {**choice.cost, **self.parsed.diffusion_notes}}
+        return {**choice.ids, "diffusion": {**choice.cost, **self.parsed.diffusion_notes}}
 
     def _used(self, written: int) -> dict[str, Any]:
         return {

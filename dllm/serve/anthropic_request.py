@@ -36,7 +36,18 @@ _CALLED = {
     '"required"': '{"type": "any"}', '"none"': '{"type": "none"}',
 }  # fmt: skip
 # Fields that chat has, too.
-SHARED = ("model", "stream", "temperature", "top_p", "top_k", "seed", "min_tokens", "ignore_eos", "diffusion")
+SHARED = (
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "min_tokens",
+    "ignore_eos",
+    "diffusion",
+    "return_token_ids",
+)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _TOO_LONG = "prompt is too long"  # at which clients shorten a conversation
 
@@ -95,7 +106,7 @@ class Turns:
                 thoughts.append(block.thinking)
             elif _is_text(block):
                 texts.append(block.text)
-        more = {"tool_calls": calls} if calls else {}
+        more: dict[str, Any] = {"tool_calls": calls} if calls else {}
         more |= {"reasoning_content": "\n".join(thoughts)} if any(thoughts) else {}
         place = turn[-1][-1][0] if turn[-1] else "messages"
         self._add({"role": "assistant", "content": "\n".join(texts), **more}, place.partition(".")[0])

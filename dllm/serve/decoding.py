@@ -66,6 +66,7 @@ class Completed:
     thought: str = ""  # what the model thought before
     thought_tokens: int = 0  # that it took, of those written
     replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
+    ids: dict[str, list[int]] = field(default_factory=dict)  # of prompt and answer, in vLLM's words, if asked for
 
 
 class Decoding:
@@ -151,7 +152,8 @@ class Decoding:
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
             yield from self._deltas(row, new, self._so_far(row, now.tokens, final))
-            if ending is not None and not (self.parsed.logprobs or job.trace):  # those come with the whole answer
+            whole = self.parsed.logprobs or self.parsed.token_ids or job.trace  # they come with the whole answer
+            if ending is not None and not whole:
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
                 yield from self._deltas(row, "", written, final=True)
@@ -170,6 +172,8 @@ class Decoding:
         yield from self._deltas(row, new, written, final=True)
         scored = self._scored(text, ending, done) if self.parsed.logprobs else []
         choice = Completed(row, ending, written, scored, self._cost(row, done, written))
+        if self.parsed.token_ids:
+            choice = self._with_ids(choice, job, text, done.result)
         yield self._completed(replace(choice, replay=self._replay(job, done)) if self.parsed.replay else choice)
 
     def _deltas(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[TextDelta]:
@@ -227,6 +231,18 @@ class Decoding:
         block = block_of(parts, self.prompts.config)
         found = replay_of(prompt, canvas, done.result.turns, stop, block)
         return {"token_ids": found.tokens[:stop], "meta_info": found.meta_info()}
+
+    def _with_ids(self, choice: Completed, job: Job, text: AnswerText, result: Result) -> Completed:
+        """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
+        that left each of them; 0: none did."""
+        canvas, count = result.canvas, len(choice.ending.tokens)
+        if text.head is not None:
+            count = len(canvas)
+        elif choice.ending.stop is None and count < len(canvas) and canvas[count] in self.ends:
+            count += 1
+        prompt = list(job.request.tokens[: job.request.answer_start])
+        ids = {"prompt_token_ids": prompt, "token_ids": list(canvas[:count])}
+        return replace(choice, ids=ids, cost={**choice.cost, "forwards": list(result.turns[:count])})
 
     def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""

@@ -177,6 +177,9 @@ class Sampled(BodyObject):
         [], description=f"up to {MAX_STOPS} texts of {MAX_STOP} characters; the answer ends before the first"
     )
     stream: bool = Field(False, description="the reply comes as server-sent events")
+    return_token_ids: bool = Field(
+        False, description="the ids of prompt and answer are told, and under diffusion the forward of each (vLLM)"
+    )
     stream_options: StreamOptions = Field(
         default_factory=StreamOptions, description="what a stream tells beside its text"
     )

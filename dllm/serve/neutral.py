@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 LIKELIEST = "top_p and top_k choose what is drawn from"
-CHAINS = "token ids of a request are those of its prompt alone. Read the text"
+CHAINS = "return_token_ids=true tells the ids of prompt and answer"
 ALIKE = "all requests are served alike"
 FORM = 'response_format says it: {"type": "grammar", "grammar": TEXT} takes a grammar in Lark\'s syntax'
 UNPACK = "its entries are fields of the request itself. Write them there"
@@ -35,7 +35,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],), "bad_words": ([],), "add_generation_prompt": (True,),
     "continue_final_message": (False,), "add_special_tokens": (False,), "documents": ([],),
     "mm_processor_kwargs": ({},), "media_io_kwargs": ({},), "logits_processors": ([],), "priority": (0,),
-    "return_tokens_as_token_ids": (False,), "return_token_ids": (False,), "kv_transfer_params": ({},),
+    "return_tokens_as_token_ids": (False,), "kv_transfer_params": ({},),
     "vllm_xargs": ({},), "structural_tag": ("",), "guided_whitespace_pattern": ("",), "early_stopping": (False,),
     # SGLang
     "ebnf": ("",), "stop_regex": ("", []), "no_stop_trim": (False,), "session_params": ({},), "custom_params": ({},),
@@ -84,7 +84,7 @@ REASONS = {
     "stop_token_ids": "stop takes texts", "stop_regex": "stop takes texts",
     "include_stop_str_in_output": "an answer ends before a stop string",
     "no_stop_trim": "an answer ends before a stop string",
-    "skip_special_tokens": "special tokens write nothing", "return_tokens": CHAINS, "return_token_ids": CHAINS,
+    "skip_special_tokens": "special tokens write nothing", "return_tokens": CHAINS,
     "return_tokens_as_token_ids": "logprobs names tokens by their text",
     "prompt_logprobs": "log-probabilities are those of the answer", "n_probs": "logprobs and top_logprobs tell them",
     "truncate_prompt_tokens": "a prompt is never cut", "n_keep": "a prompt is never cut",

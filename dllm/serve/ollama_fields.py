@@ -123,6 +123,7 @@ class OllamaBody(BodyObject):
     logprobs: Any = Field(None, description="log-probabilities of the answer's tokens are told")
     top_logprobs: int = Field(0, ge=0, le=MAX_LIKELIEST, description="likeliest tokens told of each position")
     diffusion: Diffusion | None = Field(None, description="what servers of autoregressive models lack")
+    return_token_ids: bool = Field(False, description="as in chat")
     keep_alive: Any = Field(None, description="without effect: the model stays")
     truncate: Any = Field(None, description="without effect: a prompt is never cut")
     shift: Any = Field(None, description="without effect: a prompt is never cut")

@@ -65,6 +65,7 @@ class OllamaEnvelope(Envelope):
             "eval_count": choice.written, "eval_duration": _nanoseconds(seconds - waited),
             "diffusion": {**choice.cost, **parsed.diffusion_notes},
         }  # fmt: skip
+        found |= choice.ids
         if parsed.repeated["generate"] and not parsed.repeated["raw"]:
             found["context"] = []
         if parsed.logprobs:

@@ -66,7 +66,8 @@ def _as_request(body: OllamaBody, defaults: Defaults) -> tuple[dict[str, Any], d
     length = options.num_predict
     unbounded = length in UNBOUNDED and not isinstance(length, bool)
     made |= {
-        "stream": body.stream, "max_completion_tokens": defaults.model.config.max_length if unbounded else length,
+        "stream": body.stream, "return_token_ids": body.return_token_ids,
+        "max_completion_tokens": defaults.model.config.max_length if unbounded else length,
         "diffusion": body.diffusion or options.diffusion, "response_format": _form(body.format),
         "logprobs": True if body.logprobs or body.top_logprobs else None, "top_logprobs": body.top_logprobs or None,
     }  # fmt: skip

@@ -55,7 +55,7 @@ class Envelope:
         """The whole reply at once."""
         return {
             **self._head("chat.completion" if self.parsed.chat else "text_completion"),
-            "choices": [self._choice(choice) for choice in choices], "usage": self.usage(choices),
+            "choices": [self._choice(choice) for choice in choices], "usage": self.usage(choices), **self._prompt_ids(),
         }  # fmt: skip
 
     def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
@@ -63,7 +63,15 @@ class Envelope:
         use = self.parsed.tools
         begun = None if use is not None and use.forced else text
         delta = {"role": "assistant", "content": begun} if role else {"content": text}
+        if role:
+            return {**self.delta(choice, delta), **self._prompt_ids()}
         return self.delta(choice, delta) if self.parsed.chat else self._part(choice, {"text": text})
+
+    def _prompt_ids(self) -> dict[str, list[int]]:
+        """The prompt's ids where vLLM tells them: in chat beside the choices, which all have the same."""
+        request = self.parsed.jobs[0].request
+        asked = self.parsed.token_ids and self.parsed.chat
+        return {"prompt_token_ids": list(request.tokens[: request.answer_start])} if asked else {}
 
     def delta(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
         """What a choice of a chat says next: text, or a piece of a call."""
@@ -144,7 +152,9 @@ class Envelope:
         reason, use = choice.ending.reason, self.parsed.tools
         if use is not None and not use.named and self._read(choice)[1]:
             reason = "tool_calls"
-        return {"logprobs": scored, "finish_reason": reason, **choice.replay, "diffusion": {**choice.cost, **more}}
+        ids = {name: held for name, held in choice.ids.items() if name == "token_ids" or not self.parsed.chat}
+        told = {"logprobs": scored, "finish_reason": reason, **ids, **choice.replay}
+        return {**told, "diffusion": {**choice.cost, **more}}
 
     def _top(self, scored: Sequence[Scored]) -> list[dict[str, float]] | None:
         """Of each token those that were likeliest in its place, as completions tell them; None: not asked for."""

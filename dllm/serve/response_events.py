@@ -137,6 +137,7 @@ class ResponseEnvelope(Envelope):
             **whole,
             "incomplete_details": details,
             "usage": usage,
+            **choice.ids,
             "diffusion": {**choice.cost, **self.parsed.diffusion_notes},
         }
 

@@ -49,6 +49,7 @@ class ParsedRequest:
     logprobs: bool  # log-probabilities are asked for; a job says of how many tokens
     snapshots: bool  # the canvas after each turn is asked for
     trace: bool  # a trace file is asked for
+    token_ids: bool  # ids of prompt and answer are asked for, with the forward of each
     replay: bool  # the ids of whole blocks and their forwards are asked for
     stop: tuple[str, ...]  # strings that end an answer
     min_tokens: int  # that many first tokens in which none of these counts
@@ -101,7 +102,7 @@ def _parsed(body: Answered, raw: Mapping[str, Any], defaults: Defaults) -> Parse
         include_usage=body.stream_options.include_usage and body.stream,
         usage_so_far=body.stream_options.continuous_usage_stats and body.stream,
         logprobs=_likeliest(body)[0], snapshots=body.diffusion.snapshots, trace=body.diffusion.trace,
-        replay=body.diffusion.replay,
+        token_ids=body.return_token_ids, replay=body.diffusion.replay,
         stop=() if whole else tuple(body.stop), min_tokens=body.min_tokens,
         prompt_tokens=sum(list(job.request.masked).count(False) for job in first),
         names=names, tools=use, thinking=thinking, notes=tuple(filter(None, notes)),
