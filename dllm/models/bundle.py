@@ -24,6 +24,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
+from dllm.models.hub_name import HubName
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.load_progress import load_progress
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
@@ -38,7 +39,6 @@ from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
-DATA_FILES = ["*.json", "*.txt", "*.jinja"]
 # What is said when one of the mini models is loaded, after its name.
 KNOWS = (
     "was trained on lists, puzzles, sentences and records and knows nothing else: its answers to other prompts mean "
@@ -82,38 +82,35 @@ def locate(path: str | Path, weights: bool = True) -> Path:
         return plain_folder(folder)
     if is_gguf(folder):
         return folder
-    wanted = DATA_FILES + ["*.safetensors"] * weights
     if folder.is_file():
         raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
-    name, _, revision = name.partition("@")
-    found, file = re.fullmatch(r"([\w.-]+/[\w.-]+)/([\w./-]+\.gguf)", name), ""
-    if found is not None:
-        name, file = found[1], found[2]
-        wanted = [re.sub(r"-\d{5}-of-", "-*-of-", file)]  # all parts, where there are several
-    elif folder.suffix.lower() == GGUF_SUFFIX:
+    found = HubName.of(name)
+    if folder.suffix.lower() == GGUF_SUFFIX and (found is None or not found.file):
         raise UserError(f"model.path={name!r} is not a file here. Download it, and give its path.")
-    elif not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or str(path).endswith("@"):
+    if found is None:
         raise UserError(
             f"model.path={str(path)!r} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
             "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
-            f"{nearest(name, known)}"
+            f"{nearest(name.partition('@')[0], known)}"
         )
     stay_offline_without_hub()
     from huggingface_hub import snapshot_download
 
     try:
-        there = Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted)) / file
+        wanted = found.wanted(weights)
+        there = Path(snapshot_download(found.repo, revision=found.revision, allow_patterns=wanted)) / found.file
     except Exception as error:
         offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
         why = "the hub cannot be reached from here" if offline else first_line(error)
-        kind = "folder" if found is None else "file"
+        kind = "file" if found.file else "folder"
         raise UserError(
             f"model.path={str(path)!r} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
             f"elsewhere and pass the {kind}: model.path={kind.upper()}."
         ) from error
-    if file and not is_gguf(there):
+    if found.file and not is_gguf(there):
         raise UserError(
-            f"model.path={str(path)!r}: {name} on the hub has no file {file}. Give the name of one that it has."
+            f"model.path={str(path)!r}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
+            "has."
         )
     return there
 

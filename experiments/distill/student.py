@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from dllm.errors import not_installed
 from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, MODULE_PREFIX, base_digest
-from dllm.models.bundle import DATA_FILES
 from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX, read_contents
 from dllm.models.fit import Fit
+from dllm.models.hub_name import DATA_FILES
 from dllm.models.names import PUBLISHED_NAMES, parameter_source
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model

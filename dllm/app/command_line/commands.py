@@ -1,5 +1,5 @@
 """Short commands beside NAME=VALUE: ``dllm run "PROMPT"``, ``chat``, ``serve``, ``check``,
-``quantize``, ``sweep``, ``report``.
+``quantize``, ``sweep``, ``report``, ``pull``, ``list``.
 
 Each stands for settings, and takes any others after it. A word without ``=`` is the prompt of ``run``, the folder of
 ``check``, ``quantize`` and ``report``, and else the model.
@@ -16,7 +16,9 @@ from dllm.app.command_line.brought import of_model
 from dllm.compose.parts import choices, options_of_choices
 from dllm.errors import UserError, nearest
 
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
 SETTING = re.compile(r"[+~]{0,2}[A-Za-z_][\w./@]*=")
+HUBS = ("hf.co/", "huggingface.co/")  # how Ollama's users begin a name of the hub
 # Flags of Hydra's whose value is the next word.
 WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
@@ -35,7 +37,7 @@ class Command:
 DECODING = ("gen_length", "sampling.temperature", "sampler.", "blocks.", "cache.")
 COMMANDS = {
     "run": Command(
-        '[MODEL] "PROMPT" [NAME=VALUE ...]', "decode a prompt", (),
+        '[MODEL] "PROMPT" [NAME=VALUE ...]', "decode a prompt; of a model alone: talk to it", (),
         (("dllm run 'Latin square: A,B,C,D'", "with the small model that comes along"),
          ("dllm run llada-8b-instruct 'Why is the sky blue?' gen_length=256", "a large one"),
          ("dllm run 'Latin square: A,B,C,D' compare=[static,eb]", "beside other samplers")),
@@ -77,13 +79,22 @@ COMMANDS = {
         (("dllm report runs/mine", "written to runs/mine/report"),
          ("dllm report runs/mine --baseline confidence", "differences against one method")), (),
     ),
+    "pull": Command(
+        "NAME", "fetch a checkpoint of the hub, or go on with it", (),
+        (("dllm pull tiny-a2d", "by its word here"), ("dllm pull owner/name@v1", "by its name on the hub"),
+         ("dllm pull hf.co/owner/name:Q4_K_M", "a GGUF file, as Ollama's users write it")), (),
+    ),
+    "list": Command("", "the checkpoints on this machine", (), (("dllm list", "names and sizes"),), ()),
 }  # fmt: skip
+
+
+OF_THEIR_OWN = ("report", "pull", "list")  # they take words alone, and have their own help
 
 
 def with_command(arguments: Sequence[str]) -> list[str]:
     """The arguments without a command: what it stands for, and what its bare words set. Raises UserError for a word
     too many, or one that no model is."""
-    if not arguments or arguments[0] not in COMMANDS or arguments[0] == "report":
+    if not arguments or arguments[0] not in COMMANDS or arguments[0] in OF_THEIR_OWN:
         return list(arguments)
     name, rest = arguments[0], list(arguments[1:])
     is_bare = [
@@ -98,6 +109,8 @@ def with_command(arguments: Sequence[str]) -> list[str]:
 def _set(name: str, bare: Sequence[str]) -> list[str]:
     """The settings that a command's words without ``=`` are."""
     words = list(bare)
+    if name == "run" and len(words) == 1 and (words[0].casefold() in choices("model") or words[0].startswith(HUBS)):
+        return ["chat=true", *_model(name, words[0])]
     found = [f"prompt={words.pop()}"] if name == "run" and words else []
     if len(words) > (name != "sweep"):
         usual = f"dllm {name} {COMMANDS[name].usage}"
@@ -109,6 +122,9 @@ def _model(name: str, word: str) -> list[str]:
     """A model by its name here, its name on the hub, or its folder."""
     if name in ("check", "quantize"):
         return [f"model.path={word}"]
+    for prefix in HUBS:
+        if word.startswith(prefix):
+            return [f"model.path={word.removeprefix(prefix)}"]
     hubs = {str(options["path"]).casefold(): choice for choice, options in options_of_choices("model").items()}
     if word.casefold() in choices("model"):
         return [f"model={word.casefold()}"]
@@ -116,7 +132,7 @@ def _model(name: str, word: str) -> list[str]:
         return [f"model={hubs[word.casefold()]}"]
     place = Path(word).expanduser()
     # as ``dllm.models.gguf_file.is_gguf`` has it, whose import takes seconds
-    if place.is_dir() or (place.suffix.lower() == ".gguf" and place.is_file()):
+    if place.is_dir() or (place.suffix.lower() == ".gguf" and place.is_file()) or HUB_NAME.fullmatch(word):
         return [f"model.path={word}"]
     way_out = f"Name a folder, a .gguf file, or one of {', '.join(choices('model'))}"
     said = f"; a prompt is written dllm run {word!r}" if re.search(r"\s", word) else ""

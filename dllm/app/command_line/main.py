@@ -29,6 +29,7 @@ from dllm.app.command_line.overrides import at_home, flags_of, hydra_quoted, set
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
+from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import resumed
 from dllm.common.signals import Terminated, obey_signals
@@ -110,8 +111,9 @@ def main() -> None:
     store_inner_choices()
     try:
         with user_errors(given), warnings_as_sentences():
-            if given[:1] == ["report"]:
-                run_report(at_home(given[1:]))
+            own = {"report": run_report, "pull": run_pull, "list": run_list}.get(given[0] if given else "")
+            if own is not None:
+                own(at_home(given[1:]))
             else:
                 words = hydra_quoted(with_command(given))
                 with user_errors(words):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dllm.app.command_line import main as cli
-from dllm.app.command_line.commands import COMMANDS, with_command
+from dllm.app.command_line.commands import COMMANDS, OF_THEIR_OWN, with_command
 from dllm.app.command_line.help import command_help
 from dllm.app.command_line.overrides import hydra_quote, hydra_quoted, setting_names
 from dllm.compose.parts import composed, config_groups
@@ -30,6 +30,9 @@ from tests.app.conftest import ROOT
 CASES: list[tuple[list[str], list[str]]] = [
     (["run", "Sort: a, b"], ["prompt=Sort: a, b"]), (["run", "x = 3?", "seed=1"], ["prompt=x = 3?", "seed=1"]),
     (["run", "mini-dream", "hello", "sampler=eb"], ["model=mini-dream", "prompt=hello", "sampler=eb"]),
+    (["run", "mini-llada"], ["chat=true", "model=mini-llada"]),
+    (["serve", "hf.co/some/one"], ["task=serve", "model.path=some/one"]),
+    (["run", "some/one/a.gguf@v1", "x"], ["model.path=some/one/a.gguf@v1", "prompt=x"]),
     (["run", "sampler=eb"], ["sampler=eb"]), (["run"], []), (["chat", "MINI-LLADA"], ["chat=true", "model=mini-llada"]),
     (["serve", "task.port=0"], ["task=serve", "task.port=0"]), (["serve"], ["task=serve"]),
     (["serve", "GSAI-ML/LLaDA-8B-Instruct"], ["task=serve", "model=llada-8b-instruct"]),
@@ -60,7 +63,7 @@ def test_what_is_no_model_has_a_way_out(typed: list[str], words: str) -> None:
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "report"])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in OF_THEIR_OWN])
 def test_help_of_a_command_is_short_and_its_own(name: str) -> None:
     lines = command_help(name, with_command([name]), 100).replace("-m", "").splitlines()
     assert lines[0].startswith(f"dllm {name} ") and len(lines) < 75 and max(map(len, lines)) <= 100
