@@ -23,6 +23,7 @@ operator's time (153 ms at 32 rows).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -144,7 +145,8 @@ def widened_four(rows: Tensor, narrow: Tensor, scale: Tensor) -> Tensor:
 def largest_of(weight: Tensor, bits: int, sharing: Ranks) -> Tensor | None:
     """The largest magnitude of each output of weights [..., D] over the columns of all ranks; None where the weights
     alone decide on their scales."""
-    return sharing.largest(weight.abs().amax(-1).float()) if bits == 8 and sharing.size > 1 else None
+    alone = bits != 8 or sharing.size == 1 or weight.is_meta
+    return None if alone else sharing.largest(weight.abs().amax(-1).float())
 
 
 def stored(weight: Tensor, bits: int, largest: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -206,6 +208,37 @@ def out_of_blocks(narrow: Tensor) -> Tensor:
         torch.stack([pairs & 15, pairs >> 4], 1).flatten(0, 1),
     ]
     return torch.cat(steps).view(count, width).to(torch.int8) - 8
+
+
+def stored_rows(narrow: Tensor, scale: Tensor, spans: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Some outputs, each from and to, of weights as ``stored``. Without rounding, and where four bits are cut at whole
+    blocks of 64 without reading the rest."""
+    eight = narrow.dtype == torch.int8
+    sizes = _joined([scale[begin:end] if eight else scale[:, begin:end] for begin, end in spans], 0 if eight else 1)
+    if eight or all(begin % PACK == end % PACK == 0 for begin, end in spans):
+        return _joined([narrow[begin:end] for begin, end in spans], 0), sizes
+    steps = []
+    for begin, end in spans:
+        first = begin // PACK * PACK
+        steps.append(out_of_blocks(narrow[first : -(-end // PACK) * PACK])[begin - first : end - first])
+    return in_blocks(torch.cat(steps)), sizes
+
+
+def stored_columns(narrow: Tensor, scale: Tensor, begin: int, end: int) -> tuple[Tensor, Tensor]:
+    """The inputs from ``begin`` to ``end`` of weights as ``stored``; in four bits whole groups of them."""
+    if narrow.dtype == torch.int8:
+        return narrow[:, begin:end].contiguous(), scale
+    assert begin % GROUP == end % GROUP == 0, "check_cut has refused what splits a group"
+    count, width = len(narrow), 2 * narrow.shape[1]
+    whole, rest = narrow.flatten().split([count // PACK * PACK * width // 2, count % PACK * width // 2])
+    blocks, pairs = whole.view(-1, width, PACK // 2), rest.view(width, -1)
+    cut = torch.cat([blocks[:, begin:end].flatten(), pairs[begin:end].flatten()])
+    return cut.view(count, -1), scale[begin // GROUP : end // GROUP].contiguous()
+
+
+def _joined(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Parts one after the other; of one part no copy where it is in order."""
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(list(parts), axis)
 
 
 @cache

@@ -198,7 +198,7 @@ def load(
     ranks = Ranks.joined(tp) if tp > 1 else ALONE
     with load_progress(name) as watch:
         if config.stored_kind is not None:
-            transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch)
+            transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch, ranks, ep)
         else:
             transformer = load_model(
                 folder, place, kind, config, lora, fuse, quantize, triton, packed, watch, head, ranks, ep

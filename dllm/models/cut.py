@@ -68,9 +68,6 @@ def check_cut(config: ModelConfig, size: int, ep: bool, quantize: str | None, he
     if head is not None:
         raise UserError(f"{name}: model.quantize_head={head} narrows embedding and head together, and ranks share the "
                         "head alone. Set model.quantize_head to null.")  # fmt: skip
-    if config.stored_kind is not None:
-        raise UserError(f"{name}: the weights of this folder are {config.stored_kind} already, in a layout that is not "
-                        "cut. Take the checkpoint that they were made from, with model.quantize.")  # fmt: skip
     if ep and config.moe is None:
         raise UserError(f"model.ep=true: {config.architecture} has no routed experts. Set model.ep=false.")
     for what, count, multiple in _sizes(config, ep, quantize):
@@ -136,12 +133,7 @@ class RankShare(NamedTuple):
 
 def shared_out(whole: Transformer, config: ModelConfig) -> RankShare:
     """The rank's network of the ``whole`` one, both on the meta device. config: of ``share_of``."""
-    with torch.device("meta"):
-        model = network_of(config)
-    if config.ranks.rank:
-        for name, part in model.named_modules():
-            if name.endswith((".o", ".down")) and isinstance(part, nn.Linear) and part.bias is not None:
-                part.register_parameter("bias", None)  # the sum over ranks has it once
+    model = own_network(config)
     sources = dict[str, Source]()
     for name, parameter in model.named_parameters():
         if config.tied and name == "lm_head.weight":
@@ -150,6 +142,17 @@ def shared_out(whole: Transformer, config: ModelConfig) -> RankShare:
         source = parameter_source(there, whole.config)
         sources[name] = own_source(name, source, whole.get_parameter(there).shape, parameter.shape, config)
     return RankShare(model, sources)
+
+
+def own_network(config: ModelConfig) -> Transformer:
+    """A rank's network on the meta device. config: of ``share_of``."""
+    with torch.device("meta"):
+        model = network_of(config)
+    if config.ranks.rank:
+        for name, part in model.named_modules():
+            if name.endswith((".o", ".down")) and isinstance(part, nn.Linear) and part.bias is not None:
+                part.register_parameter("bias", None)  # the sum over ranks has it once
+    return model
 
 
 def in_whole(name: str, config: ModelConfig) -> str:

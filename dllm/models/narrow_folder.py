@@ -17,28 +17,29 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from dllm.common.digest import sha256_of
+from dllm.common.ranks import ALONE, Ranks
 from dllm.errors import UserError
 from dllm.kernels.narrow_experts import NarrowExperts
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.models.config import ModelConfig
+from dllm.models.cut import own_network, share_of
 from dllm.models.files import INDEX, Contents, Stored, broken, read_contents, read_json
 from dllm.models.footprint import refuse_mapped
 from dllm.models.fused import fuse_products
 from dllm.models.load_progress import Loaded, Watch
-from dllm.models.networks import network_of
+from dllm.models.narrow_cut import own_tensors
 from dllm.models.quantize import quantize_end, quantize_part
 from dllm.models.transformer import Transformer
-from dllm.models.weights import parts_of
+from dllm.models.weights import parts_of, read_bytes
 
 STORED_TYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int8: "I8", torch.uint8: "U8"}  # as safetensors say
 CHECKSUMS = "sha256"  # of the index's metadata: the hash of each file
 
 
 def skeleton(config: ModelConfig) -> Transformer:
-    """The quantised model on the meta device, as its folder stores it."""
+    """The quantised model, or a rank's share of it, on the meta device, as its folder stores it."""
     assert config.stored_kind is not None
-    with torch.device("meta"):
-        model = network_of(config)
+    model = own_network(config)
     for prefix, _ in parts_of(model):
         part = model.get_submodule(prefix)
         fuse_products(part, True)
@@ -93,25 +94,28 @@ def checksums(folder: Path) -> Mapping[str, str]:
     return values
 
 
-def load_narrow(folder: Path, config: ModelConfig, device: str, triton: bool, watch: Watch) -> Transformer:
-    """The model, its tensors mapped where the device reads them as they are stored. Raises UserError for files that do
-    not fit the config."""
-    contents = read_contents(folder)
-    if problems := narrow_problems(config, contents):
+def load_narrow(
+    folder: Path, config: ModelConfig, device: str, triton: bool, watch: Watch, ranks: Ranks = ALONE, ep: bool = False
+) -> Transformer:  # fmt: skip
+    """The model, its tensors mapped where the device reads them as they are stored. ranks: each reads its own share;
+    ep: of experts whole ones. Raises UserError for files that do not fit the config."""
+    stored = read_contents(folder)
+    if problems := narrow_problems(config, stored):
         raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
-    total, done = sum(one.bytes for one in contents.tensors.values()), 0
+    model, whole = skeleton(share_of(config, ranks, ep)), skeleton(config)
+    sizes = {name: read_bytes(stored.tensors[name], own) for name, own in tensors_of(model).items()
+             if name in stored.tensors}  # fmt: skip  # a tied head has none of its own
+    total, done = sum(sizes.values()), 0
     if device == "cpu":
         refuse_mapped(total)
-    model = skeleton(config)
-    needed = tensors_of(model)
     watch(Loaded(0, total, "beginning"))
     for prefix, words in parts_of(model):
         part = model.get_submodule(prefix)
-        names = [one for one in needed if one.startswith(prefix + ".")]
-        for name in names:
-            _set(model, name, mapped(contents.tensors[name]).to(device))
-            done += contents.tensors[name].bytes
-        if names:  # a tied head has none of its own
+        if not (config.tied and prefix == "lm_head"):
+            read = lambda name: mapped(stored.tensors[name])  # noqa: E731
+            for name, tensor in own_tensors(part, whole.get_submodule(prefix), prefix, ranks, read):
+                _set(model, name, tensor.to(device))
+                done += sizes[name]
             _place(part, triton)
         watch(Loaded(done, total, words))
     if config.tied:

@@ -25,9 +25,9 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
     with torch.device("meta"):
         last = network_of(share_of(config, Ranks(tp - 1, tp), ep))  # no rank holds more
     keys = 2 * 2 * sum(last.config.attention_widths(layer)[1] for layer in range(config.layers))
-    for kind in WEIGHT_KINDS:
+    for kind in WEIGHT_KINDS if config.stored_kind is None else (config.stored_kind,):
         try:
-            check_cut(config, tp, ep, kind)
+            check_cut(config, tp, ep, kind, config.stored_head)
         except UserError as error:
             yield f"model.tp={tp} {kind}: {error}"
             continue
