@@ -42,6 +42,11 @@ def mixed(*keys: Tensor | int, after: Tensor | None = None) -> Tensor:
     return state
 
 
+def shifted(state: Tensor, begin: int) -> Tensor:
+    """The state after which key j hashes as key ``begin`` + j does after ``state``."""
+    return state + _wrapped(begin * GOLDEN)
+
+
 def uniform(*keys: Tensor | int) -> Tensor:
     """Uniform float64 in (0, 1), one for each combination of the broadcast integer keys (see ``mixed``)."""
     return uniform_of(mixed(*keys))

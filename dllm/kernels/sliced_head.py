@@ -86,10 +86,10 @@ def _own_part(
     if fused:
         assert weight is not None
         sums, ids = summarise_head(hidden, weight, banned, head.scale)
+        rows = fold(sums, ids.to(sums.dtype) + head.begin)
     else:
         assert logits is not None
-        sums, ids = summarise_logits(contiguous_rows(logits)) if triton else summarise(logits)
-    rows = fold(sums, ids.to(sums.dtype) + head.begin)
+        rows = own_summary(logits, head.begin, triton)
     if at is None:
         return rows
     mine, place = head.inside(at)
@@ -99,6 +99,12 @@ def _own_part(
     else:
         found = logits.gather(1, place[:, None]).squeeze(1)
     return torch.cat([rows, torch.where(mine, found, 0.0).to(rows.dtype)[None]])
+
+
+def own_summary(logits: Tensor, begin: int, triton: bool) -> Tensor:
+    """The summaries [5, R] of logits [R, v] of ids from ``begin`` on, the ids last."""
+    sums, ids = summarise_logits(contiguous_rows(logits)) if triton else summarise(logits)
+    return fold(sums, ids.to(sums.dtype) + begin)
 
 
 def summarise(logits: Tensor) -> Summaries:

@@ -14,6 +14,7 @@ from dllm.contract.readouts import Lookup
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import CallStates, HiddenStates
 from dllm.loop.proposals import LogitReproposer, Proposer, lookup_stored, scatter_columns
+from dllm.loop.sliced_draws import drawn_statistics
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 
@@ -65,13 +66,17 @@ class ScoredHead:
         model: Transformer, proposer: Proposer, work: Work, run: ForwardPass, extras: Sequence[Extra], aim: Aim
     ) -> ScoredHead:
         """Run the head on the states of the ``aim``: from stored logits where the sampling or an extra reads these,
-        else chunk by chunk without storing any."""
+        else chunk by chunk without storing any. Ranks gather logits only where their own do not suffice."""
         states, canvas, blocks, logits = aim.states, work.canvas, work.blocks, None
-        if proposer.reads_logits or any(extra.stores_logits for extra in extras):
+        drawn = proposer.reads_logits
+        shared = drawn and model.ranks.size > 1 and proposer.sampling.top_p in (None, 1.0)
+        if any(extra.stores_logits or (drawn and extra.looks_up) for extra in extras) or (drawn and not shared):
             logits = model.logits(states)
             for extra in extras:
                 logits = extra.mixed(logits)
             statistics = proposer(logits, canvas, blocks.turn, aim.inside)
+        elif shared:
+            statistics = drawn_statistics(proposer, states, model.head_slice, canvas, blocks.turn, aim.inside)
         else:
             entries = blocks.shapes.entries(aim.columns, len(canvas.columns))
             statistics = proposer.fused(states, model, canvas, aim.inside, entries)

@@ -134,9 +134,9 @@ class Proposer:
     def _head_statistics(self, hidden: Tensor, model: Transformer, current: Tensor | None) -> dict[str, Tensor]:
         if model.config.ranks.size > 1:
             head = model.head_slice
-            return sliced_head_statistics(hidden, head, self._banned(), required(self.wanted), current, self.triton)
+            return sliced_head_statistics(hidden, head, self.banned(), required(self.wanted), current, self.triton)
         return head_statistics(
-            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self._banned(),
+            hidden, lambda rows: self.ban(model.logits(rows)), model.head_weight, self.banned(),
             model.config.logit_scale, required(self.wanted), current, self.triton,
         )  # fmt: skip
 
@@ -159,11 +159,11 @@ class Proposer:
         """Whether proposals rest on each row's place or noise, so that its logits are stored."""
         return bool(self.sampling.min_tokens) or not self.sampling.plain
 
-    def _banned(self) -> tuple[int, ...]:
+    def banned(self) -> tuple[int, ...]:
         return self.ids.banned(self.sampling.suppress_mask, self.sampling.forbid_eos)
 
     def ban(self, logits: Tensor) -> Tensor:
-        for banned in self._banned():
+        for banned in self.banned():
             logits.select(-1, banned).fill_(-torch.inf)
         return logits
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from dllm.cache.passes import Call, ForwardPass
-from dllm.contract.readouts import HeadInput, Readout
+from dllm.contract.readouts import HeadInput, LogitLookup, Readout
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import CallStates, HiddenStates
 from dllm.models.memory import Memory, summed
@@ -24,12 +24,14 @@ class Readings(Extra):
 
     readouts: Mapping[Readout[Any], Readout[Any]]  # each as its part names it, and on the model's device
     stores_logits: bool  # one of them reads all logits
+    looks_up: bool  # one of them reads some
 
     @staticmethod
     def of(readouts: Sequence[Readout[Any]], model: Transformer) -> Readings:
         """Of readouts that the loop does not make while layers run."""
         stored = any(one.stores_logits(model.own_head_weight) for one in readouts)
-        return Readings({one: one.on(model.device) for one in readouts}, stored)
+        looks_up = any(isinstance(one, LogitLookup) for one in readouts)
+        return Readings({one: one.on(model.device) for one in readouts}, stored, looks_up)
 
     def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
         scores = result.scores

@@ -1,0 +1,135 @@
+"""Proposals that are drawn where ranks share the head: each rank draws among its own ids, and the best of these draws
+is the draw of the whole head.
+
+argmax_v (z_v / T + g_v) is a maximum, and the noise g_v is a hash of v: the largest of the ranks' maxima is the token
+that one process draws. The k largest logits are among the k largest of each rank. So a row costs 88 bytes, 128 with
+log-probabilities, and 4 k of ``top_k``, instead of its logits (4 V). A nucleus (``top_p``) ends where a sum over sorted
+logits does, and how many of them it takes is known only then: its logits are gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dllm.common.noise import gumbel_of, mixed, shifted
+from dllm.contract.canvas import Canvas
+from dllm.kernels.gumbel_argmax import gumbel_argmax
+from dllm.kernels.sliced_head import HeadSlice, final, fold, own_summary
+from dllm.loop.proposals import Proposer, renamed, temper
+
+
+@dataclass(frozen=True)
+class OwnIds:
+    """What a rank knows of rows [R] at its own ids."""
+
+    logits: Tensor  # [R, v] the model's own, -inf for banned ids
+    kept: Tensor  # [R, v] what is drawn from: tempered and filtered
+    state: Tensor  # [R] of the noise, so that local ids have the noise of their global ones
+    random: Tensor  # [R] where something is drawn
+
+    @staticmethod
+    def of(
+        proposer: Proposer, hidden: Tensor, head: HeadSlice, canvas: Canvas, turn: Tensor, columns: Tensor
+    ) -> OwnIds:  # fmt: skip
+        """hidden [N, n, D] under canvases [N], in their ``turn`` [N], at ``columns`` [N, n]."""
+        sampling, (begin, end) = proposer.sampling, head.ranks.share(head.vocab)
+        logits, early = head.logits(hidden), columns < proposer.earliest_end(canvas)[:, None]
+        for banned in proposer.banned():
+            if begin <= banned < end:
+                logits.select(-1, banned - begin).fill_(-torch.inf)
+        for last in proposer.ids.ends if sampling.min_tokens else ():
+            if begin <= last < end:
+                logits.select(-1, last - begin).masked_fill_(early, -torch.inf)
+        logits, heat = logits.flatten(0, 1), canvas.temperature[:, None].expand_as(columns).flatten()
+        kept = logits if sampling.plain else temper(logits, heat[:, None])
+        if sampling.top_k is not None and sampling.top_k < head.vocab and not sampling.plain:
+            kept = kept.masked_fill(kept < least_kept(kept, sampling.top_k, head), -torch.inf)
+        hashed = mixed(canvas.seed[:, None], columns, turn[:, None]).flatten()
+        return OwnIds(logits, kept, shifted(hashed, begin), (heat > 0) & (not sampling.plain))
+
+    def said(
+        self, scored: Tensor, other: Tensor, likeliest: Tensor, head: HeadSlice, current: Tensor, triton: bool
+    ) -> list[Tensor]:  # fmt: skip
+        """Six numbers [R] of this rank: how good its draw is, its global id, its logits in both distributions, the
+        other's logit of the ``likeliest`` of its ids, and the logit of the ``current`` one, where that is its own."""
+        token, (mine, place) = gumbel_argmax(self.kept, self.state, self.random, triton), head.inside(current)
+        at = lambda logits, ids: logits.gather(-1, ids[:, None])[:, 0].double()  # noqa: E731
+        value, noise = at(self.kept, token), gumbel_of(mixed(token, after=self.state))
+        best = at(other, (likeliest.long() - head.begin).clamp(0, other.shape[-1] - 1))
+        return [torch.where(self.random, value + noise, value), token.double() + head.begin, at(scored, token),
+                at(other, token), best, torch.where(mine, at(scored, place), 0.0)]  # fmt: skip
+
+
+def least_kept(kept: Tensor, count: int, head: HeadSlice) -> Tensor:
+    """The last [R, 1] of the ``count`` largest logits of rows; each rank has ``kept`` [R, v] of them."""
+    few = min(count, -(-head.vocab // head.ranks.size))
+    own = kept.topk(min(few, kept.shape[-1]), -1).values
+    own = torch.nn.functional.pad(own, (0, few - own.shape[-1]), value=-torch.inf)
+    return torch.cat(list(head.ranks.gather(own)), -1).topk(count, -1).values[..., -1:]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What all ranks together say of one distribution over the ids, in rows [R]."""
+
+    folded: Tensor  # [5, R] its summary
+    dtype: torch.dtype  # of its logits
+
+    @staticmethod
+    def of(summaries: Tensor, dtype: torch.dtype) -> Joined:
+        """Of each rank's [N, 5, R]."""
+        return Joined(fold(summaries[:, :4].permute(1, 2, 0), summaries[:, 4].T), dtype)
+
+    @property
+    def statistics(self) -> dict[str, Tensor]:
+        return final(self.folded)
+
+    def below(self, logit: Tensor) -> Tensor:
+        """By how much a logit [R] is under the largest: a difference of logits as they are, as in one process."""
+        return (logit.to(self.dtype) - self.folded[0].to(self.dtype)).double()
+
+    def log_probability(self, logit: Tensor) -> Tensor:
+        return self.below(logit) + self.statistics["first"].log()
+
+
+def drawn_statistics(
+    proposer: Proposer, hidden: Tensor, head: HeadSlice, canvas: Canvas, turn: Tensor, columns: Tensor
+) -> dict[str, Tensor]:  # fmt: skip
+    """As ``Proposer`` of all logits, of hidden states [N, n, D] under a head that ranks share. Without ``top_p``."""
+    sampling, wanted, dtype = proposer.sampling, proposer.wanted, torch.float64
+    own = OwnIds.of(proposer, hidden, head, canvas, turn, columns)
+    scored, other = (own.kept, own.logits) if sampling.tempered else (own.logits, own.kept)
+    parts = [own_summary(scored, head.begin, proposer.triton)]
+    if asked := not sampling.plain and not wanted.isdisjoint(("own", "drawn")):
+        parts.append(own_summary(other, head.begin, proposer.triton))
+    said = own.said(scored, other, parts[0][4], head, canvas.tokens.gather(1, columns).flatten(), proposer.triton)
+    found = head.ranks.gather(torch.cat([torch.stack(said), *parts]).to(dtype))  # [N, 6 + 5 or 10, R]
+    value, token, chosen, otherwise, best, current = found[:, :6].unbind(1)
+    whole = Joined.of(found[:, 6:11], own.logits.dtype)
+    drawn = torch.where(value == value.amax(0), token, torch.inf).amin(0)  # of equals the lowest id
+    picked = lambda numbers, there: torch.where(there, numbers, 0.0).sum(0)  # noqa: E731
+    chosen, otherwise = (picked(numbers, token == drawn) for numbers in (chosen, otherwise))
+    first, likeliest = whole.statistics["first"], whole.statistics["token"]
+    confidence = whole.below(chosen).exp() * first
+    out = whole.statistics | {"token": drawn.long(), "confidence": confidence, "likeliest": likeliest}
+    out = renamed(out | {"logit": current.sum(0)}, wanted)
+    if not asked:
+        out |= proposer.chances_of_argmax(out) if sampling.plain else {}
+        return _laid(proposer.rank_eos_last(out), columns)
+    second, sure = Joined.of(found[:, 11:], own.logits.dtype), confidence.log()
+    behind = second.log_probability(otherwise)
+    if "own" in wanted:
+        out["own"] = behind if sampling.tempered else sure
+        if "likeliest" in wanted:
+            there = second.log_probability(picked(best, found[:, 10] == likeliest))
+            out["own_likeliest"] = there if sampling.tempered else first.log()
+    if "drawn" in wanted:
+        out["drawn"] = torch.where(own.random, sure if sampling.tempered else behind, 0.0)
+    return _laid(proposer.rank_eos_last(out), columns)
+
+
+def _laid(found: dict[str, Tensor], columns: Tensor) -> dict[str, Tensor]:
+    return {name: one.view(columns.shape) for name, one in found.items()}
