@@ -26,7 +26,7 @@ from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.questions import Question
 from dllm.decisions.results import Decisions
 from dllm.eos.base import EndOfText
-from dllm.errors import TooLarge, UserError, name_of
+from dllm.errors import TooLarge, TooLargeForRanks, UserError, name_of
 from dllm.lengths.base import Length
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
@@ -41,7 +41,7 @@ from dllm.record.stopwatch import Stopwatch
 from dllm.record.trace import origin_of
 from dllm.rl.rollouts import Rollouts
 from dllm.rl.sampled import RolloutRequest, rollouts_of
-from dllm.runtime.out_of_memory import too_large
+from dllm.runtime.out_of_memory import LacksRoom, too_large
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 
@@ -400,9 +400,13 @@ class Decoder:
         try:
             yield from runner.stream(requests, rows, joined)
             return
-        except torch.OutOfMemoryError:
-            pass  # the handler's traceback holds the tensors of the turn: what fits is tried after it
+        except torch.OutOfMemoryError as error:
+            agreed = isinstance(error, LacksRoom)
+        # The handler's traceback held the tensors of the turn: what fits is tried after it.
         network = self.model.transformer
+        if agreed:
+            said = too_large(requests[:rows], runner.start, network.device, network.dtype)
+            raise TooLargeForRanks(str(said))
         if (ranks := network.config.ranks).size > 1:  # the others hang in the turn that failed, so none can be tried
             place = f"the memory of rank {ranks.rank} of {ranks.size}"
             raise TooLarge(f"a batch of {rows} does not fit into {place}. Use a smaller batch_size, or more ranks.")

@@ -23,6 +23,10 @@ class TooLarge(UserError):
     """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
 
 
+class TooLargeForRanks(TooLarge):
+    """The same, said by all ranks of a model together: none of them waits in a turn."""
+
+
 class TooLong(UserError):
     """A prompt that the model's length does not hold."""
 

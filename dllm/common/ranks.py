@@ -144,6 +144,16 @@ class Ranks:
             [part[..., : end - begin] for part, (begin, end) in zip(parts, pairwise(ends), strict=True)], -1
         )
 
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers. For the host, which waits for it."""
+        if self.size == 1:
+            return number
+        import torch.distributed as dist
+
+        found = torch.tensor(number)
+        dist.all_reduce(found, dist.ReduceOp.MIN, group=self.control)
+        return int(found)
+
     def number(self) -> int:
         """Another number in each call: a name for memory that is the same on all ranks, where addresses differ."""
         self.account.numbers += 1

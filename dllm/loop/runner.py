@@ -22,6 +22,7 @@ from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
 from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
+from dllm.runtime.out_of_memory import admit
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
 
@@ -80,7 +81,8 @@ class Runner:
     ) -> Rows:
         """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
         request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where everything
-        is the argmax, and for one whose constraint leaves it no text."""
+        is the argmax, and for one whose constraint leaves it no text; LacksRoom on all
+        ranks together."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.parts.sampling.plain:
             raise UserError(
@@ -96,7 +98,10 @@ class Runner:
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
         own = self.constraints.batch(requests)
-        return start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
+        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
+        network = self.model.transformer
+        admit(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
+        return rows
 
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:

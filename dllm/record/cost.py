@@ -75,6 +75,8 @@ class CostModel:
     Bytes: the weights once, 2 K values per key read and per query written, and the logits. With routed experts F is the
     width of a row's own experts. The weights then are those of a single row's experts, the least that a forward reads:
     how many experts several rows share is known only after the run.
+
+    All figures are the whole model's, whatever ``ranks`` share them: the run's environment has their number.
     """
 
     config: ModelConfig  # the checkpoint's description

@@ -56,9 +56,10 @@ def processor_name(cpuinfo: Path = CPU_INFO) -> str:
 
 
 def environment_of(network: Transformer, seed: int) -> dict[str, Any]:
-    """The stamp of a run with this network, its width and its architecture."""
+    """The stamp of a run with this network, its width, its architecture, and how many ranks hold it."""
     stamp = environment_stamp(network.device, next(network.parameters()).dtype, seed)
-    return {**stamp, "width": network.config.width, "architecture": network.config.architecture}
+    config = network.config
+    return {**stamp, "width": config.width, "architecture": config.architecture, "ranks": config.ranks.size}
 
 
 @lru_cache  # once for all cells of a sweep

@@ -152,6 +152,7 @@ def machines(cells: Sequence[CellResults]) -> str:
         (str(c.environment.get("device")), str(c.environment.get("dtype")), str(c.environment.get("processor")),
          f"{c.environment.get('threads')} threads", f"batch {c.config['batch_size']}",
          *map(str, c.environment.get("gpus") or ()),
+         *([f"{c.environment['ranks']} ranks"] if c.environment.get("ranks", 1) > 1 else []),
          *sorted({f"runtime={row['runtime']}" for row in c.rows if "runtime" in row}))
         for c in cells
     }  # fmt: skip

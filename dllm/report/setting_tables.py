@@ -78,10 +78,12 @@ def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> Repor
 
 
 def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
-    """The least seconds of a sample that is decoded alone."""
+    """The least seconds of a sample that is decoded alone, on a machine for each rank."""
     if machine is None or one.column("flops") is None:
         return None
-    return sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in one.rows) / len(one.rows)
+    ranks = max(int(cell.environment.get("ranks", 1)) for cell in one.cells)
+    alone = sum(max(r["flops"] / machine.flops, r["bytes"] / machine.bytes) for r in one.rows) / len(one.rows)
+    return alone / ranks
 
 
 def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:

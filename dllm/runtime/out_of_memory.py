@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import prod
 
+import psutil
 import torch
 
+from dllm.common.ranks import Ranks
 from dllm.contract.canvas import Request
 from dllm.errors import TooLarge
+
+
+class LacksRoom(torch.OutOfMemoryError):
+    """A batch was not admitted, on any rank: none waits in a turn, so all go on alike."""
+
+
+def admit(shapes: Iterable[Sequence[int]] | None, dtype: torch.dtype, device: torch.device, ranks: Ranks) -> None:
+    """Raise LacksRoom, on every rank, where one of them lacks the memory for buffers of these ``shapes``. Each knows
+    its own, so the least that is left over counts. One process finds out by itself, where it allocates."""
+    if ranks.size == 1 or shapes is None:
+        return
+    needed = sum(map(prod, shapes)) * dtype.itemsize
+    if (left := ranks.least(free_bytes(device, ranks.size) - needed)) < 0:
+        raise LacksRoom(f"a rank lacks {-left} of the {needed} bytes that keys and values take")
+
+
+def free_bytes(device: torch.device, ranks: int) -> int:
+    """Memory that a rank may still take: on a GPU with what PyTorch keeps of it; of a CPU's its part, as if all
+    ``ranks`` were on one machine."""
+    if device.type != "cuda":
+        return int(psutil.virtual_memory().available) // ranks
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def too_large(

@@ -240,3 +240,24 @@ def test_what_a_worker_raises_is_what_one_process_raises(run: Run) -> None:
         notes = "".join(getattr(raised.value, "__notes__", []))
         assert bool(engine) == ("tests/app/questions.py" in notes) and "\x1b" not in notes
         assert len(rows_of(Path("runs", f"{len(engine)}-other"))) < 6
+
+
+@pytest.mark.program
+def test_replicas_of_two_ranks_decode_what_one_process_does(run: Run) -> None:
+    """On a CPU each rank asks for a core. A worker that dies takes its follower with it, and another begins again."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    settings = [*SWEEP, "model.dtype=float64"]
+    run(*settings, "name=local")
+    replicas = [*RAY, "engine.replicas=1", "engine.cpus=0.5", "model.tp=2"]
+    outcome = run(*settings, "name=ranks", *replicas)
+    assert outcome.code == 0, outcome.err
+    one, two = ([rows for _, rows in sorted(cells_of(Path("runs", name)).items())] for name in ("local", "ranks"))
+    assert sorted(map(str, one)) == sorted(map(str, two)) and len(two) == 2
+    outcome = run("+task.count=6", "+task.deadly=q3", "+task.fault=TooLarge", "name=large", *replicas)
+    assert outcome.code == 3 and "q3/0" in outcome.err, outcome.err
+
+
+def test_ranks_of_a_replica_take_a_gpu_each(run: Run) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    outcome = run("name=a", "engine=ray", "model.tp=2", "model.device=cuda", "engine.gpus=0.5")
+    assert outcome.code == 2 and "engine.gpus=0.5 with model.tp=2: each rank takes one GPU" in outcome.err

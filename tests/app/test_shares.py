@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from threading import local
 
 import pytest
 import torch
+from rank_threads import threads, together
 
 from dllm import Decoder, load
 from dllm.app.commands.shares import share_lines
 from dllm.common.ranks import Ranks
 from dllm.contract import Turn
-from dllm.errors import TooLarge, UserError
+from dllm.errors import TooLarge, TooLargeForRanks, UserError
 from dllm.models.footprint import PROCESS
-from dllm.models.weights import read_model_config
+from dllm.models.transformer import Transformer
+from dllm.models.weights import load_model, read_model_config
+from dllm.runtime import out_of_memory
 from tests.support.tiny import MODELS
 
 MINI = load("mini-llada").config
@@ -49,3 +54,35 @@ def test_memory_that_runs_out_on_a_rank_names_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(model.transformer, "config", replace(model.config, ranks=Ranks(1, 2)))
     with pytest.raises(TooLarge, match="a batch of 1 does not fit into the memory of rank 1 of 2"):
         decoder("a")
+
+
+def test_ranks_refuse_a_batch_together_where_one_lacks_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least memory counts."""
+    folder, ranks = Path("dllm/models/checkpoints/mini-llada"), threads(2)
+    networks = together(ranks, lambda rank: load_model(folder, ranks=ranks[rank]))
+    free = {ranks[0]: 10**12, ranks[1]: 3 * row_bytes(networks[1])}
+    monkeypatch.setattr(out_of_memory, "free_bytes", lambda device, size: free[asking.rank])
+
+    class Asking(local):
+        rank: Ranks
+
+    asking, model, said = Asking(), load("mini-llada"), [""] * 2
+
+    def decode(number: int) -> list[list[int]]:
+        asking.rank = ranks[number]
+        decoder = Decoder(replace(model, transformer=networks[number]), gen_length=24, cache="dual", batch_size=5)
+        try:
+            decoder([[1] * 8] * 5)
+        except TooLargeForRanks as error:
+            said[number] = str(error)
+        return [one.canvas for one in decoder([[1] * 8] * 2)]
+
+    first, second = together(ranks, decode)
+    assert first == second and said[0] == said[1]
+    assert "a batch of 5 does not fit" in said[0] and "but 2 of it do. Use batch_size=2." in said[0]
+
+
+def row_bytes(network: Transformer) -> int:
+    """Of keys and values of 32 columns, and a slot for padding, in float32."""
+    heads = [network.config.key_heads(layer) for layer in range(network.config.layers)]
+    return sum(2 * count * size for count, size in heads) * 33 * 4

@@ -73,6 +73,9 @@ class ThreadRanks(Ranks):
         parts = torch.stack(self._exchange(how, x))
         return parts.sum(0) if how == "SUM" else parts.amax(0)
 
+    def least(self, number: int) -> int:
+        return min(map(int, self._exchange("least", torch.tensor(number))))
+
     def gather(self, x: Tensor) -> Tensor:
         self.account.note_gather(x)
         return torch.stack(self._exchange("gather", x))

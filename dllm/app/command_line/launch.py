@@ -46,7 +46,7 @@ def with_ranks(settings: Mapping[str, Any], words: Sequence[str]) -> Iterator[No
         yield
         return
     refuse_ranks(settings["model"], size, engine)
-    ranks = Launched(size, words)
+    ranks = Launched(size, ["-m", "dllm", *words])
     try:
         with linked(ranks.connected(float(settings["model"]["tp_timeout"]))) as links:
             refuse_differences(links, settings)
@@ -71,11 +71,12 @@ def refuse_ranks(model: Mapping[str, Any], size: int, engine: str) -> None:
 
 
 class Launched:
-    """This process's place among the ranks of its model, and the followers that it has started."""
+    """This process's place among the ranks of its model, and the followers that it has started. program: what they run,
+    as arguments of Python."""
 
-    def __init__(self, size: int, words: Sequence[str]) -> None:
+    def __init__(self, size: int, program: Sequence[str]) -> None:
         self.size, self.followers, self.before = size, list[subprocess.Popen[bytes]](), dict(os.environ)
-        self.store = self._met() if "RANK" in os.environ else self._started(words)
+        self.store = self._met() if "RANK" in os.environ else self._started(program)
         self.place, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     def _met(self) -> Store:
@@ -89,8 +90,8 @@ class Launched:
             raise UserError(f"model.tp={self.size}: the ranks did not find each other ({error}).") from None
         return store
 
-    def _started(self, words: Sequence[str]) -> Store:
-        """Start the followers, which run the same command, and the store by which they find this process."""
+    def _started(self, program: Sequence[str]) -> Store:
+        """Start the followers, and the store by which they find this process."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
@@ -99,7 +100,7 @@ class Launched:
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         for rank in range(1, self.size):
             own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path}
-            command = [sys.executable, "-m", "dllm", *words]
+            command = [sys.executable, *program]
             self.followers.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL))
         os.environ.update(shared, RANK="0", LOCAL_RANK="0")
         return store

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dllm.app.runs.plan import runtime_of
-from dllm.app.runs.service import PRIMITIVES, plan_of, served_names, service_of, show_log, url_of
-from dllm.common.links import current_links
+from dllm.app.runs.service import follow_turns, plan_of, served_names, service_of, show_log, url_of
+from dllm.common.links import follows
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError, not_installed
 
@@ -34,13 +33,10 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 
         serve_replicas(config, settings)
         return
-    plan, links = plan_of(config), current_links()
-    if links is not None and not links.leads:
-        from dllm.serve.followers import follow
-
-        os.environ.setdefault(*PRIMITIVES)
-        follow(plan.load(), runtime_of(config), links)
+    if follows():
+        follow_turns(config)
         return
+    plan = plan_of(config)
     listening = bound_socket(settings.host, settings.port)
     show_log(settings.log)
     with answering_meanwhile(listening):

@@ -13,7 +13,7 @@ from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
 from dllm.common.links import follows
 from dllm.common.terminal import complain
-from dllm.errors import TooLarge, UserError, first_line
+from dllm.errors import TooLarge, TooLargeForRanks, UserError, first_line
 from dllm.record.folders import PART_RESULTS, key_of
 
 
@@ -72,9 +72,10 @@ class Accelerate(Local):
         try:
             self._decode_share(cell)
         except TooLarge as error:
-            if self.size > 1:  # the other ranks hang in the turn that failed here
-                raise
-            self.peers.say(too_large, str(error))
+            if self.size > 1 and not isinstance(error, TooLargeForRanks):
+                raise  # the other ranks hang in the turn that failed here
+            if not follows():
+                self.peers.say(too_large, str(error))
         self.peers.meet()
 
     def _decode_share(self, cell: Cell) -> None:

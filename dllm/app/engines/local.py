@@ -8,7 +8,7 @@ from dllm.app.engines.base import Engine, progress_bar
 from dllm.app.runs.cells import Cell
 from dllm.app.runs.folder import RunFolder
 from dllm.common.links import current_links
-from dllm.errors import TooLarge
+from dllm.errors import TooLarge, TooLargeForRanks
 from dllm.record.folders import key_of
 
 
@@ -21,8 +21,8 @@ class Local(Engine):
                 try:
                     decode_missing(cell, run_folder)
                 except TooLarge as error:
-                    if current_links() is not None:  # the other ranks hang in the turn that failed here
-                        raise
+                    if current_links() is not None and not isinstance(error, TooLargeForRanks):
+                        raise  # the other ranks hang in the turn that failed here
                     done = {key_of(row) for row in cell.rows()}
                     self.failures.append((cell, [key for key in cell.evaluation.keys if key not in done], str(error)))
             yield cell

@@ -50,7 +50,8 @@ class Shard:
 
 
 class Ray(Engine):
-    """replicas: null: as many as the cluster has room for. gpus, cpus: of each replica. shard: samples handed out at a
+    """replicas: null: as many as the cluster has room for. gpus, cpus: of each process, of which a replica
+    has ``model.tp``, on one machine. shard: samples handed out at a
     time. retries: how often a shard is tried again when its worker is lost. wait: seconds without room for any replica
     after which the run ends. address: of a running cluster; null: Ray is started here and stopped in the end.
     """
@@ -74,12 +75,10 @@ class Ray(Engine):
             import ray  # noqa: F401
         except ImportError:
             raise not_installed("engine=ray", "Ray", "ray", "use engine=local") from None
-        self.on_gpu, ranks = config["model"]["device"] != "cpu", config["model"]["tp"]
-        if ranks > 1:
-            way_out = f"Use engine=accelerate with torchrun --nproc_per_node N, N a multiple of {ranks}"
-            raise UserError(
-                f"engine=ray gives each replica one process, and model.tp={ranks} takes {ranks}. {way_out}."
-            )
+        self.on_gpu, self.ranks = config["model"]["device"] != "cpu", int(config["model"]["tp"])
+        if self.ranks > 1 and self.on_gpu and self.gpus != 1:
+            raise UserError(f"engine.gpus={self.gpus:g} with model.tp={self.ranks}: each rank takes one GPU. Set "
+                            "engine.gpus=1.")  # fmt: skip
 
     def run(self, cells: Iterator[Cell]) -> Iterator[Cell]:
         self.connect()
@@ -107,22 +106,24 @@ class Ray(Engine):
     def _workers(self) -> Workers:
         import ray
 
-        gpus, count = self.room()
-        actor = ray.remote(Replica).options(num_cpus=self.cpus, num_gpus=gpus)
-        return Workers(lambda: actor.remote(str(Path.cwd())), count, self.wait, self.takes(gpus))
+        asked, count = self.room()
+        actor = ray.remote(Replica).options(**asked)
+        return Workers(lambda: actor.remote(str(Path.cwd())), count, self.wait, self.takes(asked["num_gpus"]))
 
     def takes(self, gpus: float) -> str:
-        """What a replica asks of the cluster, in words."""
-        return f"engine.cpus={self.cpus:g}" + (f" and engine.gpus={gpus:g}" if gpus else "")
+        """What a replica asks of the cluster, in words. gpus: of all its ranks."""
+        each = f"engine.cpus={self.cpus:g}" + (f" and engine.gpus={self.gpus:g}" if gpus else "")
+        return each if self.ranks == 1 else f"{each} for each of {self.ranks} ranks"
 
-    def room(self) -> tuple[float, int]:
-        """GPUs of each replica, and how many replicas to start. ``check`` and ``connect`` were called. Raises UserError
-        for more replicas than the cluster has room for."""
+    def room(self) -> tuple[dict[str, float], int]:
+        """What each replica asks of Ray, and how many replicas to start. ``check`` and ``connect`` were called. Raises
+        UserError for more replicas than the cluster has room for."""
         import ray
 
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         gpus = self.gpus if self.on_gpu and any(node.get("GPU") for node in nodes) else 0
-        room = sum(places(node, self.cpus, gpus) for node in nodes)
+        cpus, gpus = self.cpus * self.ranks, gpus * self.ranks
+        room = sum(places(node, cpus, gpus) for node in nodes)
         count = self.replicas or max(room, 1)
         if count > room:
             cores, cards = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
@@ -131,7 +132,7 @@ class Ray(Engine):
                 f"{self.takes(gpus)}, and the cluster of {len(nodes)} has {cores:g} cores and {cards:g} GPUs. "
                 f"{f'Set engine.replicas={room}' if room else 'Lower them'}, or add machines."
             )
-        return gpus, count
+        return {"num_cpus": cpus, "num_gpus": gpus}, count
 
     def _shards(self, cells: Iterator[Cell]) -> Iterator[Shard | Cell]:
         """The shards of one cell after the other; the cell itself where nothing is left to do."""
@@ -193,8 +194,8 @@ class Ray(Engine):
             return False
         except StopIteration:
             workers.idle.append(worker)
-        except ray.exceptions.RayTaskError as error:  # the worker lives
-            workers.idle.append(worker)
+        except ray.exceptions.RayTaskError as error:  # the worker lives; its followers may wait for what it left
+            workers.idle.append(worker) if self.ranks == 1 else workers.replace(worker)
             cause = cause_of(error)
             if not isinstance(cause, TooLarge):
                 raise cause from None

@@ -18,9 +18,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.engines.ray import Ray
+from dllm.app.engines.ray_ranks import tell_followers
 from dllm.app.engines.ray_workers import BAD_STARTS
 from dllm.app.engines.replica_board import TELLS, Board, Teller, print_lines
-from dllm.app.runs.service import plan_of, service_of, show_log, url_of
+from dllm.app.runs.service import follow_turns, plan_of, service_of, show_log, url_of
 from dllm.common.signals import ENDING, Terminated, is_ignored
 from dllm.common.terminal import say
 from dllm.compose.parts import build_part
@@ -64,6 +65,7 @@ class ServedReplica:
 
     def _load(self, config: dict[str, Any], settings: ServeSettings) -> None:
         try:
+            tell_followers(config["model"], partial(follow_turns, config))
             service = service_of(config, plan_of(config), settings)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)
@@ -154,7 +156,7 @@ def told_by_signals() -> threading.Event:
 
 def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: ServeSettings, board: Any) -> int:
     """How many were started; they load now, and say so when asked."""
-    gpus, count = engine.room()
+    asked, count = engine.room()
     serve.start(http_options={"host": settings.host, "port": settings.port})
     deployment = serve.deployment(
         serve.ingress(replica_app)(ServedReplica), name=APPLICATION, num_replicas=count,
@@ -162,7 +164,7 @@ def start_replicas(serve: Any, engine: Ray, config: dict[str, Any], settings: Se
         max_ongoing_requests=settings.max_connections, max_queued_requests=settings.max_connections,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=settings.drain_seconds,
-        ray_actor_options={"num_cpus": engine.cpus, "num_gpus": gpus},
+        ray_actor_options=asked,
     )  # fmt: skip
     serve.run(deployment.bind(config, settings, str(Path.cwd()), board), name=APPLICATION, route_prefix="/")
     return count

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from dllm.app.engines.ray_ranks import tell_followers
 from dllm.app.runs.evaluation import Evaluation
 from dllm.record.folders import SampleKey
 
@@ -26,10 +28,21 @@ class Replica:
 
     def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
         """(row, trace, environment) of each sample of these batches."""
-        evaluation = evaluation_of(json.dumps(config))
-        wanted = {tuple(map(tuple, keys)) for keys in batches}
-        for row, trace in evaluation.rows(batch for batch in evaluation.batches if batch.keys in wanted):
-            yield row, trace, evaluation.environment()
+        tell_followers(config["model"], partial(decode, config, batches))
+        yield from decoded(config, batches)
+
+
+def decoded(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
+    """As ``Replica.rows``, on one rank."""
+    evaluation = evaluation_of(json.dumps(config))
+    wanted = {tuple(map(tuple, keys)) for keys in batches}
+    for row, trace in evaluation.rows(batch for batch in evaluation.batches if batch.keys in wanted):
+        yield row, trace, evaluation.environment()
+
+
+def decode(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> None:
+    """The same for its numbers alone: what a follower does."""
+    deque(decoded(config, batches), 0)
 
 
 @lru_cache(maxsize=1)

@@ -81,6 +81,16 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     return Service(scheduler, defaults, settings, kept)
 
 
+def follow_turns(config: dict[str, Any]) -> None:
+    """Take a server's turns as its rank 0 orders them, until it stops."""
+    from dllm.serve.followers import follow
+
+    links = current_links()
+    assert links is not None, "rank 0 leads"
+    os.environ.setdefault(*PRIMITIVES)
+    follow(plan_of(config).load(), runtime_of(config), links)
+
+
 def _told_of_loss(scheduler: Scheduler, sentence: str) -> float:
     """Tell all clients that a rank is gone. Returns the seconds in which they hear it."""
     scheduler.fail("closing", "a rank of the model is gone, so the server ends. Ask again.")

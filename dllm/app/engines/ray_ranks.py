@@ -1,0 +1,48 @@
+"""The ranks of a replica of ``engine=ray``: an actor that asks for the GPUs of all of them, and starts its followers.
+
+An actor is on one machine, so its ranks are as near as those of a placement group that is packed strictly. Before each
+piece of work rank 0 sends its followers a call that they make too. If one of them is lost, the actor ends as
+``dllm.common.links`` says, and Ray's driver starts another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from dllm.app.command_line.launch import Launched, quiet
+from dllm.common.links import Links, current_links, linked
+
+PROGRAM = ("-m", "dllm.app.engines.ray_ranks")
+Order = Callable[[], object]  # what followers do, as a ``partial`` that pickles
+
+_UNTIL_THE_END = ExitStack()  # of this process
+
+
+def tell_followers(model: Mapping[str, Any], order: Order) -> None:
+    """Have the other ranks of ``model.tp`` do what this process does next; the first call starts them."""
+    if (size := int(model.get("tp", 1))) > 1:
+        (current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))).tell(order)
+
+
+def _started(size: int, timeout: float, device: str) -> Links:
+    ranks = Launched(size, [*PROGRAM, str(size), str(timeout), device])
+    links = _UNTIL_THE_END.enter_context(linked(ranks.connected(timeout)))
+    ranks.initialise(device)
+    return links
+
+
+def obey(size: int, timeout: float, device: str) -> None:
+    """Do what rank 0 says until it ends."""
+    ranks = Launched(size, PROGRAM)
+    with linked(ranks.connected(timeout)) as links:
+        quiet(links)
+        ranks.initialise(device)
+        while True:
+            links.hear()[0]()
+
+
+if __name__ == "__main__":
+    obey(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])
