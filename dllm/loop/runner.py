@@ -22,8 +22,8 @@ from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
 from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
-from dllm.runtime.out_of_memory import admit
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.out_of_memory import refuse_unheld
+from dllm.runtime.runtime import RECORDED, Runtime
 from dllm.samplers.base import Sampler
 
 LOG_PROBABILITIES = ("own", "drawn")  # of ``Scores.statistics``
@@ -100,7 +100,8 @@ class Runner:
         own = self.constraints.batch(requests)
         rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
         network = self.model.transformer
-        admit(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
+        if self.runtime.name not in RECORDED:  # whose buffers may be there already, lent by a decode before
+            refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
         return rows
 
     @torch.inference_mode()

@@ -19,12 +19,14 @@ class LacksRoom(torch.OutOfMemoryError):
     """A batch was not admitted, on any rank: none waits in a turn, so all go on alike."""
 
 
-def admit(shapes: Iterable[Sequence[int]] | None, dtype: torch.dtype, device: torch.device, ranks: Ranks) -> None:
-    """Raise LacksRoom, on every rank, where one of them lacks the memory for buffers of these ``shapes``. Each knows
-    its own, so the least that is left over counts. One process finds out by itself, where it allocates."""
-    if ranks.size == 1 or shapes is None:
+def refuse_unheld(
+    buffers: Iterable[Sequence[int]] | None, dtype: torch.dtype, device: torch.device, ranks: Ranks
+) -> None:  # fmt: skip
+    """Raise LacksRoom, on every rank, where one of them lacks the memory for ``buffers`` of these sizes. Each knows its
+    own, so the least that is left over counts. One process finds out by itself, where it allocates."""
+    if ranks.size == 1 or buffers is None:
         return
-    needed = sum(map(prod, shapes)) * dtype.itemsize
+    needed = sum(map(prod, buffers)) * dtype.itemsize
     if (left := ranks.least(free_bytes(device, ranks.size) - needed)) < 0:
         raise LacksRoom(f"a rank lacks {-left} of the {needed} bytes that keys and values take")
 

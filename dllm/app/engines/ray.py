@@ -50,10 +50,10 @@ class Shard:
 
 
 class Ray(Engine):
-    """replicas: null: as many as the cluster has room for. gpus, cpus: of each process, of which a replica
-    has ``model.tp``, on one machine. shard: samples handed out at a
-    time. retries: how often a shard is tried again when its worker is lost. wait: seconds without room for any replica
-    after which the run ends. address: of a running cluster; null: Ray is started here and stopped in the end.
+    """replicas: null: as many as the cluster has room for. gpus, cpus: of each process; the ``model.tp`` of a replica
+    are on one machine. shard: samples handed out at a time. retries: how often a shard is tried again when its worker
+    is lost. wait: seconds without room for any replica after which the run ends. address: of a running cluster; null:
+    Ray is started here and stopped in the end.
     """
 
     together = True

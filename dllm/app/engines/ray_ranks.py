@@ -1,7 +1,7 @@
 """The ranks of a replica of ``engine=ray``: an actor that asks for the GPUs of all of them, and starts its followers.
 
 An actor is on one machine, so its ranks are as near as those of a placement group that is packed strictly. Before each
-piece of work rank 0 sends its followers a call that they make too. If one of them is lost, the actor ends as
+piece of work rank 0 sends its followers a call, which they make too. If one of them is lost, the actor ends as
 ``dllm.common.links`` says, and Ray's driver starts another.
 """
 
@@ -16,15 +16,15 @@ from dllm.app.command_line.launch import Launched, quiet
 from dllm.common.links import Links, current_links, linked
 
 PROGRAM = ("-m", "dllm.app.engines.ray_ranks")
-Order = Callable[[], object]  # what followers do, as a ``partial`` that pickles
+Called = Callable[[], object]  # what followers do, as a ``functools.partial`` that pickles
 
 _UNTIL_THE_END = ExitStack()  # of this process
 
 
-def tell_followers(model: Mapping[str, Any], order: Order) -> None:
+def tell_followers(model: Mapping[str, Any], call: Called) -> None:
     """Have the other ranks of ``model.tp`` do what this process does next; the first call starts them."""
     if (size := int(model.get("tp", 1))) > 1:
-        (current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))).tell(order)
+        (current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))).tell(call)
 
 
 def _started(size: int, timeout: float, device: str) -> Links:

@@ -29,10 +29,10 @@ class Replica:
     def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
         """(row, trace, environment) of each sample of these batches."""
         tell_followers(config["model"], partial(decode, config, batches))
-        yield from decoded(config, batches)
+        yield from finished(config, batches)
 
 
-def decoded(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
+def finished(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
     """As ``Replica.rows``, on one rank."""
     evaluation = evaluation_of(json.dumps(config))
     wanted = {tuple(map(tuple, keys)) for keys in batches}
@@ -42,7 +42,7 @@ def decoded(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -
 
 def decode(config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> None:
     """The same for its numbers alone: what a follower does."""
-    deque(decoded(config, batches), 0)
+    deque(finished(config, batches), 0)
 
 
 @lru_cache(maxsize=1)
