@@ -7,6 +7,7 @@ up to the whole's; four bits are cut between their groups of 32 columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ def own_tensors(
 def _sizes(modules: dict[str, nn.Module], path: str) -> list[int]:
     """Outputs of a product; of a fused one those of each."""
     owner, _, name = path.rpartition(".")
-    return list(modules[owner].sizes) if name in FUSED else [_shape(modules[path])[0]]  # type: ignore[call-overload]
+    return cast("list[int]", modules[owner].sizes) if name in FUSED else [_shape(modules[path])[0]]
 
 
 def _shape(product: nn.Module) -> tuple[int, int]:
@@ -103,9 +104,9 @@ def _experts(
         yield from ((f"{path}.{leaf}", tensor) for leaf, tensor in found.items())
         return
     begin, end = own_part(rows, own_rows, ranks)
-    cuts = {"gate_up": lambda *pair: stored_rows(*pair, [(begin, end), (rows + begin, rows + end)]),
-            "down": lambda *pair: stored_columns(*pair, begin, end)}  # fmt: skip
-    for leaf, cut in cuts.items():
-        pairs = [cut(*pair) for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)]
+    halves = [(begin, end), (rows + begin, rows + end)]
+    for leaf in ("gate_up", "down"):
+        pairs = [stored_rows(*pair, halves) if leaf == "gate_up" else stored_columns(*pair, begin, end)
+                 for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)]  # fmt: skip
         narrow, scale = map(torch.stack, zip(*pairs, strict=True))
         yield from ((f"{path}.{leaf}", narrow), (f"{path}.{leaf}_scale", scale))
