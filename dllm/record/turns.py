@@ -214,13 +214,16 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it off.
     tokens = step.tokens[candidate][columns]
     accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
+    forced = turn.marks.replaced[candidate][columns] if accepted is None else ~accepted
+    if turn.view.forced is not None and not edits:  # no rule was asked: ``accepted`` tells of the batch's other rows
+        forced = forced | turn.view.forced[row][columns]
     entropy = turn.view.scores.statistics.get("entropy")
     said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
     own, drawn = [none_for_nan(values[candidate][columns]) for values in said] or ([], [])
     return Commits(
         positions=(columns - start).tolist(), tokens=tokens.tolist(),
         confidence=none_for_nan(probabilities(turn)[candidate, columns]), own=own, drawn=drawn,
-        forced=(turn.marks.replaced[candidate][columns] if accepted is None else ~accepted).tolist(),
+        forced=forced.tolist(),
         entropy=[] if entropy is None else entropy[row][columns].tolist(),
     )  # fmt: skip
 

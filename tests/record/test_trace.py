@@ -104,3 +104,16 @@ def test_an_unknown_probability_goes_through_file_frame_page_and_replay(model: M
     was = first.candidates[0]
     first.candidates[0] = Commits(was.positions, was.tokens, [0.5] * len(was.tokens), was.forced, was.entropy)
     assert ["confidence=None" in found for found in trace_differences(read, trace)][:1] == [True]
+
+
+def test_what_a_plan_commits_is_forced_alone_as_in_a_batch() -> None:
+    """Where Dream's cache computes no column before the block, its first column is committed with the full forward,
+    while other rows of the batch go by their rule."""
+    cache, blocks = part("cache", "prefix", query_left=False), part("blocks", "fixed", block_length=8)
+    decoder = Decoder(load("mini-dream"), "confidence", blocks, cache, gen_length=32, batch_size=2)
+    prompts = [PROMPT, SQUARE]
+    together = [one.traced().turns for one in decoder(prompts, trace=True)]
+    alone = [decoder(prompt, trace=True)[0].traced().turns for prompt in prompts]
+    forced = [[turn.candidates[0].forced for turn in turns] for turns in together]
+    assert forced == [[turn.candidates[0].forced for turn in turns] for turns in alone]
+    assert all(any(map(any, one)) for one in forced)
