@@ -117,7 +117,8 @@ COMPARED = (
     "lossless", "layer_tokens", "first_refreshed_layer", "branches", "kept", "edited", "ranges",
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
     "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps", "pattern",
-    "first_answer_block", "phase", "span", "settled",
+    "first_answer_block", "phase", "span", "settled", "forwards",
+    "hidden",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 

@@ -101,10 +101,38 @@ def validate(
         policy.check(setting, sampler, needs)
     except IncompatibleParts as error:
         raise UserError(f"{error} {way_out(setting, sampler, policy, needs)}.") from None
+    if setting.sampling.doubts:
+        check_doubted(setting, sampler, policy, needs)
     for sentence in (*(rule.warning(setting) for rule in nested(sampler)), policy.warning(setting)):
         if sentence:
             warn_once(sentence)
     return sampler
+
+
+def check_doubted(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[Need]) -> None:
+    """Raise UserError for parts that a second forward, on a canvas that the first decides, does not serve."""
+    traits, what, kind = policy.traits, "sampling.guidance_against=doubted", setting.model.attention
+    if kind.name != "full":
+        raise UserError(
+            f"{what} masks decided tokens of earlier blocks, but this model is {kind.is_called}, and has never seen "
+            "masks there. Set sampling.guidance=0, or use a model with full attention, such as mini-llada."
+        )
+    if not (traits.exact and traits.committed and "answer" in traits.regions):
+        raise UserError(
+            f"{what} masks decided tokens in a second forward, which keys that cache={name_of(policy)} holds know "
+            "nothing of. Use cache=none, or sampling.guidance_against=prompt."
+        )
+    readouts = readouts_of(needs)
+    if any(one.reads_attention or one.extra_queries or one.layer is not None for one in readouts):
+        raise UserError(
+            f"{what} takes two forwards in every turn, and sampler={name_of(sampler)} reads attention weights, inner "
+            "layers or extra queries of one. Use sampler=confidence, or sampling.guidance_against=prompt."
+        )
+    if sampler.traits.branches:
+        raise UserError(
+            f"{what} takes two forwards in every turn, and sampler={name_of(sampler)} tries several canvases in each. "
+            "Use sampler=confidence, or sampling.guidance_against=prompt."
+        )
 
 
 def way_out(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[Need]) -> str:

@@ -13,10 +13,11 @@ from dllm.contract.canvas import Canvas, PerRequest, Request
 from dllm.contract.needs import readouts_of
 from dllm.contract.readouts import Readout
 from dllm.contract.traits import Rule, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.models.config import ModelConfig
 
 P = TypeVar("P")
+AGAINST = ("prompt", "doubted")  # what guidance may be against
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Sampling:
     top_p: float | None = None  # keep the smallest set of tokens whose probabilities reach this; None is off
     top_k: int | None = None  # keep this many of the likeliest tokens; None is off
     guidance: float = 0.0  # weight of classifier-free guidance; 0 is off
+    # what it is against: ``prompt``, the canvas without what is given, or ``doubted``, without the decided tokens that
+    # the model now doubts
+    guidance_against: str = "prompt"
+    guidance_ratio: float = 0.3  # doubted: the share of the decided positions that is masked
     suppress_mask: bool = True  # never propose the mask token
     # never propose what ends a text or a turn (LLaDA's ``logits_eos_inf`` bans the end of text alone)
     forbid_eos: bool = False
@@ -42,6 +47,8 @@ class Sampling:
     def __post_init__(self) -> None:
         in_range("sampling.temperature", self.temperature, 0.0, advice="0 is the argmax.")
         in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
+        in_choices("sampling.guidance_against", self.guidance_against, AGAINST)
+        in_range("sampling.guidance_ratio", self.guidance_ratio, 0.0, 1.0, "One position is masked in any case.")
         in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
         in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
         in_range("sampling.thinking_budget", self.thinking_budget, 0, advice="null switches it off.")
@@ -51,6 +58,11 @@ class Sampling:
         """The same under a rule, whose own convention may be tempered confidences, or temperatures of its own."""
         kind = AtRulesTemperature if rule.traits.renoises else Sampling
         return kind(**{**vars(self), "tempered": self.tempered or rule.traits.tempered})
+
+    @property
+    def doubts(self) -> bool:
+        """Whether guidance takes a second forward, against doubted tokens."""
+        return bool(self.guidance) and self.guidance_against == "doubted"
 
     @property
     def plain(self) -> bool:
@@ -66,6 +78,8 @@ class SamplingOptions(TypedDict, total=False):
     top_p: float | None
     top_k: int | None
     guidance: float
+    guidance_against: str
+    guidance_ratio: float
     suppress_mask: bool
     forbid_eos: bool
     min_tokens: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from dllm.cache.passes import ForwardPass
@@ -44,6 +45,10 @@ class Aim:
         at = inside if copies == 1 else inside.repeat(copies, 1)
         states = hidden.take(at if slot is None else slot.gather(1, at).clamp(min=0))
         return Aim(hidden, scored, columns, inside, states)
+
+    def followed_by(self, again: Aim) -> Aim:
+        """The same with the states of a second forward after its own."""
+        return replace(self, states=torch.cat([self.states, again.states]))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,11 @@ def refuse_parts(parts: Parts) -> None:
             f"length={name_of(parts.length)} changes the columns of an answer from turn to turn, and rollouts have the "
             "same in all. Use length=fixed."
         )
+    if parts.sampling.doubts:
+        raise UserError(
+            "sampling.guidance_against=doubted mixes logits of a second canvas, which rollouts do not keep, so their "
+            "log-probabilities cannot be computed again. Set sampling.guidance_against=prompt, or sampling.guidance=0."
+        )
     if why:
         raise UserError(f"sampler={name_of(parts.sampler)} {why}: its tokens have no log-probability. {PLAIN_RULES}")
 

@@ -14,7 +14,8 @@ OPTIONS_OF_CONSTRAINTS = ("confidence", "whitespace", "depth", "words", "additio
 # What requests call the settings that sentences of the command line name.
 IN_REQUESTS = {
     "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
-    "sampling.guidance": "diffusion.guidance", "sampling.min_tokens": "min_tokens",
+    "sampling.guidance": "diffusion.guidance", "sampling.guidance_against": "diffusion.guidance_against",
+    "sampling.guidance_ratio": "diffusion.guidance_ratio", "sampling.min_tokens": "min_tokens",
     "gen_length": "max_tokens", "infill": "diffusion.canvas",
     "constraint.pattern": "response_format.pattern", "constraint.grammar": "response_format.grammar",
     "constraint.options": "response_format.options", "constraint.schema": "response_format.json_schema.schema",

@@ -108,6 +108,12 @@ class Diffusion(BodyObject):
     guidance: float | None = Field(
         None, json_schema_extra={"minimum": 0}, description="classifier-free guidance, which doubles the rows"
     )
+    guidance_against: Literal["prompt", "doubted"] | None = Field(
+        None, description="what guidance is against: a canvas without the prompt, or without doubted tokens"
+    )
+    guidance_ratio: float | None = Field(
+        None, json_schema_extra={"minimum": 0, "maximum": 1}, description="doubted: share of the decided positions"
+    )
     canvas: Annotated[
         list[str | int] | None,
         must(

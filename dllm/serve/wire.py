@@ -199,8 +199,8 @@ def _sampling(body: Answered, ours: Sampling) -> Sampling:
     given: dict[str, Any] = {name: getattr(body, name) for name in ("temperature", "top_p", "top_k") if body.has(name)}
     if given.get("top_p") == 1:
         given["top_p"] = None
-    if body.diffusion.guidance is not None:
-        given["guidance"] = body.diffusion.guidance
+    chosen = {name: getattr(body.diffusion, name) for name in ("guidance", "guidance_against", "guidance_ratio")}
+    given |= {name: value for name, value in chosen.items() if value is not None}
     with as_refusal():
         return replace(ours, **given, thinking_budget=None)
 

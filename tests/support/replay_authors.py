@@ -21,12 +21,13 @@ from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView
 from dllm.cache.recap import Recap
 from dllm.cache.span import SpanCache
-from dllm.common.ranking import rank
+from dllm.common.ranking import rank, top_k_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
-from dllm.contract.traits import Schedule
+from dllm.contract.traits import SamplerTraits, Schedule
+from dllm.samplers.base import Sampler, ranking, ranking_statistics
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dus import DUS
 from dllm.samplers.eb import EntropyBound
@@ -196,7 +197,40 @@ class AllSlow(SlowFast):
         return step.but(edit=view.canvas.no_positions, keep_open=cycle < self.explore, state=new | shown)
 
 
+def acfg(params: Case) -> CaseParts:
+    """OpenDLM's loop: the whole answer as one block."""
+    sampling = Sampling(suppress_mask=False, guidance=params["guidance_scale"], guidance_against="doubted",
+                        guidance_ratio=params["remask_ratio"])  # fmt: skip
+    rule = Timesteps(params["timesteps"], params["schedule_type"], params["score_type"])
+    return CaseParts(rule, Whole(), sampling=sampling)
+
+
+CURVES: dict[str, Callable[[float], float]] = {
+    "linear": lambda r: 1 - r, "cosine": lambda r: math.cos(math.pi * r / 2), "square": lambda r: (1 - r) ** 2,
+    "log": lambda r: 1 - math.log(1 + 9 * r) / math.log(10),
+}  # fmt: skip
+
+
+class Timesteps(Sampler):
+    """A curve says how many masks each turn leaves; turns that leave as many as there were commit nothing."""
+
+    traits = SamplerTraits(stateless=True, deterministic=False, by_confidence=False, patience=99)
+
+    def __init__(self, steps: int, curve: str, score: str) -> None:
+        self.steps, self.curve, self.score = steps, CURVES[curve], score
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(reads=ranking_statistics(self.score)),)
+
+    def step(self, view: View, state: State) -> Step:
+        turn, length = int(view.blocks.turn[0]), int(view.canvas.initial_end[0] - view.canvas.start[0])
+        left = round(self.curve(turn / self.steps) * length) if turn < self.steps else 0
+        count = (view.open.sum(1) - left).clamp(min=0)
+        return view.step(top_k_mask(ranking(view.scores, self.score), view.open, count))
+
+
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
+    "acfg": acfg,
     "d3llm": d3llm,
     "dus": dus,
     "easing": suffix,

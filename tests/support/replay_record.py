@@ -54,6 +54,8 @@ class Record:
     entropies: list[float] = field(default_factory=list)
     passes: list[ForwardPass] = field(default_factory=list)
     sure_first: list[list[int]] = field(default_factory=list)
+    forwards: int = 0  # of the network
+    hidden: list[list[int]] = field(default_factory=list)
     phase: list[int] = field(default_factory=list)  # slow forwards (1) and fast ones (2)
     span: list[int] = field(default_factory=list)
     settled: list[bool] = field(default_factory=list)
@@ -95,6 +97,9 @@ class Record:
         self.blocks.append((int(blocks.index[0]), int(blocks.begin[0]), int(blocks.end[0])))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()[: start + self.gen_length]
         sure = torch.where(turn.step.commit[0], turn.step.confidence[0], -1).sort(descending=True, stable=True)
+        self.forwards += turn.cost.copies
+        if "doubted" in turn.view.scores.statistics:
+            self.hidden.append(relative(turn.view.scores.statistic("doubted")[0], start))
         if "phase" in turn.step.state:
             self._note_span({name: value[0].tolist() for name, value in turn.step.state.items()})
         self.sure_first.append(sure.indices[: int(turn.step.commit[0].sum())].tolist())

@@ -34,6 +34,7 @@ IN_OLD_FILES = {
 _TEXTS = ("prompt", "stop", "constraint")  # in which ~ is a letter
 SAMPLING_KINDS = {
     "temperature": "float", "top_p": "float | None", "top_k": "int | None", "guidance": "float",
+    "guidance_against": "str", "guidance_ratio": "float",
     "suppress_mask": "bool", "forbid_eos": "bool", "min_tokens": "int", "eos_last": "bool", "tempered": "bool",
     "thinking_budget": "int | None", "end_of_thought": "str | None",
 }  # fmt: skip

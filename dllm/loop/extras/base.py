@@ -61,6 +61,7 @@ class Extra:
         work = extra.before(work)                              # the plan is made
         extra = extra.begun(work)                              # the extra of this forward alone
         inputs = extra.at_call(work, forward, call, inputs)    # of every call of the network
+        canvas = extra.again(work, hidden)                     # the network has run
         logits = extra.mixed(logits)                           # all logits are stored
         result = extra.found(work, hidden, source, result)     # the positions are scored
     """
@@ -100,6 +101,11 @@ class Extra:
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         """What the network takes in a call, for the queries [b, n] of its candidates."""
         return inputs
+
+    def again(self, work: Work, hidden: HiddenStates) -> Canvas | None:
+        """The canvas [N] of a second forward by the same plan, whose logits follow those of the first (None: there is
+        no second one)."""
+        return None
 
     def mixed(self, logits: Tensor) -> Tensor:
         """The logits [N, n, V] of the scored positions, from those of all canvases that were shown."""

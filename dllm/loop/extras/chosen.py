@@ -11,7 +11,7 @@ from dllm.contract.process import process_of
 from dllm.contract.readouts import AttentionMap, Shadow
 from dllm.loop.extras.base import Extra
 from dllm.loop.extras.capture import AttentionReadout
-from dllm.loop.extras.guidance import Guidance
+from dllm.loop.extras.guidance import DoubtGuidance, Guidance
 from dllm.loop.extras.readings import InnerLayers, Readings
 from dllm.loop.extras.renoising import Noise, RuleTemperature
 from dllm.loop.extras.row_lengths import RowLengths
@@ -29,7 +29,7 @@ def extras_of(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need])
 
 
 def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -> Iterator[Extra]:
-    readouts, traits, guidance = readouts_of(needs), parts.sampler.traits, parts.sampling.guidance
+    readouts, traits, sampling = readouts_of(needs), parts.sampler.traits, parts.sampling
     if model.config.process == "uniform":
         yield Noise(process_of(model.config))
     if traits.renoises:
@@ -50,5 +50,7 @@ def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -
     behind = [one for one in readouts if one.behind_head]
     if behind:
         yield Readings.of(behind, model)
-    if guidance:
-        yield Guidance(guidance, ids.placeholder)
+    if sampling.doubts:
+        yield DoubtGuidance(sampling.guidance, sampling.guidance_ratio, model, ids.placeholder)
+    elif sampling.guidance:
+        yield Guidance(sampling.guidance, ids.placeholder)

@@ -1,0 +1,95 @@
+"""Guidance against doubted tokens (``sampling.guidance_against=doubted``): two forwards, of which the first decides the
+second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from harness import Combination, forward_of, model, parts_of, requests, results
+
+from dllm import UserError
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.setting import Sampling
+from dllm.laws.trials import network
+from dllm.laws.trials import requests as short_requests
+from dllm.loop.denoise import denoise
+from dllm.models.transformer import Transformer
+
+DOUBTED = Sampling(guidance=1.5, guidance_against="doubted", guidance_ratio=0.3)
+
+
+def plainly(network: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    """Logits [L, V] that predict each position, all columns computed."""
+    with torch.inference_mode():
+        logits = network.logits(network.encode(tokens[None]))[0]
+    shift = network.config.prediction_shift
+    return torch.cat([logits[:1], logits[:-1]]) if shift else logits
+
+
+@pytest.mark.parametrize("kind", ["llada", "dream"])
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
+def test_every_turn_mixes_two_plain_forwards(kind: str, ratio: float) -> None:
+    one, tiny = short_requests()[0], network(kind)
+    sampling = replace(DOUBTED, guidance_ratio=ratio)
+    parts = parts_of(Combination("confidence", "fixed"))
+    with torch.inference_mode():
+        turns = list(denoise(Canvas.of([one], 0), forward_of(tiny, parts, sampling), parts))
+    for turn in turns:
+        tokens, decided = turn.canvas.tokens[0], turn.canvas.committed[0].nonzero()[:, 0].tolist()
+        sure = plainly(tiny, tokens).softmax(-1).amax(-1)
+        worst = sorted(decided, key=lambda at: (float(sure[at]), at))[: max(1, int(ratio * len(decided)))]
+        worse = tokens.clone()
+        worse[worst] = 15
+        c, u = plainly(tiny, tokens), plainly(tiny, worse)
+        mixed = u + 2.5 * (c - u)
+        mixed[:, 15] = -torch.inf
+        scores = turn.view.scores
+        assert scores.statistic("doubted")[0].nonzero()[:, 0].tolist() == sorted(worst)
+        for at in scores.scored[0].nonzero()[:, 0].tolist():
+            assert float(scores.confidence[0, at]) == pytest.approx(float(mixed[at].softmax(-1).amax()), abs=1e-11)
+        assert int(turn.cost.queries) == 2 * len(tokens) and turn.cost.copies == 2
+        assert int(turn.cost.scored) == 2 * int(scores.scored.sum()) + len(decided)
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+@pytest.mark.parametrize("lag", [None, 0, 1])
+def test_rows_decode_as_they_do_alone_under_every_shape(name: str, lag: int | None) -> None:
+    parts = parts_of(Combination("localleap", "fixed", eos="stop_at_eos"), DOUBTED)
+    alone = [results(model(name), parts, [one], DOUBTED)[0].canvas for one in requests()]
+    assert [one.canvas for one in results(model(name), parts, requests(), DOUBTED, lag)] == alone
+    assert alone != [one.canvas for one in results(model(name), parts, requests(), replace(DOUBTED, guidance=0.0))]
+
+
+def test_text_that_was_given_is_never_doubted() -> None:
+    tokens = [62, 51, 60, 60, 7, 60, 60, 9]
+    request = Request(tokens, [token == 60 for token in tokens], infill=True)
+    parts = parts_of(Combination("static", "whole"), DOUBTED)
+    with torch.inference_mode():
+        turns = list(denoise(Canvas.of([request], 61), forward_of(model("tiny-llada"), parts, DOUBTED), parts))
+    assert not any(bool((turn.view.scores.statistic("doubted") & turn.canvas.given).any()) for turn in turns)
+    assert [int(turn.view.scores.statistic("doubted").sum()) for turn in turns] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("combination", "words"),
+    [
+        (Combination("confidence", "fixed", "dual"), "keys that cache=dual holds"),
+        (Combination("dawn", "fixed"), "sampler=dawn reads attention"),
+        (Combination("wino", "fixed"), "shadow queries are not guided"),
+        (Combination("freedave", "fixed"), "sampler=freedave tries several canvases"),
+        (Combination("confidence", "fixed", model="sdar_b4"), "this model is block-causal, and has never seen"),
+    ],
+    ids=str,
+)
+def test_what_a_second_forward_does_not_serve_is_refused(combination: Combination, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        parts_of(combination, DOUBTED)
+
+
+@pytest.mark.parametrize("wrong", [{"guidance_against": "all"}, {"guidance_ratio": 1.5}])
+def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"^sampling.{next(iter(wrong))}="):
+        Sampling(**wrong)
