@@ -21,7 +21,7 @@ from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.extras.chosen import extras_of
-from dllm.loop.head import Aim, ScoredHead
+from dllm.loop.head import ScoredHead
 from dllm.loop.hidden import CallStates
 from dllm.loop.proposals import Proposer
 from dllm.loop.rows import Rows
@@ -151,7 +151,10 @@ class Forward:
         aim = self.stage(ScoredHead.aimed, work, begun.found(), self.model.config, one_block)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
-                aim = aim.followed_by(self._aimed(replace(work, shown=canvas), extras, one_block))
+                again = replace(work, shown=canvas)
+                second, inputs = self._inputs(again, extras)
+                found = [CallStates(call, *one) for call, one in zip(second.calls, self._call(inputs), strict=True)]
+                aim = aim.followed_by(self.stage(ScoredHead.aimed, again, found, self.model.config, one_block))
         return ScoredHead.run_on(self.model, self.proposer, work, run, extras, aim)
 
     def scored(self, head: ScoredHead) -> ScoredCandidates:
@@ -170,12 +173,6 @@ class Forward:
             wanted = wanted & (plan.committable | ~canvas.masked)
         return reduce(lambda work, extra: extra.before(work), self.extras,
                       Work(rows, canvas, canvas, blocks, plan, wanted))  # fmt: skip
-
-    def _aimed(self, work: Work, extras: Sequence[Extra], one_block: bool) -> Aim:
-        """The scored positions of another forward by the same plan."""
-        forward, inputs = self._inputs(work, extras)
-        found = [CallStates(call, *one) for call, one in zip(forward.calls, self._call(inputs), strict=True)]
-        return self.stage(ScoredHead.aimed, work, found, self.model.config, one_block)
 
     def _inputs(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, list[Inputs]]:
         """The forward under way, and what the network takes in each call."""
