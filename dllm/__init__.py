@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dllm.compose.parts import part as part
     from dllm.decoder import Decoder as Decoder
     from dllm.errors import UserError as UserError
+    from dllm.generate import custom_generate as custom_generate
     from dllm.models.bundle import Model as Model
     from dllm.models.bundle import load as load
     from dllm.record.frame import results_frame as results_frame
@@ -26,9 +27,9 @@ _PLACES = {
     "Decoder": "dllm.decoder", "Model": "dllm.models.bundle", "Result": "dllm.record.results",
     "Trace": "dllm.record.trace",
     "UserError": "dllm.errors", "load": "dllm.models.bundle", "part": "dllm.compose.parts",
-    "results_frame": "dllm.record.frame",
+    "results_frame": "dllm.record.frame", "custom_generate": "dllm.generate",
 }  # fmt: skip
-__all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "load", "part", "results_frame"]
+__all__ = ["Decoder", "Model", "Result", "Trace", "UserError", "custom_generate", "load", "part", "results_frame"]
 
 
 def __getattr__(name: str) -> Any:
