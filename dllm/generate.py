@@ -73,8 +73,8 @@ def custom_generate(
     decoder = Decoder(
         loaded, _part("sampler", sampler, {"threshold": threshold, "steps": steps}),
         _part("blocks", blocks, {"block_length": block_length}), cache, eos, stop=stop, batch_size=len(rows),
-        gen_length=_length(settings, input_ids.shape[1], model_kwargs.get("max_new_tokens")), runtime=runtime, constraint=constraint,
-        **_drawing(settings),
+        gen_length=_length(settings, input_ids.shape[1], model_kwargs.get("max_new_tokens")), runtime=runtime,
+        constraint=constraint, **_drawing(settings),
     )  # fmt: skip
     drawn = decoder.parts.sampling.temperature > 0
     first = seed if seed is not None else secrets.randbelow(_MOST_DRAWN) if drawn else 0
