@@ -76,7 +76,7 @@ def custom_generate(
         gen_length=_length(settings, input_ids.shape[1], model_kwargs.get("max_new_tokens")), runtime=runtime,
         constraint=constraint, **_drawing(settings),
     )  # fmt: skip
-    drawn = decoder.parts.sampling.temperature > 0
+    drawn = getattr(settings, "do_sample", False)
     first = seed if seed is not None else secrets.randbelow(_MOST_DRAWN) if drawn else 0
     requests = [decoder.request(row, first + number) for number, row in enumerate(rows)]
     found = _decoded(decoder, requests)
@@ -138,7 +138,7 @@ def _part(group: str, asked: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _length(settings: Any, prompt: int, asked: int | None) -> int:
-    """Masks after prompts of so many columns."""
+    """Masks after prompts of that many columns."""
     total, own = getattr(settings, "max_length", None), getattr(settings, "max_new_tokens", None)
     most = asked or own or (_LENGTH if total is None else total - prompt)
     if most < 1:
