@@ -251,6 +251,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
     def join(self, fresh: Self) -> Self:
         self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
         self.slots, self.buffers = max(self.slots, fresh.slots), None
+        self._make_room(max(1, self.slots))  # else a recording of as many rows finds memory that some have left
         return self
 
     def _make_room(self, slots: int) -> None:

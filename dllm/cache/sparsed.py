@@ -8,7 +8,7 @@ little attention early on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from dllm.cache.base import AnySession, Cache, StaticSession
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
+from dllm.cache.columns import moved_up
+from dllm.cache.key_blocks import attend_by_blocks, count_chosen, find_pattern
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner, join, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas, packed
@@ -28,10 +29,9 @@ from dllm.contract.traits import CacheTraits, Rule
 from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.experts import at_least_float32
-from dllm.models.memory import DeviceCopies, Memory, NoCacheMemory, Projected
+from dllm.models.memory import Buffers, Memory, NoCacheMemory, Projected
 
-ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # kinds of forwards of a row, in their order
+KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
 TENSOR_CORES = 64  # a GPU multiplies smaller blocks no faster than the whole
 
 
@@ -47,7 +47,7 @@ class SparseD(Cache):
 
     traits = CacheTraits(
         regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
-        acts_in_layers=True,
+        bounded_shapes=True, acts_in_layers=True,
     )  # fmt: skip
 
     def __init__(
@@ -87,11 +87,13 @@ class SparseD(Cache):
 
 @dataclass(frozen=True)
 class PatternCall(Call):
-    """A call of rows whose forward is of one kind."""
+    """A call of rows whose forwards may be of several kinds: of one, where the host knows which."""
 
-    kind: int = ALL_KEYS  # of the forward of its rows: ALL_KEYS, MEASURES or BY_PATTERN
+    kind: Tensor | None = None  # [b] ALL_KEYS, MEASURES or BY_PATTERN
     valid: Tensor | None = None  # [b, L] columns of its rows
     answer: Tensor | None = None  # [b] first block that counts as answer
+    measures: bool = False  # there may be rows that measure
+    chosen: int | None = None  # the most blocks that a block of queries attends to (None: no row goes by its pattern)
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,22 @@ class PatternPass(ForwardPass):
 
     kind: Tensor  # [B] ALL_KEYS, MEASURES or BY_PATTERN
     answer: Tensor  # [B] first block that counts as answer
-    found: list[Tensor] = field(default_factory=list)  # by layer, the patterns of the rows that measured
+    found: list[Tensor] = field(default_factory=list)  # by layer, the patterns that were measured
 
 
 class PatternSession(StaticSession[ForwardPlan, PatternPass]):
-    """patterns: by layer, which blocks of keys each block of queries attends to, bool [B, H, blocks, blocks]. Of a row
-    it remembers the number of its full forwards, ``full`` [B], and the first block that counts as answer."""
+    """patterns: by layer, which blocks of keys each block of queries attends to, bool [B, H, blocks, blocks]. counts
+    [B, layers, blocks, blocks]: how many heads do so, for costs. Of a row it remembers, each [B], the number of its
+    full forwards (``full``), the first block that counts as answer, the kind of its coming forward, and how many blocks
+    it chooses at most (``chosen``)."""
 
     def __init__(self, policy: SparseD, canvas: Canvas, config: ModelConfig) -> None:
         self.policy, self.config, self.row_numbers = policy, config, RowNumbers()
         self.rows, self.length = canvas.masked.shape
         self.patterns: list[Tensor] = []
+        self.counts: Tensor | None = None
+        self.buffers: Buffers | None = None  # the memory that these are in, if it was lent
+        self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
     @property
     def blocks(self) -> int:
@@ -126,7 +133,9 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         size, length = self.policy.block_size, canvas.valid.sum(1)
         blocks, first = -(-length // size), -(-canvas.start // size)
         answer = torch.where(first < blocks, first, blocks - 1)
-        return {"full": full, "answer": answer, "kind": torch.full_like(full, ALL_KEYS)}
+        among_all, own = (count_chosen(one, self.policy.select) for one in (blocks, blocks - answer))
+        chosen = torch.minimum(among_all, answer) + own
+        return {"full": full, "answer": answer, "chosen": chosen, "kind": torch.full_like(full, ALL_KEYS)}
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         left = remembered["full"] - 1 - blocks.turn  # full forwards before the one that measures
@@ -135,59 +144,106 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         valid = canvas.valid
         return ForwardPlan(valid, valid, None, canvas.tokens[:, :0], valid, blocks.shapes, state)
 
-    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> PatternPass:
-        valid, kind, answer = candidates.valid, plan.state["kind"], plan.state["answer"]
-        numbers, widths = kind.tolist(), valid.sum(1).tolist()
-        groups = [
-            (one, group) for one in (ALL_KEYS, MEASURES, BY_PATTERN) if one in numbers
-            for group in rows_by_call([width * (other == one) for width, other in zip(widths, numbers, strict=True)],
-                                      valid.device, self.row_numbers)
-        ]  # fmt: skip
-        calls = [self._call(valid, answer, one, group, candidates.columns) for one, group in groups]
-        return PatternPass(calls, owner, valid, valid, valid, plan.shadows, False, plan.state, kind, answer)
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        """The columns; those of a row by the kind of its forward, and 0 in the places of the other kinds. By pattern
+        the columns are those of the blocks that a block of queries attends to, at most."""
+        columns, kind = plan.columns.sum(1), plan.state["kind"]
+        chosen = torch.minimum(plan.state["chosen"] * self.policy.block_size, columns)
+        return [columns, *(torch.where(kind == one, chosen if one == BY_PATTERN else columns, 0) for one in KINDS)]
 
-    def _call(self, valid: Tensor, answer: Tensor, kind: int, group: Group, columns: Tensor) -> PatternCall:
-        """A call of some rows, which computes their columns."""
-        valid, answer = select_or_all(valid, group.rows), select_or_all(answer, group.rows)
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> PatternPass:
+        valid, state, shapes = candidates.valid, plan.state, plan.shapes
+        if shapes.bounded:
+            kinds = [(shapes.most, shapes.widths(valid, owner))]
+        else:
+            widths, *by_kind = torch.stack(self.widths(plan)).tolist()
+            most = [max(one) for one in by_kind]
+            kinds = [
+                (tuple(width * (other == one) for other, width in enumerate(most)),
+                 [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)])
+                for one in KINDS if most[one]
+            ]  # fmt: skip
+        calls = [
+            self._call(valid, state, most, group.among(shapes.order), candidates.columns)
+            for most, widths in kinds for group in rows_by_call(widths, valid.device, self.row_numbers)
+        ]  # fmt: skip
+        return PatternPass(
+            calls, owner, valid, valid, valid, plan.shadows, False, state, state["kind"], state["answer"]
+        )  # fmt: skip
+
+    def _call(
+        self, valid: Tensor, state: State, most: Sequence[int], group: Group, columns: Tensor
+    ) -> PatternCall:  # fmt: skip
+        """A call of some rows, which computes their columns. most: by kind, the widest row that may be in it."""
+        valid, kind, answer = (select_or_all(one, group.rows) for one in (valid, state["kind"], state["answer"]))
         queries = packed(valid, columns, group.width)
         visible = Visible(queries < self.length, valid.sum(1).int())
-        return PatternCall(group.rows, queries, visible=visible, kind=kind, valid=valid, answer=answer)
+        widest = max(most) if most[ALL_KEYS] or most[MEASURES] else most[BY_PATTERN]
+        chosen = -(-min(widest, group.width) // self.policy.block_size) if most[BY_PATTERN] else None
+        return PatternCall(
+            group.rows, queries, visible=visible, kind=kind, valid=valid, answer=answer,
+            measures=most[MEASURES] > 0, chosen=chosen,
+        )  # fmt: skip
 
     def memory(self, forward: PatternPass, call: Call) -> Memory:
         assert isinstance(call, PatternCall)
-        return NoCacheMemory(call.visible) if call.kind == ALL_KEYS else PatternMemory(self, forward, call)
+        one_kind = call.chosen is None and not call.measures
+        return NoCacheMemory(call.visible) if one_kind else PatternMemory(self, forward, call)
 
     def cost(self, forward: PatternPass, scored: Tensor) -> ForwardCost:
         """In a sparse forward, keys are the mean over heads and queries."""
         rows, size = forward.valid.sum(1, keepdim=True), self.policy.block_size
         keys = rows.expand(-1, self.config.layers)
-        if self.patterns:
+        if self.counts is not None and any(isinstance(one, PatternCall) and one.chosen for one in forward.calls):
             held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
-            patterns = (one.to(held.device, held.dtype).mean(1) for one in self.patterns)  # [B, blocks, blocks]
-            seen = torch.stack([torch.einsum("bq,bqk,bk->b", held, one, held) for one in patterns], 1)
+            seen = torch.einsum("bq,blqk,bk->bl", held, self.counts.double(), held) / self.config.heads
             seen = self.config.ranks.mean(seen) / rows
             keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
         computed = forward.computed().expand_as(keys)
         return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
 
+    def graph_key(self) -> tuple[Hashable, ...]:
+        addresses = tuple(one.data_ptr() for one in (*self.patterns, *([] if self.counts is None else [self.counts])))
+        return (self.length, self.rows, *(addresses if self.config.ranks.size == 1 else (self.named,)))
+
+    def missing_buffers(self) -> list[tuple[int, ...]] | None:
+        """Buffers have numbers of the model's kind, of at least two bytes. A pattern takes a byte for each block."""
+        if self.patterns:
+            return None
+        layers, blocks = self.config.layers, self.blocks
+        patterns = layers * [(self.rows, self.config.heads, blocks, -(-blocks // 2))]
+        return [*patterns, (self.rows, layers, blocks, blocks)]
+
+    def attach_buffers(self, buffers: Buffers) -> None:
+        *patterns, self.counts = buffers.tensors
+        self.patterns = [one.view(torch.bool)[..., : self.blocks] for one in patterns]
+        self.buffers, self.named = buffers, buffers.name
+
     def select(self, rows: Tensor) -> Self:
-        copies, self.rows = DeviceCopies(), len(rows)
-        self.patterns = [one[copies(rows, one.device)] for one in self.patterns]
+        self.rows, self.patterns = len(rows), moved_up(self.patterns, rows)
+        self.counts = None if self.counts is None else moved_up(self.counts, rows)
         return self
 
     def join(self, fresh: Self) -> Self:
         self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
+        self.patterns = [self._with_room(one) for one in self.patterns]
+        self.counts = None if self.counts is None else self._with_room(self.counts)
+        self.buffers, self.named = None, self.config.ranks.number()  # what grows moves
         return self
 
-    def pattern(self, layer: int, heads: int, device: torch.device) -> Tensor:
-        """The patterns of a layer, with room for all rows and blocks."""
+    def _with_room(self, held: Tensor) -> Tensor:
+        """What is held by blocks [b, n, blocks, blocks], with zeros for more rows and blocks."""
+        return join(held, held.new_zeros(self.rows - len(held), held.shape[1], self.blocks, self.blocks))
+
+    def noted(self, layer: int, like: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The patterns of a layer that is on the device of the queries ``like`` [b, n, H, h], and the counts of all
+        layers, on ``device``. Made before the first turn that is recorded."""
         while len(self.patterns) <= layer:
-            self.patterns.append(torch.zeros(self.rows, heads, 0, 0, dtype=torch.bool, device=device))
-        held = self.patterns[layer]
-        if len(held) < self.rows or held.shape[2] < self.blocks:
-            shape = max(0, self.rows - len(held)), held.shape[1], self.blocks, self.blocks
-            held = self.patterns[layer] = join(held, held.new_zeros(shape))
-        return held
+            shape = self.rows, like.shape[2], self.blocks, self.blocks
+            self.patterns.append(torch.zeros(shape, dtype=torch.bool, device=like.device))
+        if self.counts is None:
+            self.counts = torch.zeros(self.rows, self.config.layers, self.blocks, self.blocks, device=device)
+        return self.patterns[layer], self.counts
 
 
 class PatternMemory(NoCacheMemory):
@@ -199,107 +255,32 @@ class PatternMemory(NoCacheMemory):
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        policy, device = self.session.policy, query.device
-        call, copies = self.call, self.copies
-        rows, valid, answer = (copies(one, device) for one in (call.candidates, call.valid, call.answer))
-        assert valid is not None and answer is not None
-        valid, held = valid[:, : query.shape[1]], self.session.pattern(layer, query.shape[2], device)
-        if call.kind == MEASURES:
+        policy, chosen = self.session.policy, self.call.chosen
+        size = policy.block_size
+        rows, kind = (self.copies(one, query.device) for one in (self.call.candidates, self.call.kind))
+        valid = self.copies(self.call.valid, query.device)
+        assert valid is not None and kind is not None
+        valid, blocks = valid[:, : query.shape[1]], -(-query.shape[1] // size)
+        held, counts = self.session.noted(layer, query, self.forward.valid.device)
+        if self.call.measures:
+            answer = self.copies(self.call.answer, query.device)
+            assert answer is not None and self.call.kind is not None
             found = find_pattern(
-                query, keys, valid, answer, policy.select, policy.block_size, policy.measure_scale,
-                self.session.config.ranks.size,
+                query, keys, valid, answer, policy.select, size, policy.measure_scale, self.session.config.ranks.size
             )  # fmt: skip
-            count = found.shape[-1]
-            held[slice(None) if rows is None else rows, :, :count, :count] = found
             self.forward.found.append(found)
+            heads = found.sum(1).to(counts)
+            put_where(kind == MEASURES, found, held[..., :blocks, :blocks], rows)
+            put_where(
+                self.call.kind == MEASURES, heads, counts[:, layer, :blocks, :blocks], self.call.candidates
+            )  # fmt: skip
+        if chosen is None:
             return fresh.attend(query, keys, values, visible)
-        count = -(-query.shape[1] // policy.block_size)
-        return attend_blocks(
-            query, keys, values, select_or_all(held, rows)[:, :, :count, :count], valid, policy.block_size
-        )  # fmt: skip
+        pattern = select_or_all(held, rows)[..., :blocks, :blocks] | (kind != BY_PATTERN)[:, None, None, None]
+        return attend_by_blocks(query, keys, values, pattern, valid, size, chosen)
 
 
-def find_pattern(
-    query: Tensor, keys: Tensor, valid: Tensor, answer: Tensor, select: float, size: int, scale: str = "head_dim",
-    ranks: int = 1,
-) -> Tensor:  # fmt: skip
-    """Which blocks of keys each block of queries attends to, [b, H, blocks, blocks].
-
-    query [b, n, H, h], keys [b, H_kv, n, h]: of the columns 0 to n - 1, ``valid`` [b, n] ones first. answer [b]: first
-    block that counts as answer. select: share of the blocks; size: columns of one. Attention is summed over the
-    queries of a block and over each block of keys; of equals the lowest block is taken. ranks: how many have H heads
-    each.
-    """
-    (n, heads, features), wide = query.shape[1:], at_least_float32(query.dtype)
-    blocks, factor = -(-n // size), (features if scale == "head_dim" else ranks * heads) ** -0.5
-    keys = keys.to(wide).repeat_interleave(heads // keys.shape[1], 1).transpose(2, 3)
-    number = torch.arange(blocks, device=query.device)
-    exist = number * size < valid.sum(1, keepdim=True)  # [b, blocks]
-    late = number >= answer[:, None]
-    last = (torch.arange(n, device=query.device) // size) >= answer[:, None]  # [b, n] keys of the answer's blocks
-    first_count, last_count = count_chosen(exist.sum(1), select), count_chosen((exist & late).sum(1), select)
-    found = []
-    for begin in range(0, n, size):
-        part = query[:, begin : begin + size].to(wide).transpose(1, 2)
-        scores = part @ keys * factor  # [b, H, rows, n]
-        rows = valid[:, None, begin : begin + size, None]
-        all_, own = (block_sums(scores, valid & among, rows, size) for among in (torch.ones_like(last), last))
-        chosen = best(all_, exist, first_count) & ~late[:, None] | best(own, exist & late, last_count)
-        found.append(chosen)
-    return torch.stack(found, 2)
-
-
-def count_chosen(blocks: Tensor, select: float) -> Tensor:
-    """How many of ``blocks`` [b] are chosen."""
-    return (blocks.double() * select).long() + 1
-
-
-def block_sums(scores: Tensor, among: Tensor, rows: Tensor, size: int) -> Tensor:
-    """Attention [b, H, blocks] by ``scores`` [b, H, r, n] over the keys ``among`` [b, n], summed over the valid
-    ``rows`` [b, 1, r, 1] and over each block of keys."""
-    weights = scores.masked_fill(~among[:, None, None], -torch.inf).softmax(-1)
-    weights = torch.where(rows, weights, 0.0).nan_to_num(0.0)  # a row that ends before the answer's blocks has no keys
-    return F.pad(weights.sum(2), (0, -scores.shape[-1] % size)).unflatten(-1, (-1, size)).sum(-1)
-
-
-def best(score: Tensor, among: Tensor, count: Tensor) -> Tensor:
-    """The ``count`` [b] blocks of the largest score [b, H, blocks] ``among`` [b, blocks], for every head."""
-    heads = score.shape[1]
-    among, count = among.repeat_interleave(heads, 0), count.repeat_interleave(heads)
-    # Float32 as published: products of every query with every key in float64 would take a GPU 30 times as long.
-    return top_k_mask(score.flatten(0, 1).double(), among, count).unflatten(0, (-1, heads))
-
-
-def live(pattern: Tensor, valid: Tensor, size: int) -> Tensor:
-    """The pattern without blocks whose columns are all cut off; a block of queries that is left without any attends to
-    the last one that is not."""
-    blocks = F.pad(valid, (0, -valid.shape[1] % size)).unflatten(1, (-1, size)).any(-1)  # [b, blocks]
-    kept = pattern & blocks[:, None, None]
-    last = torch.arange(blocks.shape[1], device=valid.device) == blocks.sum(1, keepdim=True) - 1
-    return kept | (~kept.any(-1, keepdim=True) & last[:, None, None])
-
-
-def attend_blocks(
-    query: Tensor, keys: Tensor, values: Tensor, pattern: Tensor, valid: Tensor, size: int
-) -> Tensor:  # fmt: skip
-    """Attention [b, n, H * h] of query [b, n, H, h] over those blocks of keys and values [b, H_kv, n, h] that the
-    pattern [b, H, blocks, blocks] names for each head and block of queries; valid [b, n]: columns that are keys."""
-    pattern, (n, heads) = live(pattern, valid, size), query.shape[1:3]
-    keys, values = (F.pad(one, (0, 0, 0, -n % size)).unflatten(2, (-1, size)) for one in (keys, values))
-    keys, values = (
-        one.repeat_interleave(heads // one.shape[1], 1) for one in (keys, values)
-    )  # [b, H, blocks, size, h]
-    seen = F.pad(valid, (0, -n % size)).unflatten(1, (-1, size))  # [b, blocks, size]
-    row, head = torch.arange(len(query), device=query.device)[:, None, None], torch.arange(heads, device=query.device)
-    out = []
-    for number, begin in enumerate(range(0, n, size)):
-        named = pattern[:, :, number]  # [b, H, blocks]
-        order = named.int().sort(dim=-1, descending=True, stable=True).indices[..., : int(named.sum(-1).max())]
-        place = row, head[:, None], order
-        mask = (seen[row, order] & named.gather(-1, order)[..., None]).flatten(2)  # [b, H, chosen size]
-        part = F.scaled_dot_product_attention(
-            query[:, begin : begin + size].transpose(1, 2), keys[place].flatten(2, 3), values[place].flatten(2, 3),
-            attn_mask=mask[:, :, None],
-        )  # fmt: skip
-        out.append(part.transpose(1, 2).flatten(2))
-    return torch.cat(out, 1)
+def put_where(which: Tensor, found: Tensor, held: Tensor, rows: Tensor | None) -> None:
+    """Write those of ``found`` [b, ...] that are ``which`` [b] to their ``rows`` [b] (None: all) of ``held``."""
+    kept = torch.where(which.view(-1, *[1] * (found.dim() - 1)), found, select_or_all(held, rows))
+    held[slice(None) if rows is None else rows] = kept

@@ -53,6 +53,7 @@ TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "linear_spec"): {"window_length": 5},
     ("cache", "dllm_cache"): {"prompt_interval": 5, "response_interval": 3},
     ("cache", "dpad"): {"suffix_window": 9},
+    ("cache", "sparsed"): {"select": 0.2, "block_size": 4, "full_forwards": 3},
     ("cache", "sliding"): {"prefix_window": 2},
     ("cache", "streaming"): {"suffix_window": 4},
     ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},

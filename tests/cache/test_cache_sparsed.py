@@ -8,18 +8,22 @@ from typing import Any
 import pytest
 import torch
 from harness import Combination, decode, model, parts_of, recorded, requests, results
+from recording import FakeGraph
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.cache.base import Cache
+from dllm.cache.key_blocks import attend_blocks, attend_listed, find_pattern
 from dllm.cache.none import NoCache
-from dllm.cache.sparsed import SparseD, attend_blocks, find_pattern
+from dllm.cache.sparsed import SparseD
 from dllm.compose.fitted import Parts
 from dllm.contract.setting import Sampling
+from dllm.eos.base import EndOfText
 from dllm.eos.none import FullLength
 from dllm.eos.truncate_at_eos import TruncateAtEos
 from dllm.errors import UserError
 from dllm.laws.decodes import turns_of_rows
+from dllm.loop.recorded import RecordedTurns
 from dllm.samplers.confidence import Confidence
 
 MODELS = ["tiny-llada", "tiny-dream"]
@@ -99,11 +103,11 @@ def test_attention_by_blocks_is_attention_under_the_mask(heads: int, kv_heads: i
     wide_keys, wide_values = (one.repeat_interleave(heads // kv_heads, 1) for one in (keys, values))
     scores = query.transpose(1, 2) @ wide_keys.transpose(2, 3) * 8**-0.5
     expected = (scores.masked_fill(~mask, -torch.inf).softmax(-1) @ wide_values).transpose(1, 2).flatten(2)
-    found = attend_blocks(query, keys, values, pattern, valid, 4)
+    found = attend_blocks(query, keys, values, pattern, valid, 4, 6)
     assert (found - expected).abs().max() < 1e-12
     more = pattern.clone()
     more[:, :, :, 5] |= ~valid[:, None, None, 20:].any(-1)  # blocks that a row does not have change nothing
-    assert (attend_blocks(query, keys, values, more, valid, 4) - expected)[valid].abs().max() < 1e-12
+    assert (attend_blocks(query, keys, values, more, valid, 4, 6) - expected)[valid].abs().max() < 1e-12
 
 
 def test_a_block_of_queries_whose_keys_were_cut_off_attends_to_the_last_that_is_left() -> None:
@@ -112,8 +116,8 @@ def test_a_block_of_queries_whose_keys_were_cut_off_attends_to_the_last_that_is_
     pattern[..., 3] = True
     cut, last = torch.arange(16)[None] < 10, torch.zeros_like(pattern)
     last[..., 2] = True
-    found = attend_blocks(query, keys, values, pattern, cut, 4)
-    assert torch.equal(found, attend_blocks(query, keys, values, last, cut, 4)) and not found.isnan().any()
+    found = attend_blocks(query, keys, values, pattern, cut, 4, 1)
+    assert torch.equal(found, attend_blocks(query, keys, values, last, cut, 4, 1)) and not found.isnan().any()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -124,6 +128,36 @@ def test_rows_of_other_lengths_and_ends_decode_as_alone(name: str) -> None:
         for number, request in enumerate(requests()):
             alone = recorded(model(name), chosen, [replace(request, param_index=number)])[0]
             assert alone.canvases == together[number].canvases
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("eos", [FullLength(), TruncateAtEos()], ids=["full", "cut"])
+def test_fixed_shapes_give_what_exact_ones_give(eos: EndOfText) -> None:
+    """The rows measure in different turns, so forwards of all kinds meet in one call."""
+    network, chosen = model("tiny-llada"), parts(SparseD(0.0, 4), eos=eos)
+    turns = RecordedTurns(network, lambda: FakeGraph([]))
+    ways: list[dict[str, Any]] = [{}, {"lag": 0}, {"lag": 0, "take": turns}, {"lag": 0, "take": turns}]
+    eager, *others = [
+        [(one.canvas, one.turns, one.query_tokens) for one in results(network, chosen, requests(), **way)]
+        for way in ways
+    ]
+    assert others == [eager] * 3 and len(turns.recorded) > 2
+
+
+@pytest.mark.parametrize(("size", "heads", "kv_heads"), [(16, 4, 2), (128, 2, 2)])
+@pytest.mark.program  # compiles for seconds
+def test_lists_of_blocks_give_the_attention_of_the_mask(size: int, heads: int, kv_heads: int) -> None:
+    """As a GPU runs it, compiled for this CPU: a row that ends within a block, blocks without a key, and rows whose
+    blocks are all cut off."""
+    noise = torch.Generator().manual_seed(size)
+    n = 5 * size - 3
+    query = torch.randn(3, n, heads, 32, generator=noise)
+    keys, values = torch.randn(2, 3, kv_heads, n, 32, generator=noise)
+    pattern = torch.rand(3, heads, 5, 5, generator=noise) < 0.4
+    valid = torch.arange(n) < torch.tensor([n, 3 * size - 1, size])[:, None]
+    expected = attend_blocks(query, keys, values, pattern, valid, size, 5)
+    found = attend_listed(query, keys, values, pattern, valid, size)
+    assert (found - expected)[valid].abs().max() < 1e-5
 
 
 def test_guided_rows_have_patterns_of_their_own_and_costs_count_what_is_attended_to() -> None:

@@ -23,7 +23,7 @@ from dllm.contract.setting import Sampling
 from dllm.loop.denoise import denoise
 from dllm.runtime.runtime import Runtime, say_once
 
-ASKING = ("dkv_greedy", "flash_verify", "linear_spec", "sparsed")  # the caches that eager alone runs
+ASKING = ("dkv_greedy", "flash_verify", "linear_spec")  # the caches that eager alone runs
 BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]
 CACHES = ("none", "prefix", "dual", "window")
 READS = ("read", "select")  # a report that has arrived; which candidates leave
