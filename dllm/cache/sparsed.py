@@ -31,7 +31,7 @@ from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, Memory, NoCacheMemory, Projected
 
-KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
+FORWARD_KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
 TENSOR_CORES = 64  # a GPU multiplies smaller blocks no faster than the whole
 
 
@@ -149,7 +149,10 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         the columns are those of the blocks that a block of queries attends to, at most."""
         columns, kind = plan.columns.sum(1), plan.state["kind"]
         chosen = torch.minimum(plan.state["chosen"] * self.policy.block_size, columns)
-        return [columns, *(torch.where(kind == one, chosen if one == BY_PATTERN else columns, 0) for one in KINDS)]
+        return [
+            columns,
+            *(torch.where(kind == one, chosen if one == BY_PATTERN else columns, 0) for one in FORWARD_KINDS),
+        ]
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> PatternPass:
         valid, state, shapes = candidates.valid, plan.state, plan.shapes
@@ -161,7 +164,7 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
             kinds = [
                 (tuple(width * (other == one) for other, width in enumerate(most)),
                  [width * (own > 0) for width, own in zip(widths, by_kind[one], strict=True)])
-                for one in KINDS if most[one]
+                for one in FORWARD_KINDS if most[one]
             ]  # fmt: skip
         calls = [
             self._call(valid, state, most, group.among(shapes.order), candidates.columns)
