@@ -100,7 +100,7 @@ class Runner:
         own = self.constraints.batch(requests)
         rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
         network = self.model.transformer
-        if self.runtime.name not in RECORDED:  # whose buffers may be there already, lent by a decode before
+        if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
         return rows
 

@@ -102,7 +102,8 @@ def load_narrow(
     stored = read_contents(folder)
     if problems := narrow_problems(config, stored):
         raise UserError(f"{folder}: {'; '.join(problems[:5])}{' ...' if len(problems) > 5 else ''}.")
-    model, whole = skeleton(share_of(config, ranks, ep)), skeleton(config)
+    model = skeleton(share_of(config, ranks, ep))
+    whole = model if ranks.size == 1 else skeleton(config)
     sizes = {name: read_bytes(stored.tensors[name], own) for name, own in tensors_of(model).items()
              if name in stored.tensors}  # fmt: skip  # a tied head has none of its own
     total, done = sum(sizes.values()), 0
