@@ -33,7 +33,7 @@ def found(size: int) -> dict[str, list[dict[str, Any]]]:
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(size)
     ]  # fmt: skip
-    said = [one.communicate(timeout=900) for one in running]
+    said = [one.communicate(timeout=1800) for one in running]
     assert all(one.returncode == 0 for one in running), said[0][1][-3000:]
     lines = [[json.loads(line) for line in out.splitlines() if line.startswith("{")] for out, _ in said]
     return {name: [one for rank in lines for one in rank if one["case"] == name] for name in CASES}
