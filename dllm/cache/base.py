@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
+from dllm.cache.pages import Prefix
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
@@ -23,7 +24,7 @@ from dllm.contract.shapes import HostView
 from dllm.contract.traits import CacheTraits, Rule, declared
 from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, Memory
+from dllm.models.memory import Buffers, KeyValues, Memory
 
 PlanKind = TypeVar("PlanKind", bound=ForwardPlan)  # what a session plans
 Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
@@ -47,6 +48,7 @@ class Session(Generic[PlanKind, Pass]):
     """
 
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
+    shares = False  # it may take over first columns that another request has computed, and hand out its own
 
     def remembers(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
@@ -96,6 +98,15 @@ class Session(Generic[PlanKind, Pass]):
         """Let the rows of ``fresh``, which has had no forward yet, follow this session's. Changes the session in place,
         takes over what ``fresh`` holds, and returns the one to go on with."""
         return self
+
+    def take_over(self, known: Sequence[Prefix | None]) -> None:
+        """Begin with what is ``known`` [B] of the rows (None: nothing), before ``remembers`` (sessions that share)."""
+        raise NotImplementedError
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
+        """Tokens [B, L] as the last planned forward has them, the columns [B, L] whose keys and values stay as long as
+        these do, those included that it computes, and the buffers of each layer (sessions that share)."""
+        raise NotImplementedError
 
     @property
     def static(self) -> StaticSession[PlanKind, Pass]:

@@ -25,6 +25,7 @@ from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.candidates import calls_of_candidates, keep_candidates
 from dllm.cache.columns import KeptRows, moved_up, order_of
+from dllm.cache.pages import Prefix
 from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.shadows import with_shadows
 from dllm.common import debug
@@ -69,6 +70,7 @@ class Buffered(Cache):
     """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
     remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
 
+    shares = False  # what ``final`` says of its columns may be taken over by other requests
     # as long as a subclass plans, and leaves session and memory as they are
     traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False, heads="local")
 
@@ -78,6 +80,14 @@ class Buffered(Cache):
     def state(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
+
+    def knowing(self, state: State, known: Tensor) -> State:
+        """The ``state`` of rows whose columns ``known`` [B, L] are already there (policies that share)."""
+        raise NotImplementedError
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
+        """The first two of ``Session.final`` (policies that share)."""
+        raise NotImplementedError
 
     def max_queries(self, known: Sequence[HostView], length: int, width: int, config: ModelConfig) -> tuple[int, ...]:
         """As ``StaticSession.max_queries``, on a canvas of ``length`` columns."""
@@ -108,12 +118,30 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.even, self.gapless = even, True
         self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
         self.kept: Sequence[KeptRows] = ()  # what layers keep by column besides these
+        self.known: list[tuple[int, Prefix]] = []  # rows whose first columns are known, until the buffers have them
         self.buffers: Buffers | None = None  # the memory they are in, if it was lent
         self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
     def remembers(self, canvas: Canvas) -> State:
         own = checked_start(f"cache={name_of(self.policy)}: state()", self.policy.state(canvas), canvas)
-        return {"written": canvas.no_positions, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
+        written = canvas.no_positions
+        if self.known:
+            written = written.clone()
+            for row, prefix in self.known:
+                written[row, : prefix.columns] = True
+            own = self.policy.knowing(own, written)
+        return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
+
+    def take_over(self, known: Sequence[Prefix | None]) -> None:
+        self.known = [(row, prefix) for row, prefix in enumerate(known) if prefix is not None]
+
+    def write_known(self, layer: int) -> None:
+        """Write what is known of the rows to the buffers of a layer, which are there now."""
+        for row, prefix in self.known:
+            for store, one in zip(self.stores[layer] or (), prefix.layers[layer], strict=True):
+                store[row, :, : prefix.columns] = one.transpose(0, 1)
+        if layer == len(self.stores) - 1:
+            self.known = []
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         old, shapes = remembered, blocks.shapes
@@ -150,6 +178,8 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.stores = [(next(left), next(left)) for _ in self.stores]
         for rows in self.kept:
             rows.layers = [next(left) for _ in rows.sizes]
+        for layer in range(len(self.stores)):
+            self.write_known(layer)
 
     def apart(self) -> Self:
         same, numbers = copy(self), copy(self.row_numbers)
@@ -201,6 +231,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         return {**remembered, **forward.noted, **seen}
 
     def select(self, rows: Tensor) -> Self:
+        if self.known:
+            places = {old: new for new, old in enumerate(rows.tolist())}
+            self.known = [(places[row], prefix) for row, prefix in self.known if row in places]
         self.rows, self.stores = len(rows), moved_up(self.stores, rows)
         for kept in self.kept:
             kept.select(rows)
@@ -212,6 +245,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.named = self.config.ranks.number()
         shape = torch.Size((self.rows, self.length))
         self.stores = each_tensor(lambda buffer: grown(buffer, rows, shape), self.stores)
+        self.known += [(rows + row, prefix) for row, prefix in fresh.known]
+        for layer in range(len(self.stores) if self.stores[0] is not None else 0):
+            self.write_known(layer)
         for kept in self.kept:
             kept.grow(self.rows, self.length)
         return self
@@ -235,6 +271,13 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
 
 class ColumnSession(BufferSession[ForwardPass]):
     """The session of a policy that only plans."""
+
+    @property
+    def shares(self) -> bool:  # type: ignore[override]
+        return self.policy.shares
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
+        return *self.policy.final(remembered), self.stores
 
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
         return forward

@@ -25,6 +25,8 @@ class KeepsBuffers(Protocol):
 
     def attach_buffers(self, buffers: Buffers) -> None: ...
 
+    def write_known(self, layer: int) -> None: ...
+
 
 class BufferMemory(Memory, Generic[Pass]):
     """The buffers of a session during one call of the network, between which and its layers a subclass may stand."""
@@ -75,6 +77,7 @@ class BufferMemory(Memory, Generic[Pass]):
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
             session.stores[layer] = held = wider
+            session.write_known(layer)
         return held
 
     def _access(self, device: torch.device) -> StaticMemory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.columns import committable_next, order_of, predictors
@@ -24,6 +25,7 @@ class Finished(Buffered):
     """
 
     traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True)
+    shares = True
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -37,6 +39,12 @@ class Finished(Buffered):
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the
         last forward."""
         return {"exact": canvas.no_positions, "tokens": canvas.tokens}
+
+    def knowing(self, state: State, known: Tensor) -> State:
+        return {**state, "exact": state["exact"] | known}
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
+        return remembered["tokens"], remembered["exact"]
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, config = view.canvas, view.config

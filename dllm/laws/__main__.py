@@ -38,6 +38,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
     "a rule does what its traits state": traits_hold,
     "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
+    "a known prompt changes nothing": claims.a_known_prompt_changes_nothing,
     "a rollout is scored again": rollout_claims.a_rollout_is_scored_again,
     "a rollout is the same alone": rollout_claims.a_rollout_is_alone,
     "slices cover every draw of a rollout": rollout_claims.slices_cover_every_draw,

@@ -13,13 +13,23 @@ from functools import cached_property
 
 import torch
 
+from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError, name_of
-from dllm.laws.decodes import Broken, Decoded, LawAnswer, decode_joining, ids_of, recorded, results
+from dllm.laws.decodes import (
+    Broken,
+    Decoded,
+    LawAnswer,
+    decode_joining,
+    decode_sharing,
+    ids_of,
+    recorded,
+    results,
+)
 from dllm.models.transformer import Transformer
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.base import Sampler
@@ -238,6 +248,29 @@ def a_row_may_join(trial: Trial) -> None:
 
 def answers(trial: Trial, arrivals: dict[int, list[Request]]) -> dict[int, LawAnswer]:
     return decode_joining(trial.network, trial.parts, arrivals, trial.sampling)
+
+
+def a_known_prompt_changes_nothing(trial: Trial) -> None:
+    """What another request has computed changes neither tokens nor forwards: cold, warm, in the next turn of a chat,
+    with half of a page in common, where memory is short, and for a host that plans ahead."""
+    attention = trial.network.config.attention
+    pages, scarce = (PageStore(attention, b"", most) for most in (10_000, 24))
+
+    def decode(batch: Sequence[Request], pages: PageStore, lag: int | None = None) -> list[LawAnswer]:
+        return decode_sharing(trial.network, trial.parts, batch, trial.sampling, pages, lag)[0]
+
+    cold = decode(trial.requests, PageStore(attention, b"", 0))
+    tokens = [[*one.tokens[: one.answer_start], *answer] for one, (answer, _) in zip(trial.requests, cold, strict=True)]
+    # the next turn of a chat, and an odd number of the same tokens before others
+    texts = [[*(token for token in one if token != trial.mask), 3, 7] for one in tokens]
+    after = [Request.answer(one, 9, trial.mask, 5) for one in texts]
+    after += [Request.answer([*one[:-7], *one[:4]], 7, trial.mask, 6) for one in texts]
+    plain = decode(after, PageStore(attention, b"", 0))
+    late = 0 if trial.parts.cache.traits.bounded_shapes else None
+    for batch, want in ((trial.requests, cold), (trial.requests, cold), (after, plain), (after, plain)):
+        for store, lag in ((pages, None), (scarce, late)):
+            found = decode(batch, store, lag)
+            holds(found == want, f"with known pages: {found}, without: {want}")
 
 
 def a_late_host_changes_nothing(trial: Trial) -> None:

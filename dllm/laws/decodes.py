@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from dllm.blocks.base import Blocks
-from dllm.cache.base import Cache
+from dllm.cache.base import AnySession, Cache
+from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
@@ -17,9 +18,10 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
-from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn
+from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn, turns
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
+from dllm.loop.shared_prompts import beginning_of, keep_pages
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
@@ -167,3 +169,36 @@ def decode_joining(
             out[int(canvas.seed[row])] = answer, int(seen.view.blocks.turn[row])
         rows = rows.without(seen.finished)
     return out
+
+
+@torch.inference_mode()
+def decode_sharing(
+    network: Transformer, parts: Parts, batch: Sequence[Request], sampling: Sampling, pages: PageStore,
+    lag: int | None = None,
+) -> tuple[list[LawAnswer], int]:  # fmt: skip
+    """Every request's answer, and how many columns were known. Their rows take over what ``pages`` hold, and leave
+    there what is final after their first turn and after their last."""
+    forward, config = forward_of(network, parts, sampling), network.config
+    batch = [with_mask(one, ids_of(config).placeholder) for one in batch]
+    known = [pages.find(beginning_of(one)) for one in batch]
+    out = dict[int, LawAnswer]()
+
+    def opened(session: AnySession) -> None:
+        if session.shares:
+            session.take_over(known)
+
+    def seen(rows: Rows, turn: Turn) -> None:
+        numbers = turn.canvas.row_id.tolist()
+        kept = [row for row in range(len(rows)) if row in turn.finished or int(turn.view.blocks.turn[row]) == 1]
+        keep_pages(pages, rows, kept, [""] * len(kept))
+        for row in turn.finished:
+            canvas = rows.owner.per_row(turn.candidates)
+            answer = canvas.tokens[row, int(canvas.start[row]) : int(canvas.initial_end[row])].tolist()
+            out[numbers[row]] = answer, int(turn.view.blocks.turn[row])
+
+    at_zero = config.attention.grid_at_zero
+    canvas = Canvas.of(batch, config.pad_id or 0, network.device, at_zero, sampling.temperature)
+    rows = start_rows(canvas, forward, parts, lag, opened=opened)
+    for _ in ending(turns(rows, forward, parts, seen=seen)):
+        pass
+    return [out[row] for row in range(len(batch))], sum(one.columns for one in known if one is not None)

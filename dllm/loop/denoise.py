@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from dllm.cache.base import AnySession
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
@@ -58,18 +59,21 @@ def denoise(
 
 
 def start_rows(
-    canvas: Canvas, forward: Forward, parts: Parts, lag: int | None, constraints: ConstrainedBatch | None = None
-) -> Rows:
+    canvas: Canvas, forward: Forward, parts: Parts, lag: int | None, constraints: ConstrainedBatch | None = None,
+    opened: Callable[[AnySession], None] | None = None,
+) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 
     parts: of these rows. Only ``per_request`` parameters may differ from those of their turns. lag: shapes are
     bounded, and the host learns that many turns late what a turn filled; a row that depends on its knowing waits, and
     nothing of it changes meanwhile (None: shapes are exact, and the host asks in every turn). constraints: those that
-    the rows are under (None: all are free).
+    the rows are under (None: all are free). opened: is shown the cache's session before the rows remember anything.
     """
     shapes = shapes_for(lag, parts.cache.traits.full_on_open)
     constraints = constraints or ConstrainedBatch.none(len(canvas.row_id))
     canvas, session, carried = forward.start(canvas)
+    if opened is not None:
+        opened(session)
     rows = Rows.start(canvas, session, parts, shapes, constraints, carried)
     return rows.without([row for row, done in enumerate(rows.blocks.done.tolist()) if done])
 
@@ -81,18 +85,22 @@ def refuse(row: int, error: UserError) -> None:
 def turns(
     rows: Rows, forward: Forward, parts: Parts, take: TakeTurn | None = None,
     between: Callable[[Rows], Rows] | None = None, stuck: Callable[[int, UserError], None] = refuse,
+    seen: Callable[[Rows, Turn], None] | None = None,
 ) -> Iterator[Turn]:  # fmt: skip
     """Take turns until no rows are left, which leave the batch as they finish.
 
     take: takes a turn (None: ``take_turn``). between: what happens between turns. Rows may leave then, and others join
     that were started with the same parts. Only ``per_request`` parameters may differ. stuck: is told the
-    number of a row that would never end, and why; by default that is raised (UserError).
+    number of a row that would never end, and why; by default that is raised (UserError). seen: is shown the rows after
+    each turn, those that finish included.
     """
     while len(rows):
         rows, turn = (take or take_turn)(rows, forward, parts)
         for row, pace in enumerate(rows.paces):
             if pace.is_stuck:
                 stuck(row, never_ends(turn, row, pace, parts))
+        if seen is not None:
+            seen(rows, turn)
         yield turn
         rows = rows.without(turn.finished)
         rows = between(rows) if between else rows

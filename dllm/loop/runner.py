@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from dllm.cache.base import AnySession
+from dllm.cache.pages import Prefix
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
@@ -77,12 +79,13 @@ class Runner:
 
     @torch.inference_mode()
     def start(
-        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1, parts: Parts | None = None
-    ) -> Rows:
+        self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
+        parts: Parts | None = None, known: Sequence[Prefix | None] = (),
+    ) -> Rows:  # fmt: skip
         """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
-        request's own, with other ``per_request`` parameters. Raises UserError for a request that draws where everything
-        is the argmax, and for one whose constraint leaves it no text; LacksRoom on all
-        ranks together."""
+        request's own, with other ``per_request`` parameters. known: of each request the first columns that were
+        computed before (None: none; empty: of no request). Raises UserError for a request that draws where everything
+        is the argmax, and for one whose constraint leaves it no text; LacksRoom on all ranks together."""
         hot = next((one.temperature for one in requests if one.temperature), None)
         if hot and self.parts.sampling.plain:
             raise UserError(
@@ -98,7 +101,12 @@ class Runner:
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
         own = self.constraints.batch(requests)
-        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own)
+
+        def opened(session: AnySession) -> None:
+            if session.shares and known:
+                session.take_over(known)
+
+        rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own, opened)
         network = self.model.transformer
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
@@ -124,11 +132,11 @@ class Runner:
     @torch.inference_mode()
     def turns(
         self, rows: Rows, between: Callable[[Rows], Rows] | None = None,
-        stuck: Callable[[int, UserError], None] = refuse,
+        stuck: Callable[[int, UserError], None] = refuse, seen: Callable[[Rows, Turn], None] | None = None,
     ) -> Iterator[Turn]:  # fmt: skip
-        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck: as in ``turns`` of
-        the loop. Raises UserError if the model's weights are damaged."""
-        running = turns(rows, self.forward, self.parts, self.take, between, stuck)
+        """Denoise the rows to the end; others may join, and some leave, ``between`` turns. stuck, seen: as in ``turns``
+        of the loop. Raises UserError if the model's weights are damaged."""
+        running = turns(rows, self.forward, self.parts, self.take, between, stuck, seen)
         yield from checked_finite(running, self.model.name)
 
 

@@ -10,6 +10,7 @@ column.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from dllm.models.attention import Visible
+
+PAGE = 16  # columns of a page where attention is causal by token; vLLM's, too
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,12 @@ class AttentionKind:
         no row of it changes after that. Not for full attention, where nothing is ever final."""
         raise NotImplementedError
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        """The column after each page of a row whose answer begins at ``start`` and whose first ``decided`` columns are
+        decided, ascending. A page and those before it depend on nothing after them, so rows that begin with the same
+        pages have the same keys and values there. Not for full attention, where every row depends on all others."""
+        return ()
+
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor | None:
         """The columns [B, L] that a forward predicts; None: all."""
         return None
@@ -150,6 +159,9 @@ class BlockCausal(ByBlock):
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         return columns_of(masked) // self.length
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(self.length, decided + 1, self.length)
+
 
 @dataclass(frozen=True)
 class AnswerBlocks(ByBlock):
@@ -167,6 +179,9 @@ class AnswerBlocks(ByBlock):
         number = (columns_of(masked) - start[:, None]) // self.length
         return number - number[:, :1]
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(start % self.length or self.length, decided + 1, self.length)
+
 
 @dataclass(frozen=True)
 class PromptBlock(ByBlock):
@@ -183,6 +198,9 @@ class PromptBlock(ByBlock):
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
         return blocks_behind(columns_of(masked), start, self.length)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(start or self.length, decided + 1, self.length)
 
 
 @dataclass(frozen=True)
@@ -237,6 +255,9 @@ class SeededBlocks(Seeded, ByBlock):
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         return columns_of(masked) // self.length
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return range(self.length, decided + 1, self.length)
+
 
 @dataclass(frozen=True)
 class ContextCausal(Seeded):
@@ -261,6 +282,9 @@ class ContextCausal(Seeded):
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         """The prompt, then the blocks."""
         return blocks_behind(columns_of(masked), start, self.length)
+
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
 
 
 @dataclass(frozen=True)
@@ -294,6 +318,9 @@ class DenoisedBlock(ActiveBlock):
         """The text before the answer, then the blocks."""
         return blocks_behind(columns_of(masked), start, self.length)
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         return self.denoised(masked, start)
 
@@ -326,12 +353,20 @@ class CausalByRank(AttentionKind):
     def pieces(self, masked: Tensor, start: Tensor) -> Tensor:
         return columns_of(masked)
 
+    def page_ends(self, start: int, decided: int) -> Sequence[int]:
+        return token_pages(decided)
+
     def predicted(self, masked: Tensor, start: Tensor) -> Tensor:
         return masked  # the row of a known token says nothing of the token itself
 
 
 ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank)
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
+
+
+def token_pages(decided: int) -> Sequence[int]:
+    """``AttentionKind.page_ends`` where attention is causal by token."""
+    return range(PAGE, decided + 1, PAGE)
 
 
 def columns_of(masked: Tensor) -> Tensor:
