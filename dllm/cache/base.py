@@ -168,6 +168,7 @@ class Cache:
     """
 
     traits: CacheTraits
+    shares = False  # what ``Session.final`` says of its columns may be taken over by other requests
 
     def __init_subclass__(cls) -> None:
         declared(cls, "CacheTraits")

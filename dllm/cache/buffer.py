@@ -70,7 +70,6 @@ class Buffered(Cache):
     """Base of the policies that keep keys and values by column. A subclass implements ``plan``, and ``state`` if it
     remembers more than what was masked and attended to. attends_all: every forward attends to every valid column."""
 
-    shares = False  # what ``final`` says of its columns may be taken over by other requests
     # as long as a subclass plans, and leaves session and memory as they are
     traits = CacheTraits(shadows=True, exposes_attention=True, attends_all=False, heads="local")
 

@@ -22,6 +22,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from dllm.common.digest import digest
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, Streaming, left
@@ -33,7 +34,7 @@ from dllm.serve.compiling import Compiling, OneThread
 from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
 from dllm.serve.decoding import Decoding, too_late
-from dllm.serve.guard import GONE, Guard
+from dllm.serve.guard import GONE, Guard, key_in
 from dllm.serve.jobs import Closing, Full, RetryTimes
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
@@ -267,6 +268,8 @@ class Service:
         ident = request.state.ident
         if asked.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(asked.unknown), unknown=list(asked.unknown))
+        jobs = [replace(job, tenant=tenant_of(request, job.tenant)) for job in asked.jobs]
+        asked = replace(asked, jobs=tuple(jobs))
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
             await self._begin(decoding, request)
@@ -318,6 +321,12 @@ class Service:
         if gone.done():
             raise ApiError(GONE, "the client has left.")
         raise too_late(decoding.timeout)
+
+
+def tenant_of(request: HttpRequest, salt: str) -> str:
+    """Who shares what was computed of a prompt: requests of one key and one ``cache_salt``. Else the time of a reply
+    would tell what others have asked."""
+    return f"{digest(key_in(request.headers).encode())} {salt}"
 
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:

@@ -65,6 +65,7 @@ class Completed:
     cost: dict[str, Any]  # what the reply says under ``diffusion``
     thought: str = ""  # what the model thought before
     thought_tokens: int = 0  # that it took, of those written
+    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
     replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
     ids: dict[str, list[int]] = field(default_factory=dict)  # of prompt and answer, in vLLM's words, if asked for
 
@@ -157,7 +158,8 @@ class Decoding:
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
                 yield from self._deltas(row, "", written, final=True)
-                yield self._completed(Completed(row, ending, written, [], self._cost_so_far(job, written, turn)))
+                yield self._completed(Completed(row, ending, written, [], self._cost_so_far(job, written, turn),
+                                                cached=now.cached))  # fmt: skip
                 return
 
     def _finished(
@@ -171,7 +173,7 @@ class Decoding:
         written = written_of(job, text, ending)
         yield from self._deltas(row, new, written, final=True)
         scored = self._scored(text, ending, done) if self.parsed.logprobs else []
-        choice = Completed(row, ending, written, scored, self._cost(row, done, written))
+        choice = Completed(row, ending, written, scored, self._cost(row, done, written), cached=done.cached)
         if self.parsed.token_ids:
             choice = self._with_ids(choice, job, text, done.result)
         yield self._completed(replace(choice, replay=self._replay(job, done)) if self.parsed.replay else choice)

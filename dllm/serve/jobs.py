@@ -44,6 +44,7 @@ class Job:
     likeliest: int = 0  # that many of the likeliest tokens are told of each position
     logprobs: bool = False  # log-probabilities of its tokens are told
     ident: str = ""  # of its request, in the log
+    tenant: str = ""  # what it computes of its prompt is for requests of the same tenant alone
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Progress:
     tokens: list[int]  # its answer, with the mask's id or with noise where it is undecided
     masked: list[bool]  # which positions of the answer are undecided
     final: int  # that many leading positions of the answer will never change again
+    cached: int | None = None  # as ``Done.cached``
     # of snapshots: the forward after which each position kept its token; 0: a mask, or given
     turns: list[int] = field(default_factory=list)
     # of snapshots: what the model proposes for masked positions, and its probability
@@ -74,6 +76,7 @@ class Done:
     # of every token of ``result.canvas`` those that its forward found likeliest; empty where it was not asked for, and
     # an entry is empty where no forward decided the token
     likeliest: list[Likeliest] = field(default_factory=list)
+    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class Limits:
     max_prefill_tokens: int = 4096  # columns of the rows that join between two turns
     max_lanes: int = 4  # running batches of different settings
     max_waiting: int = 64  # requests that wait
+    prefix_gib: float = 1.0  # GiB of keys and values that later requests may take over; 0: none
     # every row has forwards of its own, so that an answer under load is the one alone to the last bit, whatever a
     # device rounds in larger batches; they then share nothing but their turns
     exact: bool = False
@@ -145,6 +149,9 @@ class Stats:
     tokens: int = 0  # of finished answers
     wanted: int = 0  # query tokens that the caches of finished jobs asked for
     computed: int = 0  # query tokens that the network ran for them
+    cached: int = 0  # tokens of their prompts that earlier requests had computed
+    prefix_columns: int = 0  # columns whose keys and values later requests may take over
+    prefix_evicted: int = 0  # pages of such columns that made room for others
     reads: int = 0  # of decisions, finished
     read_forwards: int = 0  # that they took
     read_seconds: float = 0.0  # that they took

@@ -10,11 +10,13 @@ from math import nan
 import torch
 from torch import Tensor
 
+from dllm.cache.pages import PageStore, Prefix
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError
 from dllm.loop.rows import Rows
 from dllm.loop.runner import Runner
+from dllm.loop.shared_prompts import beginning_of, keep_pages
 from dllm.prompts import Prompts
 from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
@@ -40,6 +42,7 @@ class Entry:
     started: float | None = None  # of its first turn, seconds by ``time.monotonic``; None: not yet
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
+    cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
     stuck: str = ""  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
@@ -95,13 +98,14 @@ class Entry:
 
 class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each request of
-    its rows has had of the device. number: by which followers know it."""
+    its rows has had of the device. number: by which followers know it. pages: what requests share (None: nothing)."""
 
     def __init__(
         self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False,
-        number: int = 0,
+        number: int = 0, pages: PageStore | None = None,
     ) -> None:  # fmt: skip
         self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
+        self.pages = pages if shares_prompts(runner) else None
         runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace
@@ -139,7 +143,7 @@ class SettingBatch:
         while self.running is not None or self.waiting:
             if self.running is None:
                 self._forget(list(self.entries))
-                self.running = self.runner.turns(self._fresh(), self._between, self._stuck)
+                self.running = self.runner.turns(self._fresh(), self._between, self._stuck, self._seen)
             turn = next(self.running, None)
             if turn is not None:
                 return turn
@@ -168,7 +172,7 @@ class SettingBatch:
 
     def _fresh(self) -> Rows:
         """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
-        joining, self.waiting = self.waiting, []
+        joining, self.waiting = self._in_turn()
         alike: dict[int, list[Entry]] = {}
         for entry in joining:
             alike.setdefault(id(entry.job.chosen.parts), []).append(entry)
@@ -176,7 +180,7 @@ class SettingBatch:
         for entries in alike.values():
             chosen, requests = entries[0].job.chosen, [entry.job.request for entry in entries]
             names = [entry.number for entry in entries]
-            fresh = self.runner.start(requests, names, COLUMNS, chosen.parts)
+            fresh = self.runner.start(requests, names, COLUMNS, chosen.parts, self._known(entries))
             rows = fresh if rows is None else rows.join(fresh)
             for entry in entries:
                 entry.started = entry.started or time.monotonic()
@@ -184,6 +188,36 @@ class SettingBatch:
                 self.collector.join(entry.number, entry.job.request)
         assert rows is not None, "nothing waits"
         return rows
+
+    def _in_turn(self) -> tuple[list[Entry], list[Entry]]:
+        """The jobs that join now, and those that wait a turn, since one that joins computes what they begin with."""
+        if self.pages is None:
+            return self.waiting, []
+        ahead, now, later = set[bytes](), list[Entry](), list[Entry]()
+        for entry in self.waiting:
+            own = beginning_of(entry.job.request, entry.job.tenant)
+            missing = self.pages.missing(own) if own.decided <= self.pages.most else None
+            (later if missing in ahead else now).append(entry)
+            ahead |= {missing} if missing is not None else set()
+        return now, later
+
+    def _known(self, entries: Sequence[Entry]) -> list[Prefix | None]:
+        """What earlier requests have computed of each job's first columns."""
+        if self.pages is None:
+            return []
+        found = [self.pages.find(beginning_of(entry.job.request, entry.job.tenant)) for entry in entries]
+        for entry, prefix in zip(entries, found, strict=True):
+            entry.cached = 0 if prefix is None else min(prefix.columns, entry.job.request.answer_start)
+        return found
+
+    def _seen(self, rows: Rows, turn: Turn) -> None:
+        """Keep what is final of a row after its first turn, which has computed its prompt, and after its last."""
+        if self.pages is None:
+            return
+        kept = {row: entry.job.tenant for row, entry in enumerate(self.entries.values())
+                if entry.turns == 0 or row in turn.finished}  # fmt: skip
+        if kept:
+            keep_pages(self.pages, rows, kept, kept.values())
 
     def _between(self, rows: Rows) -> Rows:
         """Let rows leave and join."""
@@ -201,6 +235,11 @@ class SettingBatch:
             self.entries.pop(number, None)
             self.collector.forget(number)
             self.gone.discard(number)
+
+
+def shares_prompts(runner: Runner) -> bool:
+    """Whether what a row computes of its prompt is what every other row would. Guidance runs each row twice."""
+    return runner.parts.cache.shares and not runner.parts.sampling.guidance
 
 
 Guesses = dict[int, tuple[int, float]]  # token and probability by position

@@ -25,6 +25,7 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 # The scheduler's figures (``dllm.serve.jobs.Stats``): as they are now, and as they grew.
 NOW = {
     "waiting": "Answers that wait to join.", "rows": "Answers that are decoded.",
+    "prefix_columns": "Columns whose keys and values later requests may take over.",
     "lanes": "Running batches of different settings.", "tokens_in_flight": "Rows times columns of all running batches.",
 }  # fmt: skip
 SO_FAR = {
@@ -32,10 +33,14 @@ SO_FAR = {
     "forwards": "Forwards of finished answers.", "tokens": "Tokens of finished answers.",
     "wanted": "Query rows that the caches of finished answers asked for.",
     "computed": "Query rows that the network computed for them.",
+    "cached": "Tokens of prompts that earlier requests had computed.",
+    "prefix_evicted": "Pages of prompts that made room for others.",
     "reads": "Finished reads of decisions.", "read_forwards": "Forwards of such reads.",
     "read_seconds": "Seconds that these forwards took.",
 }  # fmt: skip
-_CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed"}  # where a figure's name says too little
+# Where a figure's name says too little.
+_CALLED = {"wanted": "query_rows_wanted", "computed": "query_rows_computed",
+           "cached": "prompt_tokens_cached", "prefix_evicted": "prefix_pages_evicted"}  # fmt: skip
 ENDS = ("done", "aborted", "timeout", "forwards", "memory", "closing", "error")
 BUILD = ("version", "model")
 STATES = ("ready", "closing", "failed", "closed")

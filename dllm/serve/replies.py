@@ -111,7 +111,20 @@ class Envelope:
         """The prompt counts once, the answers all."""
         written, thought = (sum(getattr(one, name) for one in choices) for name in ("written", "thought_tokens"))
         details = {"completion_tokens_details": {"reasoning_tokens": thought}}
-        return {**self.usage_of(written), **(details if self.parsed.thinking is not None else {})}
+        cached = self.cached(choices)
+        known = {} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}}
+        return {**self.usage_of(written), **known, **(details if self.parsed.thinking is not None else {})}
+
+    def cached(self, choices: Sequence[Completed]) -> int | None:
+        """Tokens of the prompts that earlier requests had computed: of each prompt the fewest of its choices, since the
+        others may know it of the first; None: nothing is shared."""
+        fewest: dict[tuple[int, ...], int] = {}
+        for one in choices:
+            request = self.parsed.jobs[one.choice].request
+            prompt = tuple(request.tokens[: request.answer_start])
+            if one.cached is not None:
+                fewest[prompt] = min(one.cached, fewest.get(prompt, one.cached))
+        return sum(fewest.values()) if fewest else None
 
     def usage_of(self, written: int) -> dict[str, int]:
         """The same of that many tokens of answers."""

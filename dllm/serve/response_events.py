@@ -127,7 +127,7 @@ class ResponseEnvelope(Envelope):
         status = "incomplete" if choice.ending.reason == "length" else "completed"
         used, thought = self.usage(choices), {"reasoning_tokens": choice.thought_tokens}
         usage = {
-            "input_tokens": used["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens": used["prompt_tokens"], "input_tokens_details": {"cached_tokens": self.cached(choices) or 0},
             "output_tokens": used["completion_tokens"], "output_tokens_details": thought,
             "total_tokens": used["total_tokens"],
         }  # fmt: skip

@@ -149,7 +149,7 @@ def _as_chat(body: ResponseBody, raw: Mapping[str, Any]) -> tuple[dict[str, Any]
     more = {
         "messages": talk.messages, "tools": tools or None, "max_completion_tokens": body.max_output_tokens,
         "tool_choice": body.tool_choice if isinstance(body.tool_choice, str | None) else named,
-        "response_format": _nested(body.text.format),
+        "response_format": _nested(body.text.format), "cache_salt": raw.get("cache_salt"),
     }  # fmt: skip
     places = {f"tools[{at}].function": f"tools[{at}]" for at in range(len(tools))}
     return {**chat, **more}, {**talk.places, **places, **CALLED}

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from dllm.cache.pages import page_store
 from dllm.errors import UserError
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
@@ -59,6 +60,7 @@ class Scheduler:
         self.runners: OrderedDict[object, Runner] = OrderedDict()
         self.reads = ReadQueue(model, limits, lead)
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
+        self.pages = page_store(model, limits.prefix_gib * 2**30)
         self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
         self.status, self.told, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
@@ -87,6 +89,8 @@ class Scheduler:
                 rows=sum(map(len, lanes)),
                 lanes=len(lanes),
                 tokens_in_flight=sum(len(lane) * lane.columns for lane in lanes),
+                prefix_columns=0 if self.pages is None else len(self.pages),
+                prefix_evicted=0 if self.pages is None else self.pages.evicted,
                 ended=Counter(self.told.ended),
             )
 
@@ -266,7 +270,7 @@ class Scheduler:
                 job = entry.job
                 self.opened += 1
                 kind = job.trace, job.logprobs, job.likeliest > 0
-                lane = SettingBatch(self.runner_of(job.chosen), self.prompts, *kind, self.opened)
+                lane = SettingBatch(self.runner_of(job.chosen), self.prompts, *kind, self.opened, self.pages)
                 lane.share.had = self.clock
                 self.lanes[key] = lane
             self.lanes[key].add(entry)
@@ -345,7 +349,7 @@ class Scheduler:
             entry, now = order[row], (progress.tokens, progress.masked)
             if progress.turn > entry.reached and now != entry.told:
                 entry.told, entry.reached = now, progress.turn
-                self._deliver(entry, progress)
+                self._deliver(entry, replace(progress, cached=entry.cached))
         for entry, event in events:
             self._deliver(entry, event)
 
@@ -356,9 +360,11 @@ class Scheduler:
             told = self.told
             told.ended["done"] += 1
             told.forwards, told.tokens = told.forwards + result.nfe, told.tokens + result.useful_tokens
+            told.cached += entry.cached or 0
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
         waited = (entry.started or entry.submitted) - entry.submitted
-        return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result))
+        return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result),
+                    entry.cached)  # fmt: skip
 
     def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""

@@ -54,7 +54,7 @@ class ServeSettings:
         sizes = {e.name: coerce(f"task.{e.name}", task[e.name], str(e.type)) for e in fields(Limits)}
         for name, size in sizes.items():
             if name != "exact":
-                in_range(f"task.{name}", size, 1)
+                in_range(f"task.{name}", size, 0 if name == "prefix_gib" else 1)
         values["api_key"] = key_of_server(values["api_key"], values["api_key_file"], environment)
         settings = ServeSettings(**values, limits=Limits(**sizes))
         settings.check()

@@ -143,7 +143,8 @@ def _jobs(
         if diffusion.replay:
             with as_refusal():
                 refuse_replay(request, parts.parts, defaults.model.config, body.stop)
-        job = Job(request, parts, inf, follow, diffusion.snapshots, diffusion.trace, likeliest, logprobs)
+        told = diffusion.snapshots, diffusion.trace, likeliest, logprobs
+        job = Job(request, parts, inf, follow, *told, tenant=str(raw.get("cache_salt") or ""))
         jobs += [replace(job, request=replace(request, seed=seed + number)) for number in range(body.n)]
     return tuple(jobs), thinking, thinks
 

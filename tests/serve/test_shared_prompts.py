@@ -1,0 +1,109 @@
+"""What requests share of their prompts: the same tokens and forwards with and without, and what is told of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from harness import Combination
+from test_scheduler import Client, bundle, chosen, job
+
+from dllm.cache.pages import column_bytes
+from dllm.contract.canvas import Request
+from dllm.serve.decoding import Completed
+from dllm.serve.jobs import Done, Limits
+from dllm.serve.replies import Envelope
+from dllm.serve.scheduler import Scheduler
+from dllm.serve.stream import Ending
+
+COMMON = [7, 3, 41, 9, 12, 30, 8, 2, 19, 5, 28, 33, 4, 11, 6, 14, 21, 39]
+ENDS = [[9, 1, 9, 2, 7, 3], [9, 1, 4], [9, 1, 9, 2, 7, 3], [9, 1, 9, 2, 8], [17, 5, 1]]  # [9, 1] is half of a block
+
+
+def decoded(name: str, limits: Limits, rounds: int = 2, runtime: str = "eager", **job_options: Any) -> list[list[Done]]:
+    """What the requests get, all at once and then all again."""
+    combination = Combination("confidence", "fixed", "finished", model=name)
+    scheduler, parts, mask = Scheduler(bundle(name), runtime, limits), chosen(combination), bundle(name).ids.mask or 0
+    told = []
+    for _ in range(rounds):
+        clients = [Client() for _ in ENDS]
+        for seed, (end, client) in enumerate(zip(ENDS, clients, strict=True)):
+            scheduler.submit(job(Request.answer([*COMMON, *end], 9, mask, seed), parts, **job_options), client)
+        while not all(client.ended.is_set() for client in clients):
+            scheduler.step()
+        told.append([client.last for client in clients])
+    return told
+
+
+def answers(told: list[list[Done]]) -> list[list[tuple[list[int], int]]]:
+    return [[(one.result.canvas, one.result.nfe) for one in each] for each in told]
+
+
+@pytest.mark.parametrize(
+    "name, runtime", [("sdar_b4", "eager"), ("sdar_b4", "static"), ("tiny-wedlm", "eager"), ("efficient_dlm", "eager")]
+)
+def test_shared_prompts_change_no_answer(name: str, runtime: str) -> None:
+    """Cold, warm, after eviction, one row at a time and all at once; five prompts that part in the middle of a block."""
+    plain = decoded(name, Limits(prefix_gib=0), runtime=runtime)
+    assert all(one.cached == 0 or one.cached is None for each in plain for one in each)
+    scarce = 12 * column_bytes(bundle(name)) / 2**30
+    for limits in (Limits(), Limits(max_rows=1), Limits(prefix_gib=scarce)):
+        assert answers(decoded(name, limits, runtime=runtime)) == answers(plain)
+
+
+def test_what_was_known_is_told() -> None:
+    """Whole blocks of four: 20 of the prompts' columns are common to the first four, and 16 to all."""
+    cold, warm = decoded("sdar_b4", Limits())
+    assert [one.cached for one in cold] == [0, 20, 24, 20, 16]
+    assert [one.cached for one in warm] == [24, 20, 24, 20, 20]
+    assert warm[0].result.query_tokens < cold[0].result.query_tokens - 20
+
+
+def test_the_same_prompts_at_once_are_computed_once() -> None:
+    name = "sdar_b4"
+    scheduler, parts = (
+        Scheduler(bundle(name), "eager"),
+        chosen(Combination("confidence", "fixed", "finished", model=name)),
+    )
+    clients = [Client() for _ in range(4)]
+    for seed, client in enumerate(clients):
+        scheduler.submit(job(Request.answer([*COMMON, 1, 2], 9, bundle(name).ids.mask or 0, seed), parts), client)
+    while not all(client.ended.is_set() for client in clients):
+        scheduler.step()
+    assert [client.last.cached for client in clients] == [0, 20, 20, 20]
+    figures = scheduler.figures()
+    assert (figures.cached, figures.prefix_evicted) == (60, 0) and figures.prefix_columns >= 20
+
+
+def test_tenants_share_nothing() -> None:
+    combination = Combination("confidence", "fixed", "finished", model="sdar_b4")
+    scheduler, parts, known = Scheduler(bundle("sdar_b4"), "eager"), chosen(combination), []
+    for tenant in ("one", "other", "one"):
+        client = Client()
+        scheduler.submit(job(Request.answer(COMMON, 4, bundle("sdar_b4").ids.mask or 0), parts, tenant=tenant), client)
+        while not client.ended.is_set():
+            scheduler.step()
+        known.append(client.last.cached)
+    assert known == [0, 0, 16]
+
+
+@pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])
+def test_full_attention_shares_nothing(name: str) -> None:
+    scheduler = Scheduler(bundle(name), "eager")
+    assert scheduler.pages is None
+    client, parts = Client(), chosen(Combination("confidence", "fixed", "dual", model=name))
+    scheduler.submit(job(Request.answer(COMMON, 4, bundle(name).ids.mask or 0), parts), client)
+    while not client.ended.is_set():
+        scheduler.step()
+    assert client.last.cached is None
+
+
+def test_usage_counts_each_prompt_once() -> None:
+    """Two choices of one prompt, of which the second knew it of the first, and one of another."""
+    rows = [Request.answer(prompt, 3, 0) for prompt in ([1, 2], [1, 2], [3, 4])]
+    parsed: Any = SimpleNamespace(jobs=[SimpleNamespace(request=one) for one in rows], prompt_tokens=4, thinking=None)
+    envelope, ending = Envelope("a", "m", parsed), Ending("", [], "stop")
+    choices = [Completed(at, ending, 3, [], {}, cached=cached) for at, cached in enumerate((0, 2, 1))]
+    assert envelope.usage(choices)["prompt_tokens_details"] == {"cached_tokens": 1}
+    assert "prompt_tokens_details" not in envelope.usage([Completed(0, ending, 3, [], {})])
