@@ -50,7 +50,7 @@ def cases() -> Iterator[Combination]:
     return filter(allowed, (Combination(*names) for names in found))
 
 
-@law(cases, daily=3, least=400)
+@law(cases, daily=2, least=400)
 def test_a_known_prompt_changes_nothing(combination: Combination) -> None:
     parts = parts_of(combination)
     claims.a_known_prompt_changes_nothing(
@@ -68,7 +68,7 @@ def test_a_known_prompt_is_not_computed_again() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 def test_nothing_after_a_page_is_seen_by_it(kind: AttentionKind) -> None:
     """By brute force over every row of up to 40 columns: rank and reach say what depends on what."""
-    for start, first in product(range(40), repeat=2):
+    for start, first in product(range(0, 21, 2), range(40)):
         if first < start:  # an infilling has given tokens after its start, a prompt has no masks
             continue
         masked = (torch.arange(44) >= first)[None]
@@ -154,7 +154,7 @@ def test_every_choice_of_a_model_is_in_its_identity() -> None:
 
     one = load("tests/data/models/sdar_b4", dtype="float64")
     others = [replace(one, quantize="int8"), replace(one, quantize_head="int8"), replace(one, adapter=one.path),
-              replace(one, draft_adapter=one.path), replace(one, kernels="invariant"), replace(one, path=one.path / "b"),
-              replace(one, config=replace(one.config, attention=BlockCausal(8))),
+              replace(one, draft_adapter=one.path), replace(one, kernels="invariant"),
+              replace(one, path=one.path / "b"), replace(one, config=replace(one.config, attention=BlockCausal(8))),
               load("tests/data/models/sdar_b4", dtype="float32")]  # fmt: skip
     assert len({identity_of(other) for other in (one, *others)}) == 9

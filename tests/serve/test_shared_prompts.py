@@ -40,11 +40,12 @@ def answers(told: list[list[Done]]) -> list[list[tuple[list[int], int]]]:
     return [[(one.result.canvas, one.result.nfe) for one in each] for each in told]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "name, runtime", [("sdar_b4", "eager"), ("sdar_b4", "static"), ("tiny-wedlm", "eager"), ("efficient_dlm", "eager")]
 )
 def test_shared_prompts_change_no_answer(name: str, runtime: str) -> None:
-    """Cold, warm, after eviction, one row at a time and all at once; five prompts that part in the middle of a block."""
+    """Cold, warm, after eviction, one row at a time and all at once; five prompts that part inside a block."""
     plain = decoded(name, Limits(prefix_gib=0), runtime=runtime)
     assert all(one.cached == 0 or one.cached is None for each in plain for one in each)
     scarce = 12 * column_bytes(bundle(name)) / 2**30
