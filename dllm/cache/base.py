@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
-from dllm.cache.pages import Prefix
+from dllm.cache.pages import KnownPrefix
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
@@ -99,7 +99,7 @@ class Session(Generic[PlanKind, Pass]):
         takes over what ``fresh`` holds, and returns the one to go on with."""
         return self
 
-    def take_over(self, known: Sequence[Prefix | None]) -> None:
+    def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
         """Begin with what is ``known`` [B] of the rows (None: nothing), before ``remembers`` (sessions that share)."""
         raise NotImplementedError
 

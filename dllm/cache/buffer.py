@@ -25,7 +25,7 @@ from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.calls import Group, RowNumbers, rows_by_call
 from dllm.cache.candidates import calls_of_candidates, keep_candidates
 from dllm.cache.columns import KeptRows, moved_up, order_of
-from dllm.cache.pages import Prefix
+from dllm.cache.pages import KnownPrefix
 from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.shadows import with_shadows
 from dllm.common import debug
@@ -117,7 +117,9 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.even, self.gapless = even, True
         self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
         self.kept: Sequence[KeptRows] = ()  # what layers keep by column besides these
-        self.known: list[tuple[int, Prefix]] = []  # rows whose first columns are known, until the buffers have them
+        self.known: list[
+            tuple[int, KnownPrefix]
+        ] = []  # rows whose first columns are known, until the buffers have them
         self.buffers: Buffers | None = None  # the memory they are in, if it was lent
         self.named = 0  # what that memory, or memory of its own, is called on all ranks
 
@@ -131,7 +133,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
             own = self.policy.knowing(own, written)
         return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
 
-    def take_over(self, known: Sequence[Prefix | None]) -> None:
+    def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
         self.known = [(row, prefix) for row, prefix in enumerate(known) if prefix is not None]
 
     def write_known(self, layer: int) -> None:

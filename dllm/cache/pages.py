@@ -4,7 +4,7 @@ A page is a run of columns that depend on nothing after them (``AttentionKind.pa
 page before it and of its own tokens; the first one's hash begins with the model and the tenant. Nothing else reaches
 the keys of a column: positions count from a row's first token. Pages are copied in and out, so none is ever in use.
 
-The hash and the order of eviction are those of vLLM (``vllm/v1/core/kv_cache_utils.py``, ``block_pool.py``).
+The hash and the order of eviction are those of vLLM (vllm/v1/core: kv_cache_utils.py, block_pool.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST_SLOTS = 1024  # columns that a store has room for when it gets its first p
 
 
 @dataclass(frozen=True)
-class Prefix:
+class KnownPrefix:
     """The first columns of a row, computed before."""
 
     columns: int  # n, how many they are
@@ -76,7 +76,7 @@ class PageStore:
         self.pages.clear()
         self.free = list(range(self.slots))
 
-    def find(self, beginning: Beginning) -> Prefix | None:
+    def find(self, beginning: Beginning) -> KnownPrefix | None:
         """The longest run of known pages that a row begins with, or None. Copies them."""
         names, slots = list[bytes](), list[int]()
         for name, _, _ in beginning.pages(self.kind, self.model):
@@ -90,17 +90,19 @@ class PageStore:
         place, copies = torch.tensor(slots), DeviceCopies()
         copied = [(keys[copies(place, keys.device)], values[copies(place, values.device)])
                   for keys, values in self.layers]  # fmt: skip
-        return Prefix(len(slots), copied)
+        return KnownPrefix(len(slots), copied)
 
     def missing(self, beginning: Beginning) -> bytes | None:
         """The name of the first page of a row that is not here; None: all are."""
         return next((name for name, *_ in beginning.pages(self.kind, self.model) if name not in self.pages), None)
 
-    def add(self, beginning: Beginning, row: int, stores: Sequence[KeyValues | None]) -> int:
+    def add(self, beginning: Beginning, row: int, stores: Sequence[KeyValues | None], most: int | None = None) -> int:
         """Keep the pages of a ``row`` whose keys and values are in ``stores`` [B, H_kv, S, h] by column, as far as
-        there is room. Returns how many columns of it are here."""
+        there is room. most: columns of them (None: all that are decided). Returns how many columns of it are here."""
         names, new, here = list[bytes](), list[tuple[int, int]](), 0
         for name, begin, end in beginning.pages(self.kind, self.model):
+            if most is not None and end > most:
+                break
             names.append(name)
             if name not in self.pages:
                 slots = self._room(end - begin, names)
@@ -142,20 +144,20 @@ class PageStore:
         there: list[KeyValues] = [store for store in stores if store is not None]
         assert len(there) == len(stores), "a row has been computed"
         if not self.layers:
-            self.layers = [tuple(blank(one) for one in pair) for pair in there]  # type: ignore[misc]
-        self.layers = [tuple(grown(one, self.slots) for one in pair) for pair in self.layers]  # type: ignore[misc]
+            self.layers = [tuple(_blank(one) for one in pair) for pair in there]  # type: ignore[misc]
+        self.layers = [tuple(_grown(one, self.slots) for one in pair) for pair in self.layers]  # type: ignore[misc]
         copies = DeviceCopies()
         for pool, store in zip(self.layers, there, strict=True):
             for to, of in zip(pool, store, strict=True):
                 to[copies(slots, to.device)] = of[row][:, copies(columns, of.device)].transpose(0, 1)
 
 
-def blank(store: Tensor) -> Tensor:
+def _blank(store: Tensor) -> Tensor:
     """No slots for columns like those of ``store`` [B, H_kv, S, h]."""
     return store.new_empty(0, store.shape[1], store.shape[3])
 
 
-def grown(pool: Tensor, slots: int) -> Tensor:
+def _grown(pool: Tensor, slots: int) -> Tensor:
     """The pool [s, H_kv, h] with room for ``slots``."""
     return pool if len(pool) == slots else F.pad(pool, (0, 0, 0, 0, 0, slots - len(pool)))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dllm.cache.base import AnySession
-from dllm.cache.pages import Prefix
+from dllm.cache.pages import KnownPrefix
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
@@ -80,7 +80,7 @@ class Runner:
     @torch.inference_mode()
     def start(
         self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
-        parts: Parts | None = None, known: Sequence[Prefix | None] = (),
+        parts: Parts | None = None, known: Sequence[KnownPrefix | None] = (),
     ) -> Rows:  # fmt: skip
         """The requests as rows of these names before their first turn, as ``Canvas.of`` lays them out. parts: a
         request's own, with other ``per_request`` parameters. known: of each request the first columns that were

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dllm.models.attention import Visible
 
-PAGE = 16  # columns of a page where attention is causal by token; vLLM's, too
+PAGE_COLUMNS = 16  # columns of a page where attention is causal by token; vLLM's, too
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text
 
 def token_pages(decided: int) -> Sequence[int]:
     """``AttentionKind.page_ends`` where attention is causal by token."""
-    return range(PAGE, decided + 1, PAGE)
+    return range(PAGE_COLUMNS, decided + 1, PAGE_COLUMNS)
 
 
 def columns_of(masked: Tensor) -> Tensor:

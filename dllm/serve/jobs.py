@@ -56,11 +56,11 @@ class Progress:
     tokens: list[int]  # its answer, with the mask's id or with noise where it is undecided
     masked: list[bool]  # which positions of the answer are undecided
     final: int  # that many leading positions of the answer will never change again
-    cached: int | None = None  # as ``Done.cached``
     # of snapshots: the forward after which each position kept its token; 0: a mask, or given
     turns: list[int] = field(default_factory=list)
     # of snapshots: what the model proposes for masked positions, and its probability
     guesses: dict[int, tuple[int, float]] = field(default_factory=dict)
+    cached: int | None = None  # as ``Done.cached``
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class Limits:
     max_rows: int = 8  # of a batch
     max_tokens_in_flight: int = 16384  # rows times columns, over all lanes
     max_prefill_tokens: int = 4096  # columns of the rows that join between two turns
+    prefill_chunk: int = 1024  # columns of a prompt that are computed between two turns (causal models)
     max_lanes: int = 4  # running batches of different settings
     max_waiting: int = 64  # requests that wait
     prefix_gib: float = 1.0  # GiB of keys and values that later requests may take over; 0: none

@@ -10,10 +10,11 @@ from math import nan
 import torch
 from torch import Tensor
 
-from dllm.cache.pages import PageStore, Prefix
+from dllm.cache.pages import KnownPrefix, PageStore
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError
+from dllm.loop.prefill import Prefill
 from dllm.loop.rows import Rows
 from dllm.loop.runner import Runner
 from dllm.loop.shared_prompts import beginning_of, keep_pages
@@ -43,6 +44,7 @@ class Entry:
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
     cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
+    prefilled: int = 0  # columns that were computed in chunks before it joined
     stuck: str = ""  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
@@ -98,14 +100,17 @@ class Entry:
 
 class SettingBatch:
     """Rows of one setting. columns: of the widest row that it has had since it was empty. share: what each request of
-    its rows has had of the device. number: by which followers know it. pages: what requests share (None: nothing)."""
+    its rows has had of the device. number: by which followers know it. pages: what requests share (None: nothing).
+    chunk: columns of longer prompts that are computed between two turns (None: prompts are computed whole)."""
 
     def __init__(
         self, runner: Runner, prompts: Prompts, trace: bool, logprobs: bool = False, offers: bool = False,
-        number: int = 0, pages: PageStore | None = None,
+        number: int = 0, pages: PageStore | None = None, chunk: int | None = None,
     ) -> None:  # fmt: skip
         self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
-        self.pages = pages if shares_prompts(runner) else None
+        shares = shares_prompts(runner)
+        self.pages, self.chunk = pages if shares else None, chunk if shares else None
+        self.prefills: dict[int, Prefill] = {}  # prompts of waiting jobs that are computed in chunks
         runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace
@@ -137,10 +142,12 @@ class SettingBatch:
         if number in self.entries:
             self.gone.add(number)
         self.waiting = [entry for entry in self.waiting if entry.number != number]
+        self.prefills.pop(number, None)
 
     def turn(self) -> Turn | None:
-        """Take a turn; None if no rows are left."""
-        while self.running is not None or self.waiting:
+        """Take a turn; None if there are no rows. A chunk of a prompt that waits is computed before."""
+        self._prefill()
+        while self.running is not None or self._in_turn()[0]:
             if self.running is None:
                 self._forget(list(self.entries))
                 self.running = self.runner.turns(self._fresh(), self._between, self._stuck, self._seen)
@@ -190,24 +197,50 @@ class SettingBatch:
         return rows
 
     def _in_turn(self) -> tuple[list[Entry], list[Entry]]:
-        """The jobs that join now, and those that wait a turn, since one that joins computes what they begin with."""
-        if self.pages is None:
-            return self.waiting, []
+        """The jobs that join now, and those that wait: for chunks of their own prompts, or a turn for a job before them
+        that computes what they begin with."""
         ahead, now, later = set[bytes](), list[Entry](), list[Entry]()
         for entry in self.waiting:
-            own = beginning_of(entry.job.request, entry.job.tenant)
-            missing = self.pages.missing(own) if own.decided <= self.pages.most else None
-            (later if missing in ahead else now).append(entry)
+            own, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
+            missing = pages.missing(own) if pages is not None and own.decided <= pages.most else None
+            (later if missing in ahead or self._chunks_left(entry) else now).append(entry)
             ahead |= {missing} if missing is not None else set()
         return now, later
 
-    def _known(self, entries: Sequence[Entry]) -> list[Prefix | None]:
-        """What earlier requests have computed of each job's first columns."""
+    def _prefill(self) -> None:
+        """Compute a chunk of the first long prompt that waits for one."""
+        for entry in filter(self._chunks_left, self.waiting):
+            request = entry.job.request
+            if entry.number not in self.prefills:
+                known, network = self._found(entry), self.runner.model.transformer
+                self.prefills[entry.number] = Prefill(network, request, known, self.chunk or 0)
+            own = self.prefills[entry.number]
+            if not own.left:
+                continue
+            own.step()
+            entry.prefilled = own.computed
+            if not own.left and self.pages is not None:
+                self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.done)
+            return
+
+    def _chunks_left(self, entry: Entry) -> bool:
+        """Whether a job that waits has a long prompt that is not computed yet."""
+        request = entry.job.request
+        if self.chunk is None or request.answer_start <= self.chunk or not any(request.masked):
+            return False
+        return entry.number not in self.prefills or self.prefills[entry.number].left > 0
+
+    def _known(self, entries: Sequence[Entry]) -> list[KnownPrefix | None]:
+        """What is computed of each job's first columns."""
+        own = [self.prefills.pop(entry.number, None) for entry in entries]
+        return [self._found(entry) if one is None else one.prefix() for entry, one in zip(entries, own, strict=True)]
+
+    def _found(self, entry: Entry) -> KnownPrefix | None:
+        """What earlier requests have computed of a job's first columns."""
         if self.pages is None:
-            return []
-        found = [self.pages.find(beginning_of(entry.job.request, entry.job.tenant)) for entry in entries]
-        for entry, prefix in zip(entries, found, strict=True):
-            entry.cached = 0 if prefix is None else min(prefix.columns, entry.job.request.answer_start)
+            return None
+        found = self.pages.find(beginning_of(entry.job.request, entry.job.tenant))
+        entry.cached = 0 if found is None else min(found.columns, entry.job.request.answer_start)
         return found
 
     def _seen(self, rows: Rows, turn: Turn) -> None:
@@ -224,7 +257,7 @@ class SettingBatch:
         if self.gone:
             rows = rows.without([row for row, number in enumerate(self.entries) if number in self.gone])
             self._forget(list(self.gone))
-        return rows.join(self._fresh()) if self.waiting and len(rows) else rows
+        return rows.join(self._fresh()) if len(rows) and self._in_turn()[0] else rows
 
     def _stuck(self, row: int, error: UserError) -> None:
         """Note that a row would never end; the others go on."""

@@ -13,14 +13,14 @@ import torch
 from harness import PROMPTS, Combination, allowed, choices, drawn, model, parts_of, requests
 from law import law
 
-from dllm.cache.pages import Beginning, PageStore, Prefix, identity_of
+from dllm.cache.pages import Beginning, KnownPrefix, PageStore, identity_of
 from dllm.contract.setting import Sampling
 from dllm.laws import claims
 from dllm.laws.claims import Trial
 from dllm.laws.decodes import decode_sharing
 from dllm.models.visibility import (
     FULL,
-    PAGE,
+    PAGE_COLUMNS,
     AnswerBlocks,
     AttentionKind,
     BlockCausal,
@@ -89,7 +89,7 @@ def test_pages_of_an_answer_grid_begin_with_the_rest_of_the_prompt() -> None:
     assert list(AnswerBlocks(4).page_ends(6, 15)) == [2, 6, 10, 14]
     assert list(PromptBlock(4).page_ends(6, 15)) == [6, 10, 14]
     assert list(BlockCausal(4).page_ends(6, 15)) == [4, 8, 12]
-    assert list(CausalByRank().page_ends(6, 2 * PAGE + 1)) == [PAGE, 2 * PAGE]
+    assert list(CausalByRank().page_ends(6, 2 * PAGE_COLUMNS + 1)) == [PAGE_COLUMNS, 2 * PAGE_COLUMNS]
 
 
 def stores(rows: int = 2, columns: int = 40, layers: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -98,7 +98,7 @@ def stores(rows: int = 2, columns: int = 40, layers: int = 2) -> list[tuple[torc
             for _ in range(layers)]  # fmt: skip
 
 
-def holds(found: Prefix | None, kept: list[tuple[torch.Tensor, torch.Tensor]], row: int, columns: int) -> bool:
+def holds(found: KnownPrefix | None, kept: list[tuple[torch.Tensor, torch.Tensor]], row: int, columns: int) -> bool:
     return found is not None and found.columns == columns and all(
         torch.equal(one.transpose(0, 1), store[row, :, :columns])
         for pair, layer in zip(found.layers, kept, strict=True) for one, store in zip(pair, layer, strict=True)

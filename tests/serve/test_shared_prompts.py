@@ -100,6 +100,44 @@ def test_full_attention_shares_nothing(name: str) -> None:
     assert client.last.cached is None
 
 
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("name", ["sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-a2d-bd3lm"])
+@pytest.mark.parametrize("gib", [0.0, 1.0])
+def test_prompts_in_chunks_change_no_answer(name: str, gib: float) -> None:
+    plain = decoded(name, Limits(prefix_gib=0))
+    chunked = decoded(name, Limits(prefix_gib=gib, prefill_chunk=8))
+    assert answers(chunked) == answers(plain)
+    known = [one.cached for one in chunked[1]]
+    assert min(one or 0 for one in known) >= 16 if gib else not any(known)
+
+
+def test_a_long_prompt_waits_for_its_chunks_while_others_take_turns() -> None:
+    """Two chunks of eight and one of four before its first turn; what they computed counts."""
+    name, mask = "sdar_b4", bundle("sdar_b4").ids.mask or 0
+    scheduler = Scheduler(bundle(name), "eager", Limits(prefix_gib=0, prefill_chunk=8))
+    parts, clients = chosen(Combination("confidence", "fixed", "finished", model=name)), [Client(), Client()]
+    for client, prompt in zip(clients, (COMMON[:5], [*COMMON, 1, 2]), strict=True):
+        scheduler.submit(job(Request.answer(prompt, 12, mask), parts), client)
+    waiting = []
+    while not clients[1].ended.is_set():
+        scheduler.step()
+        waiting.append([len(lane.waiting) for lane in scheduler.lanes.values()])
+    assert waiting[:3] == [[1], [1], [0]]
+    whole = decoded_alone(Request.answer([*COMMON, 1, 2], 12, mask), name)
+    assert clients[1].last.result.canvas == whole.result.canvas
+    # every forward computes the open block, whose first four columns are the prompt's last
+    assert clients[1].last.result.query_tokens == whole.result.query_tokens + 4
+
+
+def decoded_alone(request: Request, name: str) -> Done:
+    client, scheduler = Client(), Scheduler(bundle(name), "eager", Limits(prefix_gib=0))
+    scheduler.submit(job(request, chosen(Combination("confidence", "fixed", "finished", model=name))), client)
+    while not client.ended.is_set():
+        scheduler.step()
+    last: Done = client.last
+    return last
+
+
 def test_usage_counts_each_prompt_once() -> None:
     """Two choices of one prompt, of which the second knew it of the first, and one of another."""
     rows = [Request.answer(prompt, 3, 0) for prompt in ([1, 2], [1, 2], [3, 4])]
