@@ -1,0 +1,155 @@
+"""A server whose requests begin with one prompt, before and after: ``python -m experiments.bench.shared_prompts``.
+
+A random block-causal model with grouped keys, requests of one long prompt and an end of their own, all at once.
+Prints requests a CPU second, query rows, prompt tokens that were known, and whether all answers are equal; then, by
+prompt length, the largest tensor of a whole prefill and of one in chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dllm.compose.fitted import Parts
+from dllm.compose.parts import part
+from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
+from dllm.loop.prefill import Prefill
+from dllm.loop.runner import Runner
+from dllm.models.bundle import Model
+from dllm.models.ids import Ids
+from dllm.models.visibility import BlockCausal
+from dllm.record.stopwatch import machine_load
+from dllm.runtime.runtime import Runtime
+from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
+from dllm.serve.scheduler import Scheduler
+from experiments.bench.step import SMALL, random_model
+from experiments.support.scripts import counted, refusing
+
+VOCAB = 4096
+
+
+def model_of(width: int, layers: int) -> Model:
+    """With blocks of four, and a key head for two heads."""
+    config = replace(SMALL, width=width, layers=layers, heads=width // 32, kv_heads=width // 64, mlp_width=3 * width,
+                     vocab=VOCAB, mask_id=VOCAB - 1, eos_id=VOCAB - 2, pad_id=VOCAB - 2,
+                     max_length=1 << 16, attention=BlockCausal(4))  # fmt: skip
+    network = random_model(config, torch.device("cpu"), torch.float32)
+    return Model(network, config, None, Ids(VOCAB - 1, VOCAB - 2, ()), "random", Path("random"))
+
+
+def parts_of() -> Parts:
+    made = part("sampler", "static", steps=None), part("blocks", "fixed", block_length=4), part("cache", "finished")
+    return Parts(*made, part("eos", "none"), Sampling())
+
+
+def served(model: Model, todo: list[Request], limits: Limits) -> tuple[float, list[Done], Scheduler]:
+    """CPU seconds until all are answered, the answers, and the scheduler."""
+    scheduler, parts, out = Scheduler(model, "eager", limits), RequestParts(parts_of(), {}, ""), dict[int, Done]()
+
+    def listener(place: int) -> Callable[[Event], None]:
+        return lambda event: out.update({place: event}) if isinstance(event, Done) else None
+
+    for place, request in enumerate(todo):
+        scheduler.submit(Job(request, parts, time.monotonic() + 1e6, follow=False), listener(place))
+    began = time.process_time()
+    while len(out) < len(todo):
+        scheduler.step()
+    return time.process_time() - began, [out[place] for place in range(len(todo))], scheduler
+
+
+class LargestTensor(TorchDispatchMode):
+    """Bytes of the largest tensor that an operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for one in tree_leaves(out):
+            if isinstance(one, Tensor):
+                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        return out
+
+
+def largest_whole(model: Model, request: Request) -> int:
+    """Of a forward that computes the whole prompt."""
+    runner = Runner.of(model, parts_of(), Runtime("eager"))
+    with LargestTensor() as seen, torch.inference_mode():
+        next(runner.turns(runner.start([request])))
+    return seen.bytes
+
+
+def largest_in_chunks(model: Model, request: Request, chunk: int) -> int:
+    """Of its chunks, and of the forward after them."""
+    prefill, runner = Prefill(model.transformer, request, None, chunk), Runner.of(model, parts_of(), Runtime("eager"))
+    with LargestTensor() as seen, torch.inference_mode():
+        while prefill.left:
+            prefill.step()
+        next(runner.turns(runner.start([request], known=[prefill.prefix()])))
+    return seen.bytes
+
+
+def prompt_of(length: int) -> list[int]:
+    dice = random.Random(length)
+    return [dice.randrange(1, 1000) for _ in range(length)]
+
+
+@refusing
+def main() -> int:
+    options = arguments()
+    torch.set_num_threads(1)
+    model, console, dice = model_of(options.width, options.layers), Console(), random.Random(1)
+    common, mask = prompt_of(options.prompt), model.ids.placeholder
+    ends = [[dice.randrange(1, 1000) for _ in range(options.own)] for _ in range(options.count)]
+    todo = [Request.answer([*common, *end], options.answer, mask, seed) for seed, end in enumerate(ends)]
+    print(f"{len(todo)} requests of {options.prompt} common and {options.own} own tokens, answers of {options.answer}, "
+          f"load {machine_load()} a core")  # fmt: skip
+    table, answers = Table("prefix_gib", "chunk", "requests / CPU s", "query rows", "known", "answers"), list[Any]()
+    for gib, chunk in ((0.0, 1 << 20), (0.0, 512), (1.0, 1 << 20), (1.0, 512)):
+        limits = Limits(prefix_gib=gib, prefill_chunk=chunk, max_tokens_in_flight=1 << 20, max_waiting=1 << 20)
+        seconds, done, scheduler = served(model, todo, limits)
+        answers.append([one.result.canvas for one in done])
+        rows = sum(one.result.query_tokens for one in done)
+        rate, cut = f"{len(todo) / seconds:.2f}", str(chunk) if chunk < 1 << 20 else "none"
+        same = "equal" if answers[-1] == answers[0] else "differ"
+        table.add_row(f"{gib:g}", cut, rate, f"{rows:,}", f"{scheduler.figures().cached:,}", same)
+    console.print(table)
+    sizes = Table("prompt", "largest tensor, whole, MiB", "in chunks of 256, MiB")
+    for length in options.lengths:
+        request = Request.answer(prompt_of(length), 8, mask)
+        whole = f"{largest_whole(model, request) / 2**20:.1f}" if length <= options.whole else "-"
+        sizes.add_row(f"{length:,}", whole, f"{largest_in_chunks(model, request, 256) / 2**20:.1f}")
+    console.print(sizes)
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--count", type=counted, default=24)
+    parser.add_argument("--prompt", type=counted, default=2048)
+    parser.add_argument("--own", type=counted, default=32)
+    parser.add_argument("--answer", type=counted, default=16)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048, 4096, 8192, 16384, 32768])
+    parser.add_argument("--whole", type=int, default=8192, help="the longest prompt that is computed whole, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
