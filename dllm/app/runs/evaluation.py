@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dllm.app.runs.block_votes import Vote, block_lengths, check_vote
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content
@@ -39,10 +40,11 @@ from dllm.tasks.choices import likeliest_choice
 
 
 class AnswerShape(NamedTuple):
-    """length: tokens of the answer. stop: strings that end it."""
+    """length: tokens of the answer. stop: strings that end it. block_length: of a member of a vote."""
 
     length: int
     stop: tuple[str, ...]
+    block_length: int | None = None  # under ``task.vote``
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,15 @@ class Batch:
 
     shape: AnswerShape  # length and stop texts that its answers share
     samples: tuple[PlannedSample, ...]  # in the order in which they join
+    members: tuple[AnswerShape, ...] = ()  # of a vote, which decode one after the other; sample n is of member n
+
+    @property
+    def parts(self) -> list[Batch]:
+        """What is decoded at once."""
+        if not self.members:
+            return [self]
+        return [Batch(shape, tuple(sample for sample in self.samples if sample.sample == number))
+                for number, shape in enumerate(self.members)]  # fmt: skip
 
     @property
     def keys(self) -> tuple[SampleKey, ...]:
@@ -81,16 +92,19 @@ class Evaluation:
         if not items:
             raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
         shapes = dict.fromkeys(answer_shape(config, item) for item in items.values())
-        plans = {shape: _plan(config, shape) for shape in shapes}
-        batches = [batch for shape, plan in plans.items() for batch in _batches(config, shape, plan, items)]
-        content = {**next(iter(plans.values())).content(), **_stamped(task)}
+        members = [[shape._replace(block_length=one) for one in block_lengths(config)] for shape in shapes]
+        plans = {shape: _plan(config, shape) for same in members for shape in same}
+        first = next(iter(plans.values()))
+        if members[0][0].block_length is not None:
+            check_vote(config, task, list(items.values()), first.prompts.config)
+        batches = [batch for shapes in members for batch in _batches(config, shapes, plans[shapes[0]], items)]
+        content = {**first.content(), **_stamped(task)}
         return Evaluation(dict(config), task, items, plans, batches, content)
 
     @property
     def keys(self) -> list[SampleKey]:
         """Every sample, in the order of the items."""
-        samples = self.config["samples"]
-        return [(name, sample) for name in self.items for sample in range(samples)]
+        return [(name, sample) for name in self.items for sample in range(answers_of(self.config))]
 
     def missing(self, done: set[SampleKey]) -> list[Batch]:
         """The batches that hold a sample which is not ``done``."""
@@ -125,10 +139,23 @@ class Evaluation:
 
         Scores that need processes of their own are awaited while the next batches decode.
         """
-        samples = (sample for batch in batches for sample in self._decoded(batch))
+        samples = (sample for batch in batches for part in batch.parts for sample in self._decoded(part))
         if follows():  # rank 0 scores
             return samples
-        return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
+        workers = scorers(self.task, self.model.transformer.device)
+        if self.config["task"].get("vote") is None:
+            return scored(samples, self._scores, workers)
+        return (sample for batch in batches for sample in self._voted(batch, workers))
+
+    def _voted(self, batch: Batch, workers: int) -> list[FinishedSample]:
+        """The samples of a batch whose members vote."""
+        samples = [sample for part in batch.parts for sample in self._decoded(part)]
+        finished = list(scored(samples, self._scores, workers))
+        requests = {sample.id: sample.request for sample in batch.samples}
+        vote = Vote(self.task, self.model, self.config["task"]["vote"], self.config["task"]["vote_rule"])
+        for name, request in requests.items():
+            vote.note(self.items[name], request, [row for row, _ in finished if row["id"] == name])
+        return finished
 
     def _scores(self, row: ResultRow) -> AnswerScores:
         item, text = self.items[row["id"]], row["text"]
@@ -214,20 +241,32 @@ def item_constraint(config: Mapping[str, Any], item: Item, plan: RunPlan) -> Con
 
 def _plan(config: Mapping[str, Any], shape: AnswerShape) -> RunPlan:
     sampler = with_reference(config["sampler"])
-    return RunPlan.of({**config, "sampler": sampler, "gen_length": shape.length, "stop": list(shape.stop)})
+    blocks = config["blocks"]
+    if shape.block_length is not None:
+        blocks = {**blocks, "block_length": shape.block_length}
+    return RunPlan.of({**config, "sampler": sampler, "blocks": blocks, "gen_length": shape.length,
+                       "stop": list(shape.stop)})  # fmt: skip
 
 
 def _batches(
-    config: Mapping[str, Any], shape: AnswerShape, plan: RunPlan, items: Mapping[str, Item]
+    config: Mapping[str, Any], shapes: Sequence[AnswerShape], plan: RunPlan, items: Mapping[str, Item]
 ) -> Iterator[Batch]:
+    """The batches of answers of one length. shapes: of the members of a vote, or one. A batch holds all members."""
+    shape, answers = shapes[0], answers_of(config)
     samples = [
         _planned(config, item, number, plan)
         for item in items.values()
-        if answer_shape(config, item) == shape
-        for number in range(config["samples"])
+        if answer_shape(config, item) == shape._replace(block_length=None)
+        for number in range(answers)
     ]
-    size = requests_per_batch(config["batch_size"])
-    yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
+    members = tuple(shapes) if len(shapes) > 1 else ()
+    size = requests_per_batch(config["batch_size"]) * max(1, len(members))
+    yield from (Batch(shape, tuple(samples[at : at + size]), members) for at in range(0, len(samples), size))
+
+
+def answers_of(config: Mapping[str, Any]) -> int:
+    """How many answers each item gets."""
+    return max(config["samples"], len(block_lengths(config)))
 
 
 def _planned(config: Mapping[str, Any], item: Item, number: int, plan: RunPlan) -> PlannedSample:

@@ -33,6 +33,8 @@ class Harness(Task):
 
     stock: str | None = None  # a subclass that scores by itself names the task's file below lm_eval/tasks
 
+    extracts = True
+
     def __init__(
         self, harness: str | None = None, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
         shots_path: str | None = None, shots: int | None = None, limit: int | None = None, budget: int | None = None,
@@ -142,15 +144,25 @@ class Harness(Task):
         first = self.primary if self.primary is not None and self.primary in scores else next(iter(scores))
         return {"score": scores[first], **scores}
 
-    def judge(self, item: Item, text: str) -> AnswerScores:
+    def extract(self, item: Item, text: str) -> str | float | None:
+        found = self.filtered(item, text)
+        answer = found[self.primary] if self.primary in found else next(iter(found.values()))
+        return None if answer in ("", "[invalid]") else str(answer)
+
+    def filtered(self, item: Item, text: str) -> dict[str, Any]:
+        """What each of the harness's filters leaves of a text, by the filter's name."""
         from lm_eval.api.instance import Instance
 
-        task, doc = self.parts[item.task], dict(item.truth["doc"])
+        doc = dict(item.truth["doc"])
         instance = Instance("generate_until", doc, ("", {}), 0, metadata=(item.task, 0, 1), resps=[text])
-        for pipeline in task._filters:
+        for pipeline in self.parts[item.task]._filters:
             pipeline.apply([instance])
+        return dict(instance.filtered_resps)
+
+    def judge(self, item: Item, text: str) -> AnswerScores:
+        task, doc = self.parts[item.task], dict(item.truth["doc"])
         scores: dict[str, float | None] = {}
-        for name, answer in instance.filtered_resps.items():
+        for name, answer in self.filtered(item, text).items():
             found = task.process_results(doc, [answer])
             alone = len(found) == 1 and name != "none"
             scores |= {name if alone else metric: metric_value(value) for metric, value in found.items()}
