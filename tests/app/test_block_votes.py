@@ -32,7 +32,9 @@ def test_elections_agree_with_counting_by_hand(rule: str) -> None:
             for answer in dict.fromkeys(name for name, _ in cast):  # in the order in which they occur
                 count = sum(name == answer for name, _ in cast)
                 best = max(value for name, value in cast if name == answer)
-                rates[answer] = {"frequency": (count,), "frequency_likeliest": (count, best), "likeliest": (best,)}[rule]
+                rates[answer] = {"frequency": (count,), "frequency_likeliest": (count, best), "likeliest": (best,)}[
+                    rule
+                ]
             most = max(rates.values())
             assert answers[winner] == next(name for name, rate in rates.items() if rate == most)
             assert winner == answers.index(answers[winner])
