@@ -51,7 +51,7 @@ class Task:
         raise NotImplementedError
 
     def extract(self, item: Item, text: str) -> str | float | None:
-        """The answer in a text, as ``score`` sees it, so that answers can be compared; None: there is none. Tasks with
+        """The answer in a text, as ``score`` sees it, so that answers can be compared; None: it holds none. Tasks with
         ``extracts`` have it."""
         raise NotImplementedError
 

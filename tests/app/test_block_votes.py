@@ -10,13 +10,13 @@ import torch
 
 from dllm import UserError
 from dllm.app.command_line.options import checked_settings
-from dllm.app.runs.block_votes import RULES, Ballot, elected
+from dllm.app.runs.block_votes import VOTE_RULES, Ballot, elected
 from dllm.app.runs.evaluation import Evaluation
 from dllm.compose.parts import composed, plain_config
 from dllm.tasks.standard.jsonl import JsonLines
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VOTE_RULES)
 def test_elections_agree_with_counting_by_hand(rule: str) -> None:
     """All ballots of four members who know two answers or none, of unlike and like likelihoods."""
     for answers in product(("a", "b", None), repeat=4):

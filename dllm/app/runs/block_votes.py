@@ -15,7 +15,7 @@ from dllm.models.config import ModelConfig
 from dllm.record.results import ResultRow
 from dllm.tasks.base import Item, Task
 
-RULES = ("frequency", "frequency_likeliest", "likeliest")
+VOTE_RULES = ("frequency", "frequency_likeliest", "likeliest")
 FIXED_BLOCKS = "dllm.blocks.fixed.Fixed"
 
 
@@ -28,10 +28,10 @@ class Ballot:
 
 
 def elected(ballots: Sequence[Ballot], rule: str) -> int | None:
-    """The index of the first ballot for the answer that wins; None: nobody gave an answer.
+    """The index of the first ballot for the answer that wins; None: no ballot has one.
 
-    frequency: the most ballots, of equals the first to occur. frequency_likeliest: of equals the one with the likeliest
-    ballot. likeliest: that of the likeliest ballot of all.
+    Under ``frequency`` the most ballots win, of equals the first to occur; under ``frequency_likeliest`` of equals the
+    one with the likeliest ballot; under ``likeliest`` the likeliest ballot of all.
     """
     given = [number for number, ballot in enumerate(ballots) if ballot.answer is not None]
     if not given:
@@ -60,7 +60,7 @@ def block_lengths(config: Mapping[str, Any]) -> tuple[int | None, ...]:
             f"task.vote={lengths} must be two or more different block lengths, such as task.vote=[4,8,16]; null "
             "decodes each question once."
         )
-    in_choices("task.vote_rule", config["task"]["vote_rule"], RULES)
+    in_choices("task.vote_rule", config["task"]["vote_rule"], VOTE_RULES)
     if config["samples"] != 1:
         raise UserError(
             f"samples={config['samples']}: under task.vote every block length gives a sample. Set samples=1."
@@ -95,7 +95,7 @@ class Vote:
     task: Task  # which extracts answers
     model: Model  # which says how likely they are
     lengths: Sequence[int]  # of the members' blocks
-    rule: str  # one of ``RULES``
+    rule: str  # one of ``VOTE_RULES``
 
     def note(self, item: Item, request: Request, rows: Sequence[ResultRow]) -> None:
         """Note in all members of a question what they say, what is elected, and its score."""

@@ -104,7 +104,7 @@ class Evaluation:
     @property
     def keys(self) -> list[SampleKey]:
         """Every sample, in the order of the items."""
-        return [(name, sample) for name in self.items for sample in range(answers_of(self.config))]
+        return [(name, sample) for name in self.items for sample in range(answers_each(self.config))]
 
     def missing(self, done: set[SampleKey]) -> list[Batch]:
         """The batches that hold a sample which is not ``done``."""
@@ -252,7 +252,7 @@ def _batches(
     config: Mapping[str, Any], shapes: Sequence[AnswerShape], plan: RunPlan, items: Mapping[str, Item]
 ) -> Iterator[Batch]:
     """The batches of answers of one length. shapes: of the members of a vote, or one. A batch holds all members."""
-    shape, answers = shapes[0], answers_of(config)
+    shape, answers = shapes[0], answers_each(config)
     samples = [
         _planned(config, item, number, plan)
         for item in items.values()
@@ -264,7 +264,7 @@ def _batches(
     yield from (Batch(shape, tuple(samples[at : at + size]), members) for at in range(0, len(samples), size))
 
 
-def answers_of(config: Mapping[str, Any]) -> int:
+def answers_each(config: Mapping[str, Any]) -> int:
     """How many answers each item gets."""
     return max(config["samples"], len(block_lengths(config)))
 
