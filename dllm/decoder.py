@@ -181,6 +181,7 @@ class Decoder:
         requests = [
             self.sampler.prepare(replace(request, param_index=number)) for number, request in enumerate(requests)
         ]
+        requests = self.runner.sized(requests, self.batch_size)
         self.runner.constraints.batch(requests)  # a request that cannot be served fails before the first forward
         size = requests_per_batch(self.batch_size)
         for at in range(0, len(requests), size):
@@ -344,11 +345,12 @@ class Decoder:
         """Token ids of a prompt. Raises UserError if it has none, or if the model has no tokenizer."""
         return self.prompts.encode(prompt)
 
-    def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
+    def infill(self, parts: Sequence[str | int | None], prompt: AskedPrompt | None = None) -> Request:
         """A request with masks anywhere.
 
         Args:
-            parts: strings are text, a number is that many masks, in order.
+            parts: strings are text, a number is that many masks, in order. None is a hole whose size ``length="cal"``
+                finds.
             prompt: what they answer, in the chat template as in a call (None: the parts are the whole canvas).
 
         Returns:
@@ -389,7 +391,7 @@ class Decoder:
 
     def turns(self, prompt: Prompt, seed: int = 0) -> Iterator[Turn]:
         """The turns of one prompt as they happen, with all that the loop yields."""
-        return self._turns([self.sampler.prepare(self.request(prompt, seed))])
+        return self._turns(self.runner.sized([self.sampler.prepare(self.request(prompt, seed))], 1))
 
     def _turns(
         self, requests: Sequence[Request], runner: Runner | None = None,

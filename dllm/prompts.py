@@ -136,9 +136,10 @@ class Prompts:
             )
         return self.tokenizer
 
-    def infill(self, parts: Sequence[str | int], prompt: AskedPrompt | None = None) -> Request:
-        """A request with masks anywhere: strings are text, a number for that many masks, in order. prompt: what
-        they answer, which goes into the chat template as any prompt does (None: the parts are the whole canvas).
+    def infill(self, parts: Sequence[str | int | None], prompt: AskedPrompt | None = None) -> Request:
+        """A request with masks anywhere: strings are text, a number for that many masks, in order, None for a hole
+        whose size is to be found. prompt: what they answer, which goes into the chat template as any prompt does (None:
+        the parts are the whole canvas).
 
         Raises UserError for other parts, for none or too many masks, and as ``encode`` does.
         """
@@ -148,7 +149,10 @@ class Prompts:
             raise UserError(f"infill has {holes} masks, and the model's limit is {limit} tokens.")
         tokens: list[int] = []
         masked: list[bool] = []
+        gap = None
         for piece in parts:
+            if piece is None:
+                gap, piece = len(tokens), 1  # noqa: PLW2901  one mask stands for it
             ids = (
                 [self.ids.placeholder] * piece
                 if isinstance(piece, int)
@@ -161,11 +165,12 @@ class Prompts:
         if not any(masked):
             raise UserError(f"infill={list(parts)!r} has nothing to fill in: put numbers of masks between texts.")
         if prompt is None:
-            return Request(tokens, masked)
+            return Request(tokens, masked, gap=gap)
         if isinstance(prompt, Request):
             raise UserError("prompt= of an infilling is text, messages or token ids, and not a request made already.")
         asked = self.encode(prompt)
-        return Request([*asked, *tokens], [False] * len(asked) + masked, start=len(asked), infill=True)
+        gap = None if gap is None else gap + len(asked)
+        return Request([*asked, *tokens], [False] * len(asked) + masked, start=len(asked), infill=True, gap=gap)
 
     def ids_of(self, text: str) -> list[int]:
         """Plain token ids of a text, without special tokens."""
@@ -202,7 +207,8 @@ def refuse_other_parts(parts: object) -> None:
     if isinstance(parts, str | bytes) or not isinstance(parts, Sequence) or not parts:
         raise UserError(f"infill={parts!r} must be {rule}.")
     for piece in parts:
-        if not (isinstance(piece, str) or (isinstance(piece, int) and type(piece) is not bool and piece > 0)):
+        number = isinstance(piece, int) and type(piece) is not bool and piece > 0
+        if not (piece is None or isinstance(piece, str) or number):
             raise UserError(f"infill holds {piece!r}, and must be {rule}.")
 
 

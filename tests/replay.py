@@ -206,7 +206,7 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     if data["method"] in replay_causal.METHODS:
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] in replay_lengths.METHODS:
-        return data["method"], [*replay_lengths.outcomes(data, models, sample)] or ["it has no cases"]
+        return data["method"], [*replay_lengths.METHODS[data["method"]](data, models, sample)] or ["it has no cases"]
     if data["method"] in replay_noise.METHODS:
         return data["method"], [*replay_noise.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] == AUP:

@@ -38,6 +38,9 @@ class Request:
     infill: bool = False  # what is given after ``start`` was asked for, and belongs to no sampler
     constraint: Hashable | None = None  # what its text must match (one of ``dllm.constraints``; None: anything)
     answer_prefix: str = ""  # the answer's beginning, where it is in the prompt
+    gap: int | None = None  # column of a gap whose size is to be found, which is one mask as long as it is not
+    # what its size was found by: each size that was tried, in order, and the mean probability of the likeliest tokens
+    probes: tuple[tuple[int, float], ...] = ()
 
     @staticmethod
     def answer(prompt: Sequence[int], length: int, mask_id: int, seed: int = 0) -> Request:

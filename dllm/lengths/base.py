@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,8 @@ from dllm.contract.setting import Setting
 from dllm.contract.traits import LengthTraits, declared
 from dllm.errors import UserError
 from dllm.models.ids import Ids
+
+Search = Generator[int, float, int]  # sizes to try, how sure the model is of each, and the size found
 
 
 class Length:
@@ -37,6 +41,11 @@ class Length:
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the part, in every forward."""
         return ()
+
+    def search(self, most: int) -> Search:
+        """Find the size of a gap of at most ``most`` masks: yields sizes to try, is sent the mean probability of the
+        likeliest tokens in a gap of that size, and returns the size. Only parts whose traits say that they probe."""
+        raise NotImplementedError
 
     def start(self, canvas: Canvas) -> State:
         """What the part remembers of the rows of ``canvas`` [B], every tensor [B, ...]."""

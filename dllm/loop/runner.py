@@ -20,6 +20,7 @@ from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
+from dllm.loop.probing import sized
 from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
 from dllm.models.bundle import Model
@@ -96,7 +97,7 @@ class Runner:
             refuse_budget(self.parts.sampling.thinking_budget)
         if self.parts.length.traits.changes:
             refuse_filled(self.parts, requests)
-        pad = self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
+        pad = self._pad
         at_zero = self.model.config.attention.grid_at_zero
         device = self.model.transformer.device
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
@@ -111,6 +112,16 @@ class Runner:
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
         return rows
+
+    @torch.inference_mode()
+    def sized(self, requests: Sequence[Request], most: int) -> list[Request]:
+        """The requests with a size for every gap that had none. most: rows of a forward. Raises UserError for gaps
+        whose size cannot be found."""
+        return sized(requests, self.forward, self.parts, self._pad, most)
+
+    @property
+    def _pad(self) -> int:
+        return self.model.ids.eos if self.model.config.pad_id is None else self.model.config.pad_id
 
     @torch.inference_mode()
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dllm.contract import Turn
+from dllm.contract import ForwardCost, Turn
 from dllm.contract.canvas import Request
 from dllm.contract.constrained import ConstraintReport
 from dllm.models.ids import Ids
@@ -134,19 +134,30 @@ class Collector:
         else:
             tokens, text, reason = self._answer(decided)
         # An answer may hold given tokens, such as a sampler's anchor. Only those before its end count.
+        probed = [length - sum(request.masked) + tried for tried, _ in request.probes]  # columns of these forwards
         kept = length if request.infill_prefix is not None else start + len(tokens)
         given = list(request.masked[start:kept]).count(False)
         return Result(
             prompt_tokens=list(request.tokens[:start]), tokens=tokens, text=text, canvas=canvas,
-            nfe=row.nfe, query_tokens=round(row.query_tokens), seconds=row.seconds, cpu_seconds=row.cpu_seconds,
+            nfe=row.nfe + len(probed), query_tokens=round(row.query_tokens) + sum(probed), seconds=row.seconds,
+            cpu_seconds=row.cpu_seconds,
             load=machine_load(), device=row.device, stop_reason=reason, seed=request.seed, turns=row.turns[answer],
-            given_tokens=given, flops=row.flops, bytes=row.bytes + row.nfe * self._weights(),
-            computed_tokens=round(row.computed), idle_forwards=round(row.idle), began=row.began,
+            given_tokens=given, flops=row.flops + self._probing(probed),
+            bytes=row.bytes + (row.nfe + len(probed)) * self._weights(),
+            computed_tokens=round(row.computed) + sum(probed), idle_forwards=round(row.idle), began=row.began,
             words=self.words(canvas), constraint=row.constraint, trace=self._trace(number) if self.trace else None,
         )  # fmt: skip
 
     def _weights(self) -> float:
         return 0.0 if self.cost is None else self.cost.weights()
+
+    def _probing(self, probed: Sequence[int]) -> float:
+        """Operations of the forwards that found the size of a gap. probed: their columns, all of which count as
+        scored."""
+        if self.cost is None or not probed:
+            return 0.0
+        rows = torch.tensor(probed)[:, None]
+        return float(self.cost.flops(ForwardCost(rows, rows, torch.zeros_like(rows), rows, rows[:, 0])).sum())
 
     def _trace(self, number: int) -> Trace:
         request = self.requests[number]
@@ -163,7 +174,8 @@ class Collector:
         shown = [token for record in records for one in record.shown for token in one.tokens]
         tokens = sorted({*masks, *committed, *guessed, *shown, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
-        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words)
+        return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words,
+                     [list(one) for one in request.probes])  # fmt: skip
 
     def _filled(self, canvas: list[int]) -> list[int]:
         """The tokens of an infilled canvas: an end of text in one gap does not end what is given after it."""

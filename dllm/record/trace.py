@@ -42,6 +42,9 @@ class Trace:
     length: int  # columns at the start, without padding
     turns: list[TurnRecord] = field(default_factory=list)  # in their order
     words: dict[int, str] = field(default_factory=dict)  # the text of every token id that occurs
+    # what the size of its gap was found by before the first turn: sizes, and the mean probability of the likeliest
+    # tokens of each (empty: it was given)
+    probes: list[list[float]] = field(default_factory=list)
     # what its file says beside these: its sample and prompt, its seed, and the settings of its decode, with
     # which ``task=replay`` decodes it again (empty: not known)
     origin: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)

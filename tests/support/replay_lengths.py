@@ -18,30 +18,36 @@ from replay_parts import Case
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
+from dllm.blocks.whole import Whole
 from dllm.cache.none import NoCache
 from dllm.common.ranking import argmax_mask
 from dllm.compose.fitted import Parts
 from dllm.contract import Need, State, Step, Turn, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.readouts import AllLogits
-from dllm.contract.setting import Sampling
+from dllm.contract.setting import Sampling, replaced
 from dllm.eos.none import FullLength
 from dllm.lengths.base import Length
+from dllm.lengths.cal import Cal
 from dllm.lengths.daedal import Daedal
 from dllm.lengths.rho_eos import RhoEos
 from dllm.loop.denoise import denoise
 from dllm.loop.extras.base import Extra
 from dllm.loop.forward import Forward
+from dllm.loop.probing import sized
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.dream import Dream
+from dllm.samplers.static import Static
 
 OF_CASE = {"model", "prompt", "params", "mask_bias"}
+OF_GAP = {"model", "kind", "prefix", "suffix", "params"}
 COMPARED = ("tokens", "nfe", "stage1", "forward_tokens", "lengths", "committed", "committed_tokens", "inserted", "cut",
-            "change")  # fmt: skip
+            "change", "probes", "length")  # fmt: skip
 OF_BATCH = {"model", "params", "calls", "width", "rows"}
-NOT_COMPARED = {"eos_confidence", "density"}  # rounded, for debugging
+NOT_COMPARED = {"eos_confidence", "density", "phi"}  # rounded, for debugging
 
 
 class Published(Confidence):
@@ -193,4 +199,71 @@ def faults(case: Case, row: Row, known: set[str]) -> str | None:
     return "; ".join(names) or None
 
 
-METHODS = {"daedal": outcomes, "rho_eos": outcomes}
+@dataclass
+class Gap(Row):
+    """The same of a gap whose size was found first, or was given."""
+
+    probes: list[int] = field(default_factory=list)
+    length: int = 0
+
+    @property
+    def nfe(self) -> int:
+        return len(self.forward_tokens)
+
+
+def gaps(data: Case, models: Path, sample: bool = False) -> Iterator[str | None]:
+    """What is wrong with each case of CAL. sample: every third of them is decoded."""
+    for number, case in enumerate(data["cases"]):
+        yield None if sample and number % 3 else faults(case, filled(case, models), OF_GAP)
+
+
+def filled(case: Case, models: Path) -> Gap:
+    """A gap between a prefix and a suffix. The diffucoder program tries its first length also where it searches for no
+    other, to no effect."""
+    params, model, row = case["params"], model_of(models / case["model"]), Gap(case["params"])
+    mask, eos, pad = model.config.mask_id, model.config.eos_id, model.config.pad_id
+    assert mask is not None and eos is not None and pad is not None
+    search, known = params["dstep"] >= 0, len(case["prefix"]) + len(case["suffix"])
+    size = 1 if search else params["gen_length"]
+    text = [*case["prefix"], *[mask] * size, *case["suffix"]]
+    masked = [at in range(len(case["prefix"]), len(case["prefix"]) + size) for at in range(len(text))]
+    request = Request(text, masked, gap=len(case["prefix"]) if search else None)
+    length = Cal(params["max_gen_length"], params["gen_length"], params["span"], max(1, params["dstep"]),
+                 params["use_bias"])  # fmt: skip
+    ids = Ids(mask, eos, ())
+    parts = replace(rule_of(case, 1), length=length)
+    (request,) = sized([request], Forward.of(model, ids, parts), parts, pad, 1)
+    row.probes = [tried for tried, _ in request.probes]
+    if not search and case["kind"] == "diffucoder":
+        row.probes = [size]
+    row.length = sum(request.masked)
+    row.lengths, row.committed = list(row.probes), [[] for _ in row.probes]
+    row.forward_tokens = [known + tried for tried in row.probes]
+    parts = replace(rule_of(case, row.length), length=length)
+    with torch.inference_mode():
+        for turn in denoise(Canvas.of([request], pad), Forward.of(model, ids, parts), parts):
+            at = turn.step.commit[0].nonzero()[:, 0] - len(case["prefix"])
+            row.committed.append(at.tolist())
+            row.lengths.append(row.length)
+            row.forward_tokens.append(int(turn.cost.queries[0, 0]))
+            row.tokens = turn.candidates.tokens[0].tolist()
+    return row
+
+
+def rule_of(case: Case, length: int) -> Parts:
+    """LLaDA's loop with a quota, or Dream's, for a gap of that many masks. All steps are run."""
+    params = case["params"]
+    steps = params["steps"] or length
+    if case["kind"] == "llada":
+        whole = params.get("block_length") or length
+        count = length // whole  # text after the gap has no blocks in that program
+        blocks = replaced(
+            Fixed(whole, min_forwards=steps // count), count=lambda canvas: torch.full_like(canvas.end, count)
+        )
+        return Parts(Static(steps), blocks, NoCache(), FullLength(), Sampling(suppress_mask=False))
+    eps, top_p = (1e-12, None) if case["kind"] == "diffucoder" else (1e-3, 0.95)
+    sampling = Sampling(suppress_mask=False, tempered=True, top_p=top_p)
+    return Parts(Dream(params["alg"], steps, eps), Whole(min_forwards=steps), NoCache(), FullLength(), sampling)
+
+
+METHODS = {"daedal": outcomes, "rho_eos": outcomes, "cal": gaps}
