@@ -13,8 +13,9 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.hints import unknown_argument
+from dllm.compose.auto_length import AUTO, auto_length, beside
 from dllm.compose.fitted import Parts
-from dllm.compose.parts import configuration_of, options_of_choices, part
+from dllm.compose.parts import build_part, configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint
 from dllm.contract import Turn
 from dllm.contract.canvas import Request
@@ -62,7 +63,8 @@ class Decoder:
         model: what ``load`` returns.
         sampler, blocks, cache, eos, length: the parts, each by its name in the configuration, by ``part``, or as an
             object. Lengths that change need ``eos="none"``.
-        gen_length: masks after the prompt, at the start where ``length`` changes.
+        gen_length: masks after the prompt, at the start where ``length`` changes. ``auto``: as many as an answer
+            needs, by the rule that is measured best for the model; ``length`` and ``eos`` are then chosen, too.
         batch_size: rows decoded at once.
         sampling: how tokens are proposed; or give its fields as keywords (``temperature=0.7``).
         stop: strings that end an answer.
@@ -84,11 +86,18 @@ class Decoder:
     def __init__(
         self, model: Model, sampler: Sampler | str = "confidence", blocks: Blocks | str = "fixed",
         cache: Cache | str = "none", eos: EndOfText | str = "fill_after_block", *,
-        length: Length | str = "fixed", gen_length: int = 128,
+        length: Length | str = "fixed", gen_length: int | str = 128,
         batch_size: int = 1, sampling: Sampling | None = None, stop: Sequence[str] = (), chat: bool | None = None,
         runtime: Runtime | str = "auto", constraint: Constraint | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None, **options: Unpack[SamplingOptions],
     ) -> None:  # fmt: skip
+        if gen_length == AUTO:
+            if length != "fixed":
+                raise beside(length if isinstance(length, str) else name_of(length))
+            gen_length, chosen_length = auto_length(model.name)
+            length, eos = build_part("length", chosen_length), "none"
+        if not isinstance(gen_length, int):
+            raise UserError(f"gen_length={gen_length!r} must be a whole number, or auto.")
         self.model, self.gen_length, self.batch_size, self.stop = model, gen_length, batch_size, tuple(stop)
         self.constraint = constraint
         if batch_size < 1:

@@ -78,12 +78,8 @@ def refuse_gap(request: Request, forward: Forward, parts: Parts) -> None:
             "use length=cal."
         )
     if sum(request.masked) > 1:
-        raise UserError(
-            "a hole without a number may have no other beside it. Give each a number."
-        )
+        raise UserError("a hole without a number may have no other beside it. Give each a number.")
     if request.constraint is not None:
-        raise UserError(
-            "a hole without a number is sized before any text, and a constraint is not. Give it a number."
-        )
+        raise UserError("a hole without a number is sized before any text, and a constraint is not. Give it a number.")
     if request.gap == 0 and forward.model.config.prediction_shift:
         raise UserError("this model predicts a token from the one before it: a hole needs text before it. Give some.")

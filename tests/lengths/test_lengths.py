@@ -20,7 +20,10 @@ from dllm.record.trace import Trace
 
 PROMPTS = ['Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]', 'Sort the list:\n["Kai", "Ada"]',
            'Copy the list:\n["Kai"]', 'Reverse the list:\n["Kai", "Ada", "Emma"]']  # fmt: skip
-PARTS = {"daedal": {"factor": 3, "checked": 4}, "rho_eos": {"factor": 4, "checked": 4, "low": 0.2, "high": 0.9}}
+PARTS: dict[str, dict[str, Any]] = {
+    "daedal": {"factor": 3, "checked": 4},
+    "rho_eos": {"factor": 4, "checked": 4, "low": 0.2, "high": 0.9},
+}
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +111,18 @@ def test_options_that_cannot_work_are_refused() -> None:
         with pytest.raises(UserError) as error:
             part("length", name, **options)
         assert words in str(error.value)
+
+
+def test_auto_is_the_rule_for_the_model_and_takes_no_other(model: Model) -> None:
+    auto = Decoder(model, gen_length="auto")
+    assert [result.text for result in auto(PROMPTS[:3])] == [prompt.partition("\n")[2] for prompt in PROMPTS[:1]] + [
+        '["Ada", "Kai"]', '["Kai"]'
+    ]  # fmt: skip
+    assert auto.settings["length"]["_target_"].endswith("Daedal") and auto.settings["gen_length"] == 8
+    with pytest.raises(UserError, match="gen_length=auto chooses a rule"):
+        Decoder(model, gen_length="auto", length="rho_eos", eos="none")
+    with pytest.raises(UserError, match="whole number, or auto"):
+        Decoder(model, gen_length="long")
 
 
 def test_a_request_with_text_after_its_gap_is_refused(model: Model) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dllm.app.command_line.contents import with_contents
 from dllm.common.coerce import coerce
+from dllm.compose.auto_length import with_auto_length
 from dllm.compose.parts import choices
 from dllm.errors import UserError, in_range, nearest
 
@@ -129,6 +130,7 @@ def checked_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for a value of the wrong kind in the settings that every task reads.
     """
+    config = with_auto_length(config)
     config = {key: value if key in _TEXTS else _at_home(value) for key, value in config.items()}
     if not isinstance(config["sampling"], Mapping):
         names = ", ".join(f"sampling.{name}=VALUE" for name in SAMPLING_KINDS)

@@ -1,0 +1,41 @@
+"""``gen_length=auto``: the rule for the length of answers that is measured best for a model, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dllm.compose.naming import typed_name
+from dllm.compose.parts import part_config
+from dllm.errors import UserError
+from dllm.models.shipped import shipped_models
+
+AUTO = "auto"
+# Masks at the start, and options of ``length=daedal``. Of the models that come along as measured on their own tasks
+# (docs/lengths.md); of others as the authors publish them.
+SMALL = 8, {"limit": 64, "checked": 4}
+PUBLISHED: tuple[int, dict[str, Any]] = 64, {}
+
+
+def auto_length(model: str) -> tuple[int, dict[str, Any]]:
+    """Masks with which answers of a model begin, and the configuration of the part that goes on from there."""
+    begin, options = SMALL if model in shipped_models() else PUBLISHED
+    return begin, part_config("length", "daedal", options)
+
+
+def with_auto_length(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with what ``gen_length=auto`` stands for. Raises UserError beside a rule that was chosen."""
+    if config.get("gen_length") != AUTO:
+        return dict(config)
+    if config.get("length"):
+        raise beside(typed_name(config, "length"))
+    begin, length = auto_length(str(config["model"].get("name")))
+    return {**config, "gen_length": begin, "length": length, "eos": part_config("eos", "none", {})}
+
+
+def beside(name: str) -> UserError:
+    """What is said of a rule that was chosen beside ``gen_length=auto``, which chooses one."""
+    return UserError(
+        f"gen_length=auto chooses a rule for the length, and length={name} is another. Set gen_length to the masks "
+        "that an answer begins with, or drop length."
+    )
