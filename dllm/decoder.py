@@ -13,7 +13,7 @@ import torch
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.common.hints import unknown_argument
-from dllm.compose.auto_length import AUTO, auto_length, beside
+from dllm.compose.auto_length import AUTO, another_length, auto_length
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, configuration_of, options_of_choices, part
 from dllm.constraints.kinds import Constraint
@@ -93,7 +93,7 @@ class Decoder:
     ) -> None:  # fmt: skip
         if gen_length == AUTO:
             if length != "fixed":
-                raise beside(length if isinstance(length, str) else name_of(length))
+                raise another_length(length if isinstance(length, str) else name_of(length))
             gen_length, chosen_length = auto_length(model.name)
             length, eos = build_part("length", chosen_length), "none"
         if not isinstance(gen_length, int):

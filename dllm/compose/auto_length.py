@@ -13,7 +13,7 @@ from dllm.models.shipped import shipped_models
 AUTO = "auto"
 # Masks at the start, and options of ``length=daedal``. Of the models that come along as measured on their own tasks
 # (docs/lengths.md); of others as the authors publish them.
-SMALL = 8, {"limit": 64, "checked": 4}
+SMALL = 16, {"limit": 64, "checked": 4}
 PUBLISHED: tuple[int, dict[str, Any]] = 64, {}
 
 
@@ -28,12 +28,12 @@ def with_auto_length(config: Mapping[str, Any]) -> dict[str, Any]:
     if config.get("gen_length") != AUTO:
         return dict(config)
     if config.get("length"):
-        raise beside(typed_name(config, "length"))
+        raise another_length(typed_name(config, "length"))
     begin, length = auto_length(str(config["model"].get("name")))
     return {**config, "gen_length": begin, "length": length, "eos": part_config("eos", "none", {})}
 
 
-def beside(name: str) -> UserError:
+def another_length(name: str) -> UserError:
     """What is said of a rule that was chosen beside ``gen_length=auto``, which chooses one."""
     return UserError(
         f"gen_length=auto chooses a rule for the length, and length={name} is another. Set gen_length to the masks "

@@ -20,7 +20,9 @@ from typing import Any, Protocol
 from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
+from dllm.record.trace import Trace
 from dllm.record.turns import Commits, ShownTokens, TurnRecord
+from dllm.view.final_columns import on_final_columns
 
 PARTS = ("sampler", "blocks", "cache", "eos")
 COMMON = tuple(entry.name for entry in fields(Constraint))  # how a constraint is compiled, not what it asks
@@ -68,8 +70,9 @@ class Pane:
         """From the content of a trace file, its trace, and the name of the run that it is in (empty: in none)."""
         facts = setting_facts(data["config"]) if data["config"] else {}
         name = f"{run}: {sample_of(data)}" if run else sample_of(data)
+        laid = on_final_columns(trace) if isinstance(trace, Trace) else trace
         return Pane(
-            prompt_title(trace) or name, trace, {"sample": name} | facts | constraint_facts(data.get("constraint"))
+            prompt_title(trace) or name, laid, {"sample": name} | facts | constraint_facts(data.get("constraint"))
         )
 
 

@@ -1,0 +1,76 @@
+"""A trace whose rows changed their lengths, on all columns that it ever had: what a page with fixed places draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from dllm.record.trace import Trace
+from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownTokens, TurnRecord
+
+Placed = TypeVar("Placed", Commits, RecordedGuesses, ShownTokens)
+
+
+def on_final_columns(trace: Trace) -> Trace:
+    """The trace, in which every column keeps one place: those that come later are masks until then, and those that are
+    cut off are masks again. A trace of one length is as it was."""
+    if not any(record.length for record in trace.turns):
+        return trace
+    answer = len(trace.prompt) - trace.start
+    columns, order = list(range(answer)), list(range(answer))  # numbers of those there now, and of all in their order
+    seen = list[list[int]]()
+    for record in trace.turns:
+        seen.append(list(columns))
+        if record.length is not None:
+            columns = changed(record.length, columns, order)
+    place = {number: at for at, number in enumerate(order)}
+    after = [*seen[1:], columns]
+    turns = [laid(record, [place[one] for one in now], [place[one] for one in then])
+             for record, now, then in zip(trace.turns, seen, after, strict=True)]  # fmt: skip
+    assert trace.mask_id is not None, "rows of noise keep their lengths"
+    tokens = [trace.prompt[trace.start + one] if one < answer else trace.mask_id for one in order]
+    given = [trace.given[trace.start + one] if one < answer else 0 for one in order]
+    return replace(
+        trace, prompt=trace.prompt[: trace.start] + tokens, given=trace.given[: trace.start] + given, turns=turns
+    )
+
+
+def changed(length: LengthRecord, columns: list[int], order: list[int]) -> list[int]:
+    """The numbers of the columns after a change. New ones come into ``order``, too, where they belong."""
+    inserted = list(range(len(order), len(order) + length.inserted))
+    if inserted:
+        at = order.index(columns[length.at]) + 1
+        order[at:at] = inserted
+        columns = columns[: length.at + 1] + inserted + columns[length.at + 1 :]
+    last = order.index(columns[-1]) + 1 if columns else 0
+    more = length.appended + length.filled
+    order += range(len(order), len(order) + max(0, more - len(order[last:])))  # those that were cut off come again
+    columns = columns + order[last : last + more]
+    return columns[: len(columns) - length.cut]
+
+
+def laid(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> TurnRecord:
+    """A turn by places. now: of the columns of its forward; then: of those after it."""
+
+    def at(positions: Sequence[int]) -> list[int]:
+        return [now[position] for position in positions]
+
+    def each(lists: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [at(positions) for positions in lists]
+
+    gone = sorted({*now} - {*then})
+    ends = [] if record.length is None else list(then[len(then) - record.length.filled :]) * bool(record.length.filled)
+    number, begin, end = record.block
+    bounds = (now[begin] if begin < len(now) else len(now), now[end - 1] + 1 if 0 < end <= len(now) else end)
+    return replace(
+        record, candidates=[moved(one, at) for one in record.candidates],
+        edited=[moved(one, at) for one in record.edited], shown=[moved(one, at) for one in record.shown],
+        guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
+        replaced=each(record.replaced), corrected=at(record.corrected), block=(number, *bounds), length=None,
+        filled=[[*one, *ends] for one in each(record.filled)], rolled=[[*one, *gone] for one in each(record.rolled)],
+    )  # fmt: skip
+
+
+def moved(part: Placed, at: Callable[[Sequence[int]], list[int]]) -> Placed:
+    return replace(part, positions=at(part.positions))
