@@ -9,7 +9,7 @@ from typing import TypeVar
 from dllm.record.trace import Trace
 from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownTokens, TurnRecord
 
-Placed = TypeVar("Placed", Commits, RecordedGuesses, ShownTokens)
+Positioned = TypeVar("Positioned", Commits, RecordedGuesses, ShownTokens)
 
 
 def on_final_columns(trace: Trace) -> Trace:
@@ -23,10 +23,10 @@ def on_final_columns(trace: Trace) -> Trace:
     for record in trace.turns:
         seen.append(list(columns))
         if record.length is not None:
-            columns = changed(record.length, columns, order)
+            columns = after_change(record.length, columns, order)
     place = {number: at for at, number in enumerate(order)}
     after = [*seen[1:], columns]
-    turns = [laid(record, [place[one] for one in now], [place[one] for one in then])
+    turns = [by_place(record, [place[one] for one in now], [place[one] for one in then])
              for record, now, then in zip(trace.turns, seen, after, strict=True)]  # fmt: skip
     assert trace.mask_id is not None, "rows of noise keep their lengths"
     tokens = [trace.prompt[trace.start + one] if one < answer else trace.mask_id for one in order]
@@ -36,7 +36,7 @@ def on_final_columns(trace: Trace) -> Trace:
     )
 
 
-def changed(length: LengthRecord, columns: list[int], order: list[int]) -> list[int]:
+def after_change(length: LengthRecord, columns: list[int], order: list[int]) -> list[int]:
     """The numbers of the columns after a change. New ones come into ``order``, too, where they belong."""
     inserted = list(range(len(order), len(order) + length.inserted))
     if inserted:
@@ -50,7 +50,7 @@ def changed(length: LengthRecord, columns: list[int], order: list[int]) -> list[
     return columns[: len(columns) - length.cut]
 
 
-def laid(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> TurnRecord:
+def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> TurnRecord:
     """A turn by places. now: of the columns of its forward; then: of those after it."""
 
     def at(positions: Sequence[int]) -> list[int]:
@@ -72,5 +72,5 @@ def laid(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> TurnRec
     )  # fmt: skip
 
 
-def moved(part: Placed, at: Callable[[Sequence[int]], list[int]]) -> Placed:
+def moved(part: Positioned, at: Callable[[Sequence[int]], list[int]]) -> Positioned:
     return replace(part, positions=at(part.positions))

@@ -33,6 +33,7 @@ def model() -> Model:
 
 def decoder(model: Model, length: str, batch_size: int = 1, **more: Any) -> Decoder:
     chosen = part("length", length, **PARTS[length])
+    assert chosen is not None
     return Decoder(model, length=chosen, eos="none", **{"gen_length": 5, "batch_size": batch_size, **more})
 
 
@@ -103,11 +104,12 @@ def test_what_does_not_follow_is_refused_with_a_way_out(model: Model, options: d
 
 
 def test_options_that_cannot_work_are_refused() -> None:
-    for name, options, words in [
+    cases: list[tuple[str, dict[str, Any], str]] = [
         ("daedal", {"factor": 1}, "length.factor=1 must be at least 2"),
         ("rho_eos", {"low": 0.7}, "at most length.high"),
         ("rho_eos", {"schedule": "log"}, "const, linear, exp"),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for name, options, words in cases:
         with pytest.raises(UserError) as error:
             part("length", name, **options)
         assert words in str(error.value)
