@@ -152,8 +152,7 @@ class Collector:
         return 0.0 if self.cost is None else self.cost.weights()
 
     def _probing(self, probed: Sequence[int]) -> float:
-        """Operations of the forwards that found the size of a gap. probed: their columns, all of which count as
-        scored."""
+        """Operations of the forwards that found the size of a gap. probed: their columns, all scored."""
         if self.cost is None or not probed:
             return 0.0
         rows = torch.tensor(probed)[:, None]
