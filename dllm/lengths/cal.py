@@ -15,8 +15,8 @@ class Cal(Length):
     its likeliest tokens there. That falls with the length whatever the text; divided by the general fall (``bias``), it
     peaks near the true one. The search climbs from ``begin`` masks up to ``limit``, then down to 1.
 
-    span: masks between two tries. misses: tries in a row without a better one, after which a direction ends. bias: false
-    compares the means themselves; the fall was fitted on LLaDA-8B-Base.
+    span: masks between two tries. misses: tries in a row without a better one, after which a direction ends. bias:
+    false compares the means themselves; the fall was fitted on LLaDA-8B-Base.
     """
 
     traits = LengthTraits(changes=False, probes=True)
