@@ -20,6 +20,11 @@ READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "samplin
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
     refuse_unread(config, given)
+    if config.get("length"):
+        raise UserError(
+            f"length={choice_of('length', config['length'])} is not served yet: an answer has the columns that its "
+            "max_tokens asks for. Set gen_length to a number, and drop length."
+        )
     try:
         from dllm.serve.loading import answering_meanwhile
         from dllm.serve.server import bound_socket, serve_until_told, server_of
