@@ -11,16 +11,16 @@ from dllm.errors import UserError
 from dllm.models.shipped import shipped_models
 
 AUTO = "auto"
-# Masks at the start, and options of ``length=daedal``. Of the models that come along as measured on their own tasks
+# Masks at the start, a rule, and its options. Of the models that come along as measured on their own tasks
 # (docs/lengths.md); of others as the authors publish them.
-SMALL = 16, {"limit": 64, "checked": 4}
-PUBLISHED: tuple[int, dict[str, Any]] = 64, {}
+SMALL: tuple[int, str, dict[str, Any]] = 8, "rho_eos", {"limit": 64, "checked": 8, "low": 0.1, "high": 0.9}
+PUBLISHED: tuple[int, str, dict[str, Any]] = 64, "daedal", {}
 
 
 def auto_length(model: str) -> tuple[int, dict[str, Any]]:
     """Masks with which answers of a model begin, and the configuration of the part that goes on from there."""
-    begin, options = SMALL if model in shipped_models() else PUBLISHED
-    return begin, part_config("length", "daedal", options)
+    begin, rule, options = SMALL if model in shipped_models() else PUBLISHED
+    return begin, part_config("length", rule, options)
 
 
 def with_auto_length(config: Mapping[str, Any]) -> dict[str, Any]:

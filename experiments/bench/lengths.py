@@ -20,9 +20,7 @@ from experiments.support.scripts import refusing
 FIXED = (8, 16, 32, 64)
 CHANGING: dict[str, dict[str, Any]] = {
     "gen_length=auto": {"gen_length": "auto"},
-    "length=rho_eos": {
-        "gen_length": 8, "eos": "none", "length": part("length", "rho_eos", limit=64, checked=8, low=0.1, high=0.9),
-    },
+    "length=daedal": {"gen_length": 16, "eos": "none", "length": part("length", "daedal", limit=64, checked=4)},
 }  # fmt: skip
 
 
