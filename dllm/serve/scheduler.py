@@ -22,11 +22,13 @@ from typing import Any
 
 import torch
 
-from dllm.cache.pages import page_store
+from dllm.cache.none import NoCache
+from dllm.cache.pages import column_bytes, page_store
 from dllm.errors import UserError
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
+from dllm.runtime.out_of_memory import free_bytes
 from dllm.runtime.runtime import Runtime
 from dllm.serve.followers import Lead, RanksDiverged
 from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, RequestParts, Stats
@@ -296,7 +298,18 @@ class Scheduler:
         for key, lane in self.lanes.items():
             joins = key == lane_key
             cells += (len(lane) + joins) * max(lane.columns, entry.columns if joins else 0)
-        return cells + (0 if lane_key in self.lanes else entry.columns) <= self.limits.max_tokens_in_flight
+        if cells + (0 if lane_key in self.lanes else entry.columns) > self.limits.max_tokens_in_flight:
+            return False
+        return not taken or self._has_room(entry, self.lanes.get(lane_key))
+
+    def _has_room(self, entry: Entry, lane: SettingBatch | None) -> bool:
+        """Whether memory is left for the keys and values of a lane's rows and a job's: a row that joins has all of them
+        copied to wider buffers. A job that waits for it joins at the latest when nothing else is decoded."""
+        if isinstance(entry.job.chosen.parts.cache, NoCache) or self.lead is not None:  # ranks ask when rows start
+            return True
+        rows, widest = (0, 0) if lane is None else (len(lane), lane.columns)
+        needed = (rows + 1) * max(widest, entry.columns) * column_bytes(self.model)
+        return needed <= free_bytes(self.model.transformer.device, 1)
 
     def _shut_out(self, entry: Entry) -> bool:
         """Whether a request has no row where another has several, which might be all: ``n`` answers of a long prompt

@@ -21,7 +21,7 @@ SENT: dict[str, list[dict[str, Any]]] = {
     "vllm": [{"repetition_penalty": 1.0}, {"length_penalty": 1.0}, {"use_beam_search": False}, {"stop_token_ids": []},
              {"include_stop_str_in_output": False}, {"spaces_between_special_tokens": True}, {"bad_words": []},
              {"add_generation_prompt": True}, {"continue_final_message": False}, {"add_special_tokens": False},
-             {"guided_decoding_backend": "xgrammar"}, {"priority": 0}, {"request_id": "a"}, {"cache_salt": "b"},
+             {"guided_decoding_backend": "xgrammar"}, {"priority": 0}, {"request_id": "a"},
              {"return_token_ids": False}, {"include_reasoning": True}, {"prompt_logprobs": 0}, {"top_k": -1},
              {"min_tokens": 0, "ignore_eos": False}, {"documents": []}, {"mm_processor_kwargs": {}}],
     "sglang": [{"no_stop_trim": False}, {"separate_reasoning": True}, {"stream_reasoning": True}, {"rid": "r"},
@@ -35,6 +35,11 @@ SENT: dict[str, list[dict[str, Any]]] = {
                {"num_predict": -1}, {"tfs_z": 1.0}],
     "openai": [{"prompt_cache_options": {}}, {"stream_options": {"include_usage": True}}, {"verbosity": "medium"}],
 }  # fmt: skip
+
+
+def test_a_salt_changes_who_shares_a_prompt_alone(mini: Defaults) -> None:
+    jobs = chat(mini, cache_salt="b").jobs
+    assert [job.tenant for job in jobs] == ["b"] and [replace(job, tenant="") for job in jobs] == [*chat(mini).jobs]
 
 
 @pytest.mark.parametrize("program", SENT)

@@ -138,6 +138,21 @@ def decoded_alone(request: Request, name: str) -> Done:
     return last
 
 
+def test_a_row_joins_when_there_is_memory_for_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for the keys of one row of 64 columns, two requests are decoded one after the other."""
+    name, most = "sdar_b4", 0
+    room = 64 * column_bytes(bundle(name))
+    monkeypatch.setattr("dllm.serve.scheduler.free_bytes", lambda *_: room)
+    scheduler, clients = Scheduler(bundle(name), "eager"), [Client(), Client()]
+    parts = chosen(Combination("confidence", "fixed", "finished", model=name))
+    for seed, client in enumerate(clients):
+        scheduler.submit(job(Request.answer([*COMMON[: 9 + seed]], 4, bundle(name).ids.mask or 0, seed), parts), client)
+    while not all(client.ended.is_set() for client in clients):
+        scheduler.step()
+        most = max(most, scheduler.figures().rows)
+    assert most == 1
+
+
 def test_usage_counts_each_prompt_once() -> None:
     """Two choices of one prompt, of which the second knew it of the first, and one of another."""
     rows = [Request.answer(prompt, 3, 0) for prompt in ([1, 2], [1, 2], [3, 4])]
