@@ -38,10 +38,10 @@ from experiments.bench.step import MODELS, prompt_of, random_model
 from experiments.support import markdown
 
 LLADA = MODELS["llada-8b"]
-IDS = {"vocab": 1000, "mask_id": 998, "eos_id": 999, "pad_id": 999, "max_length": 1 << 16}
+LAYER = replace(LLADA, layers=1, vocab=1000, mask_id=998, eos_id=999, pad_id=999, max_length=1 << 16)
 SHAPES = {
-    "layer": replace(LLADA, layers=1, **IDS),
-    "tiny": replace(LLADA, layers=1, width=8, heads=1, kv_heads=1, head_dim=8, rotary_dim=8, mlp_width=8, **IDS),
+    "layer": LAYER,
+    "tiny": replace(LAYER, width=8, heads=1, kv_heads=1, head_dim=8, rotary_dim=8, mlp_width=8),
 }
 # Options, and the turn that a decode repeats from then on.
 CACHES: dict[str, tuple[dict[str, Any], int]] = {
@@ -94,7 +94,7 @@ def noted(cache: Cache, sessions: list[Any]) -> Cache:
         sessions.append(start(*given))
         return sessions[-1]
 
-    cache.start = noting  # type: ignore[method-assign]
+    cache.start = noting  # type: ignore[method-assign, assignment]
     return cache
 
 
