@@ -48,7 +48,7 @@ CACHES: dict[str, tuple[dict[str, Any], int]] = {
     "none": ({}, 1), "dual": ({}, 1), "elastic": ({"gamma": 0.0}, 1), "sparse_dllm": ({}, 2),
     "sparsed": ({"full_forwards": 2}, 2),
 }  # fmt: skip
-ANSWER = 32  # tokens, in one block, of which a forward commits four
+ANSWER = 32  # tokens, in one block; a forward commits four
 HEADS = ("cache", "prompt", "first s", "later s", "first TFLOP", "later TFLOP", "kept MiB a layer")
 
 
