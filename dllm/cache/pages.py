@@ -33,6 +33,9 @@ class KnownPrefix:
 
     columns: int  # n, how many they are
     layers: Sequence[KeyValues]  # of each layer: rotated keys and values [n, H_kv, h]
+    # what it took to compute them for this row alone, as ``Ledger.spent`` counts: queries, those that ran, pairs of a
+    # query and a key, queries and keys, scored states
+    spent: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)

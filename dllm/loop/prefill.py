@@ -1,7 +1,8 @@
 """A prompt computed in chunks before its row starts, where attention is causal by blocks or by tokens.
 
-A forward of a whole prompt stores which of its n columns sees which: n^2 entries. A chunk of c columns stores c n, and
-other rows take their turns between two chunks. In papers: chunked prefill (Sarathi-Serve, arXiv 2403.02310).
+A forward of a whole prompt stores which of its n columns sees which: n^2 entries. A chunk of c columns stores c n. A
+server lets other rows take their turns between two chunks. In papers: chunked prefill (Sarathi-Serve, arXiv
+2403.02310).
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dllm.models.attention import Visible
 from dllm.models.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
 from dllm.models.packed_calls import Conditioning
 from dllm.models.transformer import Transformer
+
+PREFILL_CHUNK = 1024  # columns of a chunk, unless a server's limits say otherwise
 
 
 class Prefill:
@@ -39,6 +42,7 @@ class Prefill:
         self.ends = [end for end in kind.page_ends(request.answer_start, first) if end <= final]
         self.done = 0 if known is None else known.columns  # columns computed
         self.computed = 0  # of them here
+        self.pairs = self.read = 0  # of its chunks: queries times keys, and queries and keys, summed
         self.stores: list[KeyValues | None] = [None] * network.config.layers  # of each layer, [1, H_kv, S, h]
 
     @property
@@ -52,13 +56,24 @@ class Prefill:
         behind = [end for end in self.ends if end > self.done]
         end = max((one for one in behind if one <= self.done + self.chunk), default=behind[0])
         columns = torch.arange(self.done, end, device=self.device)[None]
-        visible = self.order.visible_to(self.order.at(columns), torch.ones_like(self.tokens[:, :end], dtype=torch.bool),
-                                        self.network.config.window)  # fmt: skip
-        memory = _ChunkMemory(self.stores, self.known, self.ends[-1] + 1, columns, end, visible)
+        memory = _ChunkMemory(self.stores, self.known, self.ends[-1] + 1, columns, end, self._visible(columns, end))
         positions = torch.arange(self.tokens.shape[1], device=self.device)[None]
         self.network(self.tokens[:, self.done : end], positions, memory, columns, **self._more(columns))
-        self.computed += end - self.done
+        queries = end - self.done
+        self.computed, self.pairs, self.read = (
+            self.computed + queries,
+            self.pairs + queries * end,
+            self.read + queries + end,
+        )
         self.done = end
+
+    def _visible(self, columns: Tensor, end: int) -> Visible:
+        """What a chunk sees of the first ``end`` columns. Where that is all of them, it takes no mask: a prompt that is
+        one block is one chunk."""
+        asking, window = self.order.at(columns), self.network.config.window
+        if window is None and bool(asking.reach.amin() >= self.order.rank[:, :end].amax()):
+            return Visible()
+        return self.order.visible_to(asking, torch.ones_like(self.tokens[:, :end], dtype=torch.bool), window)
 
     def prefix(self) -> KnownPrefix | None:
         """What the row may take over."""
@@ -67,7 +82,7 @@ class Prefill:
         there = [store for store in self.stores if store is not None]
         layers = [(keys[0, :, : self.done].transpose(0, 1), values[0, :, : self.done].transpose(0, 1))
                   for keys, values in there]  # fmt: skip
-        return KnownPrefix(self.done, layers)
+        return KnownPrefix(self.done, layers, (self.computed, self.computed, self.pairs, self.read, 0))
 
     def _more(self, columns: Tensor) -> dict[str, Conditioning]:
         """What a network of two passes takes: a prompt runs as decided text."""
@@ -75,6 +90,22 @@ class Prefill:
             return {}
         nothing = torch.zeros(*columns.shape, self.network.config.width, dtype=self.network.dtype, device=self.device)
         return {"conditioning": Conditioning(torch.zeros_like(columns, dtype=torch.bool), nothing)}
+
+
+def is_long(request: Request, chunk: int) -> bool:
+    """Whether a prompt is computed in chunks: it has more columns than one."""
+    return request.answer_start > chunk and any(request.masked)
+
+
+def computed_prefix(network: Transformer, request: Request, chunk: int) -> KnownPrefix | None:
+    """The final columns of a long prompt, all chunks one after the other; None: the prompt is not long, or nothing of it
+    is final."""
+    if not is_long(request, chunk):
+        return None
+    found = Prefill(network, request, None, chunk)
+    while found.left:
+        found.step()
+    return found.prefix()
 
 
 class _ChunkMemory(Memory):

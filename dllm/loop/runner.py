@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +20,7 @@ from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
+from dllm.loop.prefill import PREFILL_CHUNK, computed_prefix
 from dllm.loop.probing import sized
 from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
@@ -42,6 +43,7 @@ class Runner:
     forward: Forward  # the forward that serves them
     take: TakeTurn  # takes a turn
     constraints: Constraints  # what constraints of requests mean for the model
+    chunk: int = PREFILL_CHUNK  # columns of longer prompts that one forward of ``stream`` computes, if ``in_chunks``
 
     @staticmethod
     def of(model: Model, parts: Parts, runtime: Runtime) -> Runner:
@@ -78,6 +80,17 @@ class Runner:
         """The same with logits that may be read until the next turn."""
         return replace(self, forward=replace(self.forward, offers=True))
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether what a row computes of its prompt is what every other row would. Guidance runs each row twice."""
+        return self.parts.cache.shares and not self.parts.sampling.guidance
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether long prompts are computed in chunks. Rotations that turn by a row's length would need the whole row,
+        and ranks go through their turns together."""
+        return self.shares_prompts and not self.model.config.rotates_by_length and self.model.ranks.size == 1
+
     @torch.inference_mode()
     def start(
         self, requests: Sequence[Request], names: Sequence[int] | None = None, step: int = 1,
@@ -108,6 +121,9 @@ class Runner:
                 session.take_over(known)
 
         rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own, opened)
+        spent = {name: one.spent for name, one in zip(names or range(len(requests)), known) if one is not None}
+        if any(map(any, spent.values())):
+            rows = charged(rows, spent)
         network = self.model.transformer
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
@@ -127,14 +143,16 @@ class Runner:
     def stream(self, requests: Sequence[Request], most: int, joined: Callable[[int, Request], None]) -> Iterator[Turn]:
         """Decode requests in their order, at most this many rows at once: as one ends, the next joins. ``joined``
         is told when, with the request's place."""
-        left = deque(enumerate(requests))
+        left, network = deque(enumerate(requests)), self.model.transformer
 
         def refilled(rows: Rows | None) -> Rows:
             while rows is None or (left and len(rows) < most):
                 taken = [left.popleft() for _ in range(min(len(left), most - (0 if rows is None else len(rows))))]
                 for place, request in taken:
                     joined(place, request)
-                new = self.start([request for _, request in taken], [place for place, _ in taken])
+                these = [request for _, request in taken]
+                known = [computed_prefix(network, one, self.chunk) for one in these] if self.in_chunks else []
+                new = self.start(these, [place for place, _ in taken], known=known)
                 rows = rows.join(new) if rows else new
             return rows
 
@@ -149,6 +167,13 @@ class Runner:
         of the loop. Raises UserError if the model's weights are damaged."""
         running = turns(rows, self.forward, self.parts, self.take, between, stuck, seen)
         yield from checked_finite(running, self.model.name)
+
+
+def charged(rows: Rows, spent: Mapping[int, Sequence[int]]) -> Rows:
+    """Rows before their first turn, with what was ``spent`` on their first columns by the rows' names."""
+    ledger, names = rows.ledger, rows.candidates.row_id.tolist()
+    more = ledger.spent.new_tensor([spent.get(name, [0] * ledger.spent.shape[1]) for name in names])
+    return replace(rows, ledger=replace(ledger, spent=ledger.spent + more[:, :, None]))
 
 
 def refuse_filled(parts: Parts, requests: Sequence[Request]) -> None:

@@ -24,7 +24,7 @@ class MessagesEnvelope(Envelope):
         text, calls = self._read(choice)
         content = [thought_block(choice.thought)] * bool(choice.thought) + [text_block(text)] * bool(text)
         content += [{**self.call(call.name, at), "input": loaded(call.arguments)} for at, call in enumerate(calls)]
-        usage = self._used(choice.written)
+        usage = self._used(choice.written, choice)
         return {**self.begun(), "content": content, **self.ending(choice), "usage": usage, **self.told(choice)}
 
     def begun(self) -> dict[str, Any]:
@@ -47,15 +47,17 @@ class MessagesEnvelope(Envelope):
     def told(self, choice: Completed) -> dict[str, Any]:
         return {**choice.ids, "diffusion": {**choice.cost, **self.parsed.diffusion_notes}}
 
-    def _used(self, written: int) -> dict[str, Any]:
+    def _used(self, written: int, choice: Completed | None = None) -> dict[str, Any]:
+        """Anthropic counts the tokens that were known apart from the others. They are told with the ``choice``."""
+        known = 0 if choice is None else self.cached([choice]) or 0
         return {
-            "input_tokens": self.parsed.prompt_tokens, "output_tokens": written, "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0, "service_tier": "standard",
+            "input_tokens": self.parsed.prompt_tokens - known, "output_tokens": written,
+            "cache_creation_input_tokens": 0, "cache_read_input_tokens": known, "service_tier": "standard",
         }  # fmt: skip
 
     def last(self, choice: Completed) -> dict[str, Any]:
         """How a stream ends."""
-        return {"delta": self.ending(choice), "usage": self._used(choice.written), **self.told(choice)}
+        return {"delta": self.ending(choice), "usage": self._used(choice.written, choice), **self.told(choice)}
 
     def call(self, name: str, at: int) -> dict[str, Any]:
         """The block of a call, before its arguments; at: which of them."""

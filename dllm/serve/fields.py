@@ -201,6 +201,7 @@ class Sampled(BodyObject):
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
     guided_choice: TextOptions | None = Field(None, description="one of these texts (vLLM)")
     diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
+    cache_salt: Any = Field(None, description="requests with the same text here share what is computed of a prompt")
     user: AnyText | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
         Field({}, description="without effect")

@@ -16,6 +16,7 @@ from typing import Any
 
 from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
+from dllm.loop.prefill import PREFILL_CHUNK
 from dllm.record.likeliest import Likeliest
 from dllm.record.results import Result
 
@@ -110,7 +111,7 @@ class Limits:
     max_rows: int = 8  # of a batch
     max_tokens_in_flight: int = 16384  # rows times columns, over all lanes
     max_prefill_tokens: int = 4096  # columns of the rows that join between two turns
-    prefill_chunk: int = 1024  # columns of a prompt that are computed between two turns (causal models)
+    prefill_chunk: int = PREFILL_CHUNK  # columns of a prompt that are computed between two turns (causal models)
     max_lanes: int = 4  # running batches of different settings
     max_waiting: int = 64  # requests that wait
     prefix_gib: float = 1.0  # GiB of keys and values that later requests may take over; 0: none

@@ -14,7 +14,7 @@ from dllm.cache.pages import KnownPrefix, PageStore
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError
-from dllm.loop.prefill import Prefill
+from dllm.loop.prefill import Prefill, is_long
 from dllm.loop.rows import Rows
 from dllm.loop.runner import Runner
 from dllm.loop.shared_prompts import beginning_of, keep_pages
@@ -44,7 +44,6 @@ class Entry:
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
     cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
-    prefilled: int = 0  # columns that were computed in chunks before it joined
     stuck: str = ""  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event
@@ -108,8 +107,7 @@ class SettingBatch:
         number: int = 0, pages: PageStore | None = None, chunk: int | None = None,
     ) -> None:  # fmt: skip
         self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
-        shares = shares_prompts(runner)
-        self.pages, self.chunk = pages if shares else None, chunk if shares else None
+        self.pages, self.chunk = pages if runner.shares_prompts else None, chunk if runner.in_chunks else None
         self.prefills: dict[int, Prefill] = {}  # prompts of waiting jobs that are computed in chunks
         runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
@@ -218,7 +216,6 @@ class SettingBatch:
             if not own.left:
                 continue
             own.step()
-            entry.prefilled = own.computed
             if not own.left and self.pages is not None:
                 self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.done)
             return
@@ -226,7 +223,7 @@ class SettingBatch:
     def _chunks_left(self, entry: Entry) -> bool:
         """Whether a job that waits has a long prompt that is not computed yet."""
         request = entry.job.request
-        if self.chunk is None or request.answer_start <= self.chunk or not any(request.masked):
+        if self.chunk is None or not is_long(request, self.chunk):
             return False
         return entry.number not in self.prefills or self.prefills[entry.number].left > 0
 
@@ -268,11 +265,6 @@ class SettingBatch:
             self.entries.pop(number, None)
             self.collector.forget(number)
             self.gone.discard(number)
-
-
-def shares_prompts(runner: Runner) -> bool:
-    """Whether what a row computes of its prompt is what every other row would. Guidance runs each row twice."""
-    return runner.parts.cache.shares and not runner.parts.sampling.guidance
 
 
 Guesses = dict[int, tuple[int, float]]  # token and probability by position

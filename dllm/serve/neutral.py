@@ -105,7 +105,7 @@ REASONS = {
 # that are switched off above.
 WITHOUT_EFFECT = (
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
-    "client_metadata", "request_id", "rid", "cache_salt", "cache_prompt", "extra_key", "session_id", "custom_labels",
+    "client_metadata", "request_id", "rid", "cache_prompt", "extra_key", "session_id", "custom_labels",
     "guided_decoding_backend", "include_reasoning", "separate_reasoning", "stream_reasoning", "reasoning_format",
     "parse_tool_calls", "keep_alive", "data_parallel_rank", "routed_dp_rank", "ngram_corpus_id", "repeat_last_n",
     "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",

@@ -73,9 +73,6 @@ def openapi_document(server: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-SALT = "requests share what is computed of a prompt with those of the same text here alone"
-
-
 def _of_other_servers(kind: type[Sampled]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Fields that change nothing here, with the values that pass."""
     own = names_of(kind)
@@ -86,7 +83,7 @@ def _of_other_servers(kind: type[Sampled]) -> Iterator[tuple[str, dict[str, Any]
         yield name, {"enum": [*values, None], "description": why}
     for name in WITHOUT_EFFECT:
         if name not in own:
-            yield name, {"description": SALT if name == "cache_salt" else "without effect"}
+            yield name, {"description": "without effect"}
 
 
 def _post(body: str, about: str) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class Scheduler:
         self.reads = ReadQueue(model, limits, lead)
         self.clock = 0.0  # the most that any has had of the device: a newcomer has no claim to what was before
         self.pages = page_store(model, limits.prefix_gib * 2**30)
-        self.chunk = None if lead is not None or model.config.rotates_by_length else limits.prefill_chunk
         self.rows, self.count, self.opened, self.stops_at = limits.max_rows, 0, 0, 0.0
         self.status, self.told, self.turned_away = "ready", Stats(), False
         self.thread = threading.Thread(target=self._guarded, name="decode", daemon=True)
@@ -274,7 +273,7 @@ class Scheduler:
                 self.opened += 1
                 kind = job.trace, job.logprobs, job.likeliest > 0
                 lane = SettingBatch(
-                    self.runner_of(job.chosen), self.prompts, *kind, self.opened, self.pages, self.chunk
+                    self.runner_of(job.chosen), self.prompts, *kind, self.opened, self.pages, self.limits.prefill_chunk
                 )
                 lane.share.had = self.clock
                 self.lanes[key] = lane
@@ -372,8 +371,6 @@ class Scheduler:
 
     def _done(self, lane: SettingBatch, entry: Entry) -> Done:
         result = lane.collector.result(entry.number)
-        asked, ran = result.query_tokens + entry.prefilled, result.computed_tokens + entry.prefilled
-        result = replace(result, query_tokens=asked, computed_tokens=ran)
         lane.collector.forget(entry.number)
         with self.condition:
             told = self.told
@@ -440,4 +437,4 @@ class Scheduler:
 
 def again(entry: Entry, alone: bool = False) -> Entry:
     """The job as it was before its first turn."""
-    return replace(entry, turns=0, prefilled=0, alone=alone or entry.alone, likeliest={}, logprobs={})
+    return replace(entry, turns=0, alone=alone or entry.alone, likeliest={}, logprobs={})

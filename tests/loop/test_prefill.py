@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from harness import model
+from harness import Combination, model, parts_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -14,6 +16,13 @@ from torch.utils._pytree import tree_leaves
 from dllm.cache.pages import KnownPrefix
 from dllm.contract.canvas import Request
 from dllm.loop.prefill import Prefill
+from dllm.loop.runner import Runner
+from dllm.models.bundle import Model
+from dllm.models.ids import Ids
+from dllm.record.collector import Collector
+from dllm.record.cost import CostModel
+from dllm.record.results import Result
+from dllm.runtime.runtime import Runtime
 
 NAMES = ["sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron", "tiny-a2d-bd3lm", "tiny-fastdllm-v2", "dg_dev"]
 
@@ -55,6 +64,40 @@ def test_chunks_go_on_from_what_is_known() -> None:
     assert rest.computed == 68 - 24 and same(rest.prefix(), whole, 68)
 
 
+def in_chunks(name: str, cache: str, chunk: int, runtime: str = "eager") -> Runner:
+    network = model(name)
+    config = network.config
+    bundle = Model(network, config, None, Ids(config.mask_id or 0, config.eos_id or 0, ()), name, Path(name))
+    parts = parts_of(Combination("confidence", "fixed", cache, model=name))
+    return replace(Runner.of(bundle, parts, Runtime(runtime)), chunk=chunk)
+
+
+def decoded(name: str, cache: str, chunk: int, asked: list[Request], runtime: str = "eager") -> list[Result]:
+    runner = in_chunks(name, cache, chunk, runtime)
+    collector = Collector((), runner.model.ids, lambda tokens: "", (), False, cost=CostModel(runner.model.config))
+    for turn in runner.stream(asked, 2, collector.join):
+        collector.observe(turn)
+    return collector.results()
+
+
+@pytest.mark.parametrize("name, runtime", [("sdar_b4", "eager"), ("sdar_b4", "static"), ("tiny-wedlm", "eager")])
+def test_a_decode_in_chunks_is_the_one_of_whole_prompts(name: str, runtime: str) -> None:
+    """Rows join as others leave. A prompt that is not long, and one without masks, are computed as ever."""
+    long = [prompt_of(name, length) for length in (70, 12, 45, 70)]
+    asked = [*long, replace(long[0], masked=(False,) * len(long[0].tokens))]
+    whole, chunks = decoded(name, "finished", 1000, asked, runtime), decoded(name, "finished", 20, asked, runtime)
+    assert [(one.canvas, one.nfe) for one in chunks] == [(one.canvas, one.nfe) for one in whole]
+    more = [new.query_tokens - old.query_tokens for new, old in zip(chunks, whole, strict=True)]
+    assert more[1] == more[4] == 0 and all(0 <= one <= 4 for one in more)  # open columns of the prompt run with each
+
+
+def test_what_chunks_take_counts_as_of_the_row() -> None:
+    """Pages of four in chunks of 20, until column 68: 20, 20, 20 and 8 queries, each with the keys up to its end."""
+    prefix = computed("sdar_b4", prompt_of("sdar_b4", 70), 20).prefix()
+    assert prefix is not None
+    assert prefix.spent == (68, 68, 20 * 20 + 20 * 40 + 20 * 60 + 8 * 68, 68 + 20 + 40 + 60 + 68, 0)
+
+
 class Largest(TorchDispatchMode):
     """The most entries of a tensor that an operation returns."""
 
@@ -69,13 +112,19 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def largest(length: int, chunk: int) -> int:
+def largest(name: str, cache: str, length: int, chunk: int) -> int:
+    runner = in_chunks(name, cache, chunk)
     with Largest() as seen:
-        computed("sdar_b4", prompt_of("sdar_b4", length), chunk)
+        list(runner.stream([prompt_of(name, length)], 1, lambda number, request: None))
     return seen.entries
 
 
 @pytest.mark.program
-def test_no_tensor_grows_with_the_square_of_the_prompt() -> None:
-    assert largest(512, 32) <= 2.1 * largest(256, 32)
-    assert largest(512, 2048) > 3.9 * largest(256, 2048)  # one forward of all, which it is measured against
+@pytest.mark.parametrize("name, cache", [("sdar_b4", "finished"), ("tiny-llada", "none"), ("tiny-llada", "dual")])
+def test_no_tensor_of_a_decode_grows_with_the_square_of_the_prompt(name: str, cache: str) -> None:
+    assert largest(name, cache, 512, 32) <= 2.1 * largest(name, cache, 256, 32)
+
+
+@pytest.mark.program
+def test_one_forward_of_all_grows_with_it() -> None:
+    assert largest("sdar_b4", "finished", 512, 2048) > 3.8 * largest("sdar_b4", "finished", 256, 2048)

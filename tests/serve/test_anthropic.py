@@ -7,13 +7,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dllm.contract.canvas import Request
 from dllm.models.bundle import Model
 from dllm.serve.anthropic_fields import MessagesBody
+from dllm.serve.anthropic_reply import MessagesEnvelope
 from dllm.serve.anthropic_request import Turns
+from dllm.serve.decoding import Completed
+from dllm.serve.stream import Ending
 from dllm.serve.typed import read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
@@ -140,6 +145,14 @@ def test_a_length_beyond_the_model_is_shortened_and_counted(mini_place: Place) -
     cut = small.call("POST", MESSAGES, json={"messages": ASK, "max_tokens": 32000}).json()
     assert cut["stop_reason"] == "model_context_window_exceeded" and cut["usage"]["output_tokens"] == 5
     small.close()
+
+
+def test_tokens_that_were_known_are_counted_apart() -> None:
+    """Anthropic's input_tokens are those after the last known one."""
+    parsed: Any = SimpleNamespace(jobs=[SimpleNamespace(request=Request.answer([1, 2, 3], 3, 0))], prompt_tokens=3)
+    choice = Completed(0, Ending("", [], "stop"), 3, [], {}, cached=2)
+    used = MessagesEnvelope("a", "m", parsed)._used(3, choice)
+    assert (used["input_tokens"], used["cache_read_input_tokens"], used["output_tokens"]) == (1, 2, 3)
 
 
 def turns(*messages: Any, **more: Any) -> Turns:
