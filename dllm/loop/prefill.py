@@ -60,11 +60,9 @@ class Prefill:
         positions = torch.arange(self.tokens.shape[1], device=self.device)[None]
         self.network(self.tokens[:, self.done : end], positions, memory, columns, **self._more(columns))
         queries = end - self.done
-        self.computed, self.pairs, self.read = (
-            self.computed + queries,
-            self.pairs + queries * end,
-            self.read + queries + end,
-        )
+        self.computed += queries
+        self.pairs += queries * end
+        self.read += queries + end
         self.done = end
 
     def _visible(self, columns: Tensor, end: int) -> Visible:
@@ -98,8 +96,7 @@ def is_long(request: Request, chunk: int) -> bool:
 
 
 def computed_prefix(network: Transformer, request: Request, chunk: int) -> KnownPrefix | None:
-    """The final columns of a long prompt, all chunks one after the other; None: the prompt is not long, or nothing of it
-    is final."""
+    """The final columns of a long prompt, all chunks one after the other; None: it is not long, or none is final."""
     if not is_long(request, chunk):
         return None
     found = Prefill(network, request, None, chunk)

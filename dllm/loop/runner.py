@@ -121,7 +121,8 @@ class Runner:
                 session.take_over(known)
 
         rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own, opened)
-        spent = {name: one.spent for name, one in zip(names or range(len(requests)), known) if one is not None}
+        named = zip(names or range(len(requests)), known, strict=False)
+        spent = {name: one.spent for name, one in named if one is not None}
         if any(map(any, spent.values())):
             rows = charged(rows, spent)
         network = self.model.transformer
