@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import local
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from rank_threads import threads, together
 
 from dllm import Decoder, load
+from dllm.app.command_line.launch import digest_of, refuse_differences, refuse_ranks
 from dllm.app.commands.shares import share_lines
 from dllm.common.ranks import Ranks
 from dllm.contract import Turn
@@ -41,6 +45,22 @@ def test_what_cannot_be_cut_is_refused_with_its_numbers() -> None:
         next(share_lines(MINI, 3, False))
     narrow = dict(line.split(": ", 1) for line in share_lines(read_model_config(MODELS / "llada2_moe"), 2, False))
     assert "is not a multiple of" in narrow["model.tp=2 int4"]
+
+
+def test_more_ranks_than_gpus_are_refused_before_any_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match="model.tp=2 needs a GPU for each rank, and torch finds 1. Set model.tp=1"):
+        refuse_ranks({"device": "cuda", "tp_timeout": 60}, 2, "local")
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("PyTorch", "2.0.1"), ("dllm", "0.0.9"), ("gen_length", "9")])
+def test_the_first_difference_between_ranks_is_named(name: str, theirs: str) -> None:
+    settings = {"model": {"path": "mini-llada", "tp": 2}, "gen_length": 8}
+    own = digest_of(settings)
+    links: Any = SimpleNamespace(leads=True, size=2, links=[None], hear=lambda: (1, {**own, name: theirs}))
+    sentence = f"model.tp=2: {name} is {own[name]} on rank 0 and {theirs} on rank 1. Give all ranks the same."
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        refuse_differences(links, settings)
 
 
 def test_memory_that_runs_out_on_a_rank_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from dllm.kernels.narrow_product import widened
 from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.experts import StackedExperts
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
@@ -137,6 +139,7 @@ def test_narrow_shares_are_slices_of_the_whole_s_narrow_weights(kind: str) -> No
     [
         ("dream_gqa", 3, False, None, "must divide the model's attention heads, and 4 is not a multiple of 3"),
         ("dg_other", 2, False, None, "must divide the model's 3 key heads or be a multiple of them"),
+        ("dg_other", 2, True, None, "must divide the model's experts, and 5 is not a multiple of 2. Set model.tp=1"),
         ("dg_other", 3, True, None, "must divide the model's MLP width, and 20 is not a multiple of 3"),
         ("llada2_moe", 4, False, "int4", "is not a multiple of 4 times 32"),
         ("dream_gqa", 2, True, None, "has no routed experts"),
@@ -152,6 +155,9 @@ def test_what_cannot_be_shared_is_refused_with_numbers(
 
 
 def test_what_has_its_weights_or_spreads_them_is_refused() -> None:
+    own_class = replace(read_model_config(DATA / "dream_gqa"), family=MASKED_LM_FAMILY)
+    with pytest.raises(UserError, match=r"model.tp=2: a DreamModel is run through its own class.* Set model.tp=1"):
+        check_cut(own_class, 2, False, None)
     with pytest.raises(UserError, match="a model object has its weights already"):
         refuse_object(2)
     with pytest.raises(UserError, match="one cuts layers, the other spreads them"):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dllm import UserError
 from dllm.common.ranks import ALONE, Ranks
+from dllm.contract.setting import Sampling
 from dllm.kernels.narrow_linear import NarrowLinear, out_of_blocks, stored, stored_columns, stored_rows
 from dllm.models import narrow_folder
 from dllm.models.bundle import describe
@@ -25,6 +26,7 @@ from dllm.models.narrow_folder import load_narrow, tensors_of
 from dllm.models.narrow_writer import quantize_folder
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
+from tests.support.harness import Combination, parts_of, requests, results
 
 CASES = [
     (name, kind, size, ep)
@@ -88,10 +90,11 @@ def test_a_rank_reads_what_it_would_narrow_itself(name: str, kind: str, size: in
             assert torch.equal(tensor, there[key]), key
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["llada_gqa_tied", "wedlm_bias"])
-def test_shares_have_the_logits_of_the_whole(name: str, kind: str, tmp_path: Path) -> None:
-    """In float64, so that only the order of sums differs."""
+def test_shares_have_the_logits_and_decodes_of_the_whole(name: str, kind: str, tmp_path: Path) -> None:
+    """In float64, where only the order of sums differs: bfloat16 rounds each rank's products before they are added."""
     _, narrow = quantized(name, kind, tmp_path)
     ranks, tokens = threads(2), torch.arange(22).view(2, 11)
     whole = widened_everywhere(read(narrow))
@@ -100,6 +103,12 @@ def test_shares_have_the_logits_of_the_whole(name: str, kind: str, tmp_path: Pat
         expected = whole.head(whole.encode(tokens))
         for found in together(ranks, lambda rank: models[rank].head(models[rank].encode(tokens))):
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    parts = parts_of(Combination("confidence", "fixed", "dual"))
+
+    def decoded(network: Transformer) -> list[Any]:
+        return [(one.canvas, one.turns, one.flops) for one in results(network, parts, requests(), Sampling())]
+
+    assert together(ranks, lambda rank: decoded(models[rank])) == [decoded(whole)] * 2
 
 
 @pytest.mark.parametrize(("count", "width", "spans"), [

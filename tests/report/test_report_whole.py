@@ -180,6 +180,15 @@ def test_a_floor_of_another_machine_is_named_as_such(
     assert [said in sentence for sentence in found] == [True] * bool(said)
 
 
+def test_ranks_share_a_floor(tmp_path: Path) -> None:
+    """2 GFLOP a sample, at 1 GFLOP a second."""
+    one, machine = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8), Machine("slow", 1e9, 1e9)
+    floors = {n: tables.floor_of(points(replace(one, environment={"ranks": n}))[0], machine) for n in (1, 2, 4)}
+    assert floors == {1: 2.0, 2: 1.0, 4: 0.5}
+    (alone,) = points(replace(one, environment={}))
+    assert tables.floor_of(alone, machine) == 2.0
+
+
 def test_this_machine_is_the_one_at_hand_only_if_it_ran_there(tmp_path: Path) -> None:
     here = json.loads(json.dumps(environment_stamp(torch.device("cpu"), torch.float32, 0)))
     one = cell(tmp_path / "a", ["sampler=static"], {"copy": [1, 1]}, 8)

@@ -38,7 +38,7 @@ MINI: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "static": ("static", "elastic", {"runtime": "static", "batch_size": 2}),
 }  # fmt: skip
 CACHES = ("prefix", "dual", "dkv", "elastic", "d2cache", "dllm_cache", "flash_dllm", "window", "entropy", "delayed")
-CASES = [*MINI, *(f"cache-{name}" for name in CACHES), "recorded-dual", "recorded-d2cache", "float32", "bytes"]
+CASES = [*MINI, *(f"cache-{name}" for name in CACHES), "recorded-dual", "recorded-d2cache", "gemma", "float32", "bytes"]
 
 
 def decoded(whole: Model, name: str) -> list[Any]:
@@ -97,6 +97,11 @@ def case(name: str, one: Model, own: Model) -> dict[str, Any]:
              for row in results(each, parts_of(combination), requests(), Sampling())]
             for each in networks
         )  # fmt: skip
+    elif name == "gemma":
+        noise = parts_of(Combination("renoise", "fixed", "finished", model="dg_dev"))
+        networks = model("dg_dev"), model("dg_dev", ranks=ranks)
+        alone, found = ([(row.canvas, row.turns, row.nfe, row.query_tokens, row.flops)
+                         for row in results(each, noise, requests(), noise.sampling)] for each in networks)  # fmt: skip
     elif name == "float32":
         alone, found = (decoded(load("mini-llada", tp=size), "joining") for size in (1, ranks.size))
     elif name == "bytes":
