@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,19 +16,25 @@ from dllm.contract.readouts import Statistic
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import start_rows
 from dllm.loop.forward import Forward
+from dllm.models.config import ModelConfig
 
 NEED = Need("answer", reads=Statistic.of("first"))
 
 
-def sized(
+def sized(requests: Sequence[Request], forward: Forward, parts: Parts, pad_id: int, most: int) -> list[Request]:
+    """The requests with a size for every gap that had none, as ``sizing`` finds it."""
+    return [list(requests), *sizing(requests, forward, parts, pad_id, most)][-1]
+
+
+def sizing(
     requests: Sequence[Request], forward: Forward, parts: Parts, pad_id: int, most: int
-) -> list[Request]:  # fmt: skip
-    """The requests, each gap of unknown size with as many masks as the part ``length`` finds. most: rows of a forward.
-    Raises UserError for gaps whose size no part can find."""
+) -> Iterator[list[Request]]:
+    """The requests after every forward, in the end each gap of unknown size with as many masks as the part ``length``
+    finds. most: rows of a forward. Raises UserError for gaps whose size no part can find."""
     out, searches, asked = list(requests), {}, dict[int, int]()
     for number, request in enumerate(requests):
         if request.gap is not None:
-            refuse_gap(request, forward, parts)
+            refuse_gap(request, forward.model.config, parts)
             left = forward.model.config.max_length - len(request.tokens) + 1
             searches[number] = parts.length.search(left)
             asked[number] = next(searches[number])
@@ -42,7 +48,7 @@ def sized(
             except StopIteration as found:
                 del asked[number]
                 out[number] = replace(with_gap(out[number], found.value, forward.ids.placeholder), gap=None)
-    return out
+        yield list(out)
 
 
 def sureness(
@@ -70,7 +76,7 @@ def with_gap(request: Request, length: int, mask_id: int) -> Request:
     return replace(request, tokens=tokens, masked=masked)
 
 
-def refuse_gap(request: Request, forward: Forward, parts: Parts) -> None:
+def refuse_gap(request: Request, config: ModelConfig, parts: Parts) -> None:
     """Raise UserError for a gap whose size cannot be found."""
     if not parts.length.traits.probes:
         raise UserError(
@@ -81,5 +87,5 @@ def refuse_gap(request: Request, forward: Forward, parts: Parts) -> None:
         raise UserError("a hole without a number may have no other beside it. Give each a number.")
     if request.constraint is not None:
         raise UserError("a hole without a number is sized before any text, and a constraint is not. Give it a number.")
-    if request.gap == 0 and forward.model.config.prediction_shift:
+    if request.gap == 0 and config.prediction_shift:
         raise UserError("this model predicts a token from the one before it: a hole needs text before it. Give some.")

@@ -21,7 +21,7 @@ from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
 from dllm.loop.prefill import PREFILL_CHUNK, computed_prefix
-from dllm.loop.probing import sized
+from dllm.loop.probing import sized, sizing
 from dllm.loop.recorded import build_runtime
 from dllm.loop.rows import Rows
 from dllm.models.bundle import Model
@@ -135,6 +135,11 @@ class Runner:
         """The requests with a size for every gap that had none. most: rows of a forward. Raises UserError for gaps
         whose size cannot be found."""
         return sized(requests, self.forward, self.parts, self._pad, most)
+
+    @torch.inference_mode()
+    def sizing(self, requests: Sequence[Request], most: int) -> Iterator[list[Request]]:
+        """The same after every forward that tries sizes; nothing where no gap lacks one."""
+        yield from sizing(requests, self.forward, self.parts, self._pad, most)
 
     @property
     def _pad(self) -> int:

@@ -142,8 +142,8 @@ def parse_messages(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest
         found = parse_as_chat(chat, called, defaults, FittingChat)
     except ApiError as refused:
         raise _too_long(refused, defaults) from None
-    request, asked = found.jobs[0].request, fields.max_tokens
-    length = len(request.tokens) - request.answer_start
+    job, asked = found.jobs[0], fields.max_tokens
+    length = job.columns - job.request.answer_start
     notes = [*found.notes, *_shorter(asked, length)]
     repeated = {"shortened": asked is not None and length < asked}  # by the model's limit or the server's
     return replace(found, notes=tuple(notes), unknown=unknown, repeated=repeated)

@@ -224,6 +224,7 @@ class Decoding:
         if result.trace is None:
             return cost
         job = self.parsed.jobs[row]
+        job = replace(job, request=done.request or job.request)
         return {**cost, "trace": trace_file(f"{self.ident}-{row}", job, result.trace, self.config)}
 
     def _replay(self, job: Job, done: Done) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def _stops(value: Any) -> list[str]:
 
 def _is_canvas(value: Any) -> bool:
     pieces = value if isinstance(value, list) else []
-    return 0 < len(pieces) <= MAX_PIECES and all(is_text(one) or (is_whole(one) and one > 0) for one in pieces)
+    return 0 < len(pieces) <= MAX_PIECES and all(
+        one is None or is_text(one) or (is_whole(one) and one > 0) for one in pieces
+    )
 
 
 def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
@@ -115,13 +117,13 @@ class Diffusion(BodyObject):
         None, json_schema_extra={"minimum": 0, "maximum": 1}, description="doubted: share of the decided positions"
     )
     canvas: Annotated[
-        list[str | int] | None,
+        list[str | int | None] | None,
         must(
             _is_canvas,
             f"a list of at most {MAX_PIECES} texts and numbers of masks, such as ['The ', 4, ' sat.']",
             False,
         ),
-    ] = Field(None, description="the answer as texts and numbers of masks; then max_tokens and stop are refused")
+    ] = Field(None, description="the answer as texts and numbers of masks; null: a hole that length=cal sizes")
     constraint: ConstraintOptions = Field(
         default_factory=ConstraintOptions, description="how the form of the answer is meant"
     )

@@ -27,8 +27,8 @@ class RequestParts:
 
     parts: Parts  # resolved for the model
     config: Mapping[str, Mapping[str, Any]]  # what they were built from, by group, as a trace file has it
-    # equal for requests that may share a batch: all options but the ``per_request`` ones of sampler and blocks, and of
-    # the temperature only whether it is 0
+    # equal for requests that may share a batch: all options but the ``per_request`` ones of sampler, blocks and length,
+    # and of the temperature only whether it is 0
     key: Hashable
 
 
@@ -36,7 +36,7 @@ class RequestParts:
 class Job:
     """One row to decode."""
 
-    request: Request  # the row to decode
+    request: Request  # the row to decode; a gap of unknown size in it is sized before it joins
     chosen: RequestParts  # its parts and sampling
     deadline: float  # by ``time.monotonic``
     follow: bool = True  # its progress is told, which costs a copy from the device in every turn
@@ -46,6 +46,12 @@ class Job:
     logprobs: bool = False  # log-probabilities of its tokens are told
     ident: str = ""  # of its request, in the log
     tenant: str = ""  # what it computes of its prompt is for requests of the same tenant alone
+    grows_to: int = 0  # columns that its row may come to have; 0: it keeps those that it has
+
+    @property
+    def columns(self) -> int:
+        """Columns that its row has at most."""
+        return max(len(self.request.tokens), self.grows_to)
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Progress:
 
     turn: int  # its forwards so far
     block: int  # index of its block
-    tokens: list[int]  # its answer, with the mask's id or with noise where it is undecided
+    tokens: list[int]  # its answer at its length of the moment, with the mask's id or with noise where it is undecided
     masked: list[bool]  # which positions of the answer are undecided
     final: int  # that many leading positions of the answer will never change again
     # of snapshots: the forward after which each position kept its token; 0: a mask, or given
@@ -78,6 +84,7 @@ class Done:
     # an entry is empty where no forward decided the token
     likeliest: list[Likeliest] = field(default_factory=list)
     cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
+    request: Request | None = None  # the row with a size for its gap; None: that of the job
 
 
 @dataclass(frozen=True)

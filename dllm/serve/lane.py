@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dllm.cache.pages import KnownPrefix, PageStore
 from dllm.contract import Turn
-from dllm.contract.canvas import Canvas
+from dllm.contract.canvas import Canvas, Request
 from dllm.errors import UserError
 from dllm.loop.prefill import Prefill, is_long
 from dllm.loop.rows import Rows
@@ -55,7 +55,7 @@ class Entry:
     @property
     def columns(self) -> int:
         """Columns that its row takes in a lane."""
-        return -(-len(self.job.request.tokens) // COLUMNS) * COLUMNS
+        return -(-self.job.columns // COLUMNS) * COLUMNS
 
     @property
     def asked_by(self) -> str | int:
@@ -84,6 +84,15 @@ class Entry:
             found = likeliest(turn, row, self.job.likeliest)
             self.likeliest.update({(column, forward): tokens for column, tokens in found.items()})
 
+    def follow(self, turn: Turn, row: int) -> None:
+        """Keep what was noted by the columns of its row, where these are after a turn that moved them."""
+        if turn.reshape is None or not (self.logprobs or self.likeliest):
+            return
+        kept = turn.reshape.kept[row]
+        columns = dict(zip(turn.reshape.source[row, kept].tolist(), kept.nonzero()[:, 0].tolist(), strict=True))
+        self.logprobs = {(columns[at], *more): said for (at, *more), said in self.logprobs.items() if at in columns}
+        self.likeliest = {(columns[at], turn): said for (at, turn), said in self.likeliest.items() if at in columns}
+
     def logprobs_of(self, result: Result) -> list[tuple[float, float]]:
         """Of each token of the answer, in the forward that decided it; nothing where no one asked."""
         begin = self.job.request.answer_start
@@ -109,6 +118,7 @@ class SettingBatch:
         self.runner_made, self.logprobs, self.offers, self.number = runner, logprobs, offers, number
         self.pages, self.chunk = pages if runner.shares_prompts else None, chunk if runner.in_chunks else None
         self.prefills: dict[int, Prefill] = {}  # prompts of waiting jobs that are computed in chunks
+        self.searches: dict[int, Iterator[list[Request]]] = {}  # for the sizes of waiting jobs' gaps
         runner = runner.scoring() if logprobs else runner
         runner = runner.offering() if offers else runner
         self.runner, self.trace = runner.traced() if trace else runner, trace
@@ -141,10 +151,13 @@ class SettingBatch:
             self.gone.add(number)
         self.waiting = [entry for entry in self.waiting if entry.number != number]
         self.prefills.pop(number, None)
+        self.searches.pop(number, None)
 
     def turn(self) -> Turn | None:
-        """Take a turn; None if there are no rows. A chunk of a prompt that waits is computed before."""
+        """Take a turn; None if there are no rows. A chunk of a prompt that waits, and a size of a
+        gap, are computed before."""
         self._prefill()
+        self._size()
         while self.running is not None or self._in_turn()[0]:
             if self.running is None:
                 self._forget(list(self.entries))
@@ -162,6 +175,7 @@ class SettingBatch:
         order = list(self.entries.values())
         for row, entry in enumerate(order):
             entry.note_logprobs(turn, row)
+            entry.follow(turn, row)
             entry.turns += 1
         self.collector.observe(turn)
         done = [order[row] for row in turn.finished]
@@ -171,9 +185,11 @@ class SettingBatch:
 
     def progress(self, turn: Turn, names: Sequence[Entry], rows: Sequence[int]) -> list[Progress]:
         """What the ``rows`` look like after a turn, whose rows were the jobs ``names``. Copies them from the device."""
-        rule, blocks = self.runner.parts.sampler, self.runner.parts.blocks
-        takes_back = rule.traits.revocable or rule.traits.edits or blocks.traits.rolls_back
-        return progress_of(turn, rows, [names[row].job for row in rows], takes_back)
+        parts = self.runner.parts
+        rule, length = parts.sampler.traits, parts.length.traits
+        takes_back = rule.revocable or rule.edits or parts.blocks.traits.rolls_back
+        jobs = [names[row].job for row in rows]
+        return progress_of(turn, rows, jobs, takes_back, length.takes_back)
 
     def _fresh(self) -> Rows:
         """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
@@ -195,13 +211,14 @@ class SettingBatch:
         return rows
 
     def _in_turn(self) -> tuple[list[Entry], list[Entry]]:
-        """The jobs that join now, and those that wait: for chunks of their own prompts, or a turn for a job before them
-        that computes what they begin with."""
+        """The jobs that join now, and those that wait: for the size of a gap, for chunks of their own prompts, or a
+        turn for a job before them that computes what they begin with."""
         ahead, now, later = set[bytes](), list[Entry](), list[Entry]()
         for entry in self.waiting:
             own, pages = beginning_of(entry.job.request, entry.job.tenant), self.pages
             missing = pages.missing(own) if pages is not None and own.decided <= pages.most else None
-            (later if missing in ahead or self._chunks_left(entry) else now).append(entry)
+            unsized = entry.job.request.gap is not None
+            (later if unsized or missing in ahead or self._chunks_left(entry) else now).append(entry)
             ahead |= {missing} if missing is not None else set()
         return now, later
 
@@ -219,6 +236,18 @@ class SettingBatch:
             if not own.left and self.pages is not None:
                 self.pages.add(beginning_of(request, entry.job.tenant), 0, own.stores, own.done)
             return
+
+    def _size(self) -> None:
+        """Try one size of the first gap that waits for its own."""
+        entry = next((entry for entry in self.waiting if entry.job.request.gap is not None), None)
+        if entry is None:
+            return
+        if entry.number not in self.searches:
+            self.searches[entry.number] = self.runner.sizing([entry.job.request], 1)
+        (request,) = next(self.searches[entry.number])
+        if request.gap is None:
+            del self.searches[entry.number]
+            entry.job = replace(entry.job, request=request)
 
     def _chunks_left(self, entry: Entry) -> bool:
         """Whether a job that waits has a long prompt that is not computed yet."""
@@ -270,11 +299,16 @@ class SettingBatch:
 Guesses = dict[int, tuple[int, float]]  # token and probability by position
 
 
-def progress_of(turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back: bool) -> list[Progress]:
-    """What ``rows``, which decode ``jobs``, look like after a turn. takes_back: as in ``final_end``."""
+def progress_of(
+    turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back: bool, cuts: bool = False
+) -> list[Progress]:
+    """What ``rows``, which decode ``jobs``, look like after a turn. takes_back: as in ``final_end``. cuts: decided
+    columns may be cut off as long as a row is not done, so that nothing of it is final."""
     at = torch.tensor(rows, device=turn.chosen.device)
     canvas = turn.candidates.select(turn.step.owner.first[at])
-    counts = torch.stack([turn.view.blocks.turn, turn.blocks.index, final_end(turn, takes_back)], 1)[at].tolist()
+    final = torch.zeros_like(turn.view.blocks.turn) if cuts else final_end(turn, takes_back)
+    counts = torch.stack([turn.view.blocks.turn, turn.blocks.index, final], 1)[at]
+    counts = torch.cat([counts, canvas.initial_end[:, None]], 1).tolist()
     found = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
     if not any(job.snapshots for job in jobs):
         return found
@@ -283,25 +317,27 @@ def progress_of(turn: Turn, rows: Sequence[int], jobs: Sequence[Job], takes_back
 
 
 def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]) -> Progress:
-    """Of one row, from all its columns. counts: its forwards, its block, and the column where its final part ends."""
-    begin, length = job.request.answer_start, len(job.request.tokens)
-    forwards, block, end = counts
-    return Progress(forwards, block, tokens[begin:length], masked[begin:length], max(0, min(end, length) - begin))
+    """Of one row, from all its columns. counts: its forwards, its block, the column where its final part ends, and the
+    column where its answer does."""
+    begin = job.request.answer_start
+    forwards, block, final, end = counts
+    return Progress(forwards, block, tokens[begin:end], masked[begin:end], max(0, min(final, end) - begin))
 
 
 def _pictured(job: Job, progress: Progress, turns: list[int], guesses: Guesses) -> Progress:
     """With what a snapshot shows beside the tokens, if its client wants snapshots."""
     if not job.snapshots:
         return progress
-    begin, length = job.request.answer_start, len(job.request.tokens)
-    shown = {column - begin: guess for column, guess in guesses.items() if begin <= column < length}
-    return replace(progress, turns=turns[begin:length], guesses=shown)
+    begin, end = job.request.answer_start, job.request.answer_start + len(progress.tokens)
+    shown = {column - begin: guess for column, guess in guesses.items() if begin <= column < end}
+    return replace(progress, turns=turns[begin:end], guesses=shown)
 
 
 def guesses_of(turn: Turn, canvas: Canvas, at: Tensor) -> list[Guesses]:
     """The model's proposals for what is masked on ``canvas``, the rows ``at`` of the turn, by their columns."""
     token, sure = turn.guesses
-    told = (canvas.masked & turn.view.scores.scored[at], token[at], sure[at])
+    scored, token, sure = map(turn.followed, (turn.view.scores.scored, token, sure))
+    told = (canvas.masked & scored[at], token[at], sure[at])
     return [
         {column: (token, sure) for column, (hidden, token, sure) in enumerate(zip(*row, strict=True)) if hidden}
         for row in zip(*(part.tolist() for part in told), strict=True)

@@ -13,6 +13,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, choice_of, choices, configurations, with_options
 from dllm.contract.setting import Sampling
 from dllm.errors import UserError
+from dllm.lengths.base import Length
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
@@ -38,7 +39,10 @@ class Defaults:
     cache: Mapping[str, Any]  # the same of the cache
     eos: Mapping[str, Any]  # the same of the end-of-text policy
     sampling: Sampling = field(default_factory=Sampling)  # temperature, filters, guidance
-    gen_length: int = 128  # masks after the prompt
+    gen_length: int = 128  # masks after the prompt, of an answer that keeps its length
+    # configuration of the part that says how long answers are; empty: they keep the length that is asked for
+    length: Mapping[str, Any] = field(default_factory=dict)
+    begin: int | None = None  # masks with which an answer begins that changes its length; None: none does
     seed: int = 0  # of requests without randomness
     max_choices: int = 8  # answers to a prompt that one request may ask for
     max_answers: int = 64  # answers to all of its prompts that one request may ask for
@@ -73,7 +77,9 @@ class Defaults:
 
     def check(self) -> None:
         """Raise UserError for settings of the server that would fail in every request."""
-        self.parts.made({group: getattr(self, group) for group in OFFERED_GROUPS}, self.sampling, self.gen_length)
+        limit = None if self.begin is None else self.length["limit"]
+        configs = {group: getattr(self, group) for group in OFFERED_GROUPS}
+        self.parts.made(configs, self.sampling, self.begin or self.gen_length, limit)
 
     def warm(self, wanted: Callable[[], bool]) -> None:
         """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
@@ -97,16 +103,25 @@ class PartsBuilder:
         self._chosen = lru_cache(KEPT_SETTINGS)(self._make_chosen)
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
-    def chosen(self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None) -> RequestParts:
-        """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. Raises ApiError."""
+    def chosen(
+        self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None, limit: int | None = None
+    ) -> RequestParts:
+        """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. limit: columns that
+        an answer may have which changes its length (None: it keeps it). Raises ApiError."""
         configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
         with as_refusal():
-            return self.made(configs, sampling, gen_length)
+            return self.made(configs, sampling, gen_length, limit)
 
     def made(
-        self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None
-    ) -> RequestParts:
-        """The parts of configurations. gen_length: as in ``chosen``. Raises UserError for those that do not fit."""
+        self, configs: Mapping[str, Mapping[str, Any]], sampling: Sampling, gen_length: int | None,
+        limit: int | None = None,
+    ) -> RequestParts:  # fmt: skip
+        """The parts of configurations. gen_length, limit: as in ``chosen``; an answer that grows begins with at most
+        ``limit``. Raises UserError for those that do not fit."""
+        length = self.defaults.length if self.defaults.begin is None else {}
+        if limit is not None:
+            length, gen_length = {**self.defaults.length, "limit": limit}, min(limit, self.defaults.begin or limit)
+        configs = {**configs, "length": length} if length else configs
         return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
     def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,13 +160,16 @@ class PartsBuilder:
 
     def _make_chosen(self, canonical: str) -> RequestParts:
         configs, fields, gen_length = json.loads(canonical)
-        built = {group: self._part(group, json.dumps(configs[group])) for group in OFFERED_GROUPS}
-        chosen = Parts(**built, sampling=Sampling(**fields))
+        groups = (*OFFERED_GROUPS, "length")
+        chosen = Parts.built(
+            {group: self._part(group, json.dumps(configs.get(group, {}))) for group in groups}, Sampling(**fields)
+        )
         parts = chosen.fitted(self.defaults.model, gen_length)
         shared = {
             **configs,
             "sampler": shared_options(configs["sampler"], chosen.sampler),
             "blocks": shared_options(configs["blocks"], parts.blocks),
+            "length": shared_options(configs.get("length", {}), parts.length),
         }
         heat = {**fields, "temperature": fields["temperature"] > 0}
         key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
@@ -161,7 +179,7 @@ class PartsBuilder:
         return build_part(group, json.loads(canonical), per_request=False)
 
 
-def shared_options(config: Mapping[str, Any], part: Sampler | Blocks) -> dict[str, Any]:
+def shared_options(config: Mapping[str, Any], part: Sampler | Blocks | Length) -> dict[str, Any]:
     """A part's options less those that each row of a batch may have of its own, and so for the rule inside it."""
     kept = {key: value for key, value in config.items() if key not in part.per_request}
     return {key: shared_options(value, getattr(part, key)) if isinstance(value, Mapping) else value

@@ -149,11 +149,12 @@ class ResponseEnvelope(Envelope):
 
     def response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
         """The object without its ending."""
-        request = self.parsed.jobs[0].request
+        job = self.parsed.jobs[0]
+        request = job.request
         return {
             "id": f"resp_{self.ident}", "object": "response", "created_at": self.created, "status": status,
             "error": None, "incomplete_details": None, "instructions": None, "metadata": {}, "model": self.model,
-            "max_output_tokens": len(request.tokens) - request.answer_start, "output": output,
+            "max_output_tokens": job.columns - request.answer_start, "output": output,
             "parallel_tool_calls": True, "previous_response_id": None, "reasoning": {"effort": None, "summary": None},
             "service_tier": "default", "store": False, "temperature": request.temperature, "tool_choice": "auto",
             "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.parsed.repeated,

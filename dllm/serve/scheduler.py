@@ -100,9 +100,11 @@ class Scheduler:
         """Queue a job, and return its number. Raises Full, Closing, and UserError for one that can never be decoded."""
         job = replace(job, request=job.chosen.parts.sampler.prepare(job.request))
         entry = Entry(0, job, deliver, alone=self.limits.exact)
+        if job.request.gap is not None and self.lead is not None:
+            raise UserError("a hole without a number is not sized by a model of several ranks. Give it a number.")
         if entry.columns > self.limits.max_tokens_in_flight:
             raise UserError(
-                f"the prompt and its answer take {len(job.request.tokens)} tokens, and the server decodes at most "
+                f"the prompt and its answer take {job.columns} tokens, and the server decodes at most "
                 f"{self.limits.max_tokens_in_flight} at a time (max_tokens_in_flight). "
                 "Shorten the prompt or lower max_tokens."
             )
@@ -380,7 +382,7 @@ class Scheduler:
             told.wanted, told.computed = told.wanted + result.query_tokens, told.computed + result.computed_tokens
         waited = (entry.started or entry.submitted) - entry.submitted
         return Done(result, entry.logprobs_of(result), waited, entry.turns, entry.likeliest_of(result),
-                    entry.cached)  # fmt: skip
+                    entry.cached, entry.job.request)  # fmt: skip
 
     def _retry(self, key: LaneKey, lane: SettingBatch, error: Exception) -> None:
         """Its turn failed: one of its rows may be to blame, so each begins again in a lane of its own."""
@@ -410,7 +412,7 @@ class Scheduler:
                 self.queue.extendleft(reversed([again(entry) for entry in entries]))
                 return
         for entry in entries:
-            self._fail(entry, "memory", f"an answer of {len(entry.job.request.tokens)} tokens needs more memory than "
+            self._fail(entry, "memory", f"an answer of {entry.job.columns} tokens needs more memory than "
                        "there is.")  # fmt: skip
 
     def _agree(self, error: Exception | None = None) -> None:

@@ -15,6 +15,7 @@ from dllm.constraints.kinds import Constraint, FunctionCall, JsonSchema
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.errors import TooLong
+from dllm.loop.probing import refuse_gap
 from dllm.prompts import ChatPrompt, Message, Prompts
 from dllm.rl.whole_blocks import refuse_replay
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
@@ -121,14 +122,16 @@ def _jobs(
     if constraint is not None and defaults.model.ids.mask is None:
         constraint = replace(constraint, joint=True)  # a model of noise decides whole blocks
     asked = {name: value for name in diffusion.model_fields_set if (value := getattr(diffusion, name)) is not None}
-    length = _length(body, defaults)
+    grows = _grows(body, constraint, defaults)
+    length = _length(body, defaults, grows)
+    limit = length if grows else None
     sampling = replace(_sampling(body, defaults.sampling), **_ends_held(body, length))
-    defaults.parts.chosen(asked, sampling, length)  # refuses, before any prompt is read
+    defaults.parts.chosen(asked, sampling, length, limit)  # refuses, before any prompt is read
     made = _requests(body, raw, length, defaults)
     thinking = _thinking(made[0], defaults) if isinstance(body, ChatBody) and constraint is None else None
     thinks = thinking is not None if isinstance(body, ChatBody) else constraint is None
     sampling = _bounded(body, sampling, thinks, defaults)
-    chosen = defaults.parts.chosen(asked, sampling, length)
+    chosen = defaults.parts.chosen(asked, sampling, length, limit)
     follow = body.stream or (bool(body.stop) and not isinstance(constraint, JsonSchema | FunctionCall))
     temperature: Any = defaults.sampling.temperature if body.temperature is None else body.temperature
     jobs = []
@@ -138,13 +141,22 @@ def _jobs(
         with as_refusal("diffusion.sampler"):
             chosen.parts.sampler.prepare(request)  # refuses here what it could not write into the request later
         answer = len(request.tokens) - request.answer_start
-        parts = chosen if length in (None, answer) else defaults.parts.chosen(asked, sampling, answer)
+        parts = chosen
+        if length not in (None, answer):
+            parts = defaults.parts.chosen(asked, sampling, answer, answer if grows else None)
+        room = len(request.tokens) if grows else 0
+        if grows:
+            request = begun(request, defaults.begin or answer)
+        if request.gap is not None:
+            with as_refusal("diffusion.canvas"):
+                refuse_gap(request, defaults.model.config, parts.parts)
+            room = len(request.tokens) + int(defaults.length["limit"])
         # without ``follow`` only the end is told, which spares a copy in every turn
         if diffusion.replay:
             with as_refusal():
                 refuse_replay(request, parts.parts, defaults.model.config, body.stop)
         told = diffusion.snapshots, diffusion.trace, likeliest, logprobs
-        job = Job(request, parts, inf, follow, *told, tenant=str(raw.get("cache_salt") or ""))
+        job = Job(request, parts, inf, follow, *told, tenant=str(raw.get("cache_salt") or ""), grows_to=room)
         jobs += [replace(job, request=replace(request, seed=seed + number)) for number in range(body.n)]
     return tuple(jobs), thinking, thinks
 
@@ -224,8 +236,22 @@ def _bounded(body: Answered, sampling: Sampling, thinks: bool, defaults: Default
         return replace(sampling, thinking_budget=budget)
 
 
-def _length(body: Answered, defaults: Defaults) -> int | None:
-    """Masks after the prompt; None: the canvas says it."""
+def _grows(body: Answered, constraint: Constraint | None, defaults: Defaults) -> bool:
+    """Whether an answer changes its length: not one that is given in part, has a form or a least length, is replayed by
+    a trainer, or begins with a thought of bounded length."""
+    given = constraint is not None or body.diffusion.canvas is not None or body.diffusion.replay
+    bounded = body.ignore_eos or body.min_tokens > 0 or asked_budget(body, defaults) not in (None, -1)
+    return defaults.begin is not None and not given and not bounded
+
+
+def begun(request: Request, begin: int) -> Request:
+    """The request with the first ``begin`` masks of its answer at most."""
+    end = request.answer_start + begin
+    return replace(request, tokens=request.tokens[:end], masked=request.masked[:end])
+
+
+def _length(body: Answered, defaults: Defaults, grows: bool) -> int | None:
+    """Masks after the prompt, of an answer that grows at most; None: the canvas says it."""
     names = [name for name in LENGTHS if body.has(name)]
     if len({getattr(body, name) for name in names}) > 1:
         raise ApiError(400, f"{names[0]} and {names[1]} say the same thing differently. Drop one.", names[0])
@@ -240,7 +266,8 @@ def _length(body: Answered, defaults: Defaults) -> int | None:
     most = max(limit - FOR_THE_PROMPT, 1)
     why = f": the model's limit is {limit} tokens, and {FOR_THE_PROMPT} of them are left to the prompt"
     if not names:
-        return max(defaults.gen_length, within_bounds("min_tokens", body.min_tokens, 0, most, why))
+        usual = min(most, defaults.length["limit"]) if grows else defaults.gen_length
+        return max(usual, within_bounds("min_tokens", body.min_tokens, 0, most, why))
     asked: int = getattr(body, names[0])
     return within_bounds(names[0], min(asked, defaults.max_tokens or most, most) if body.fits else asked, 1, most, why)
 
@@ -332,7 +359,8 @@ def _after(
         answer = Request.answer([], left, prompts.ids.placeholder)
     _check_length(len(tokens), len(answer.tokens), name, prompts)
     masked = [False] * len(tokens) + [*answer.masked]
-    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill)
+    gap = None if answer.gap is None else answer.gap + len(tokens)
+    return Request([*tokens, *answer.tokens], masked, start=len(tokens), infill=answer.infill, gap=gap)
 
 
 def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None:
@@ -343,7 +371,7 @@ def _check_length(prompt: int, answer: int, name: str, prompts: Prompts) -> None
         )  # fmt: skip
 
 
-def _canvas(pieces: list[str | int], prompts: Prompts) -> Request:
+def _canvas(pieces: list[str | int | None], prompts: Prompts) -> Request:
     """The answer's given parts and holes. Raises ApiError."""
     with as_refusal("diffusion.canvas"):
         return prompts.infill(pieces)

@@ -9,22 +9,19 @@ from typing import Any
 
 from dllm.app.runs.service import follow_turns, plan_of, served_names, service_of, show_log, url_of
 from dllm.common.links import follows
+from dllm.compose.auto_length import with_auto_length
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError, not_installed
 
 # Settings of a run that a server reads: as the defaults of requests, or for its model and device.
 READ = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "sampling", "engine", "gen_length", "seed",
-                  "runtime", "lag", "kernels", "experiment"})  # fmt: skip
+                  "length", "runtime", "lag", "kernels", "experiment"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Serve until SIGTERM or Ctrl-C. Exit codes: 0 told to stop, 2 something to put right, 70 a dead decode thread."""
     refuse_unread(config, given)
-    if config.get("length"):
-        raise UserError(
-            f"length={choice_of('length', config['length'])} is not served yet: an answer has the columns that its "
-            "max_tokens asks for. Set gen_length to a number, and drop length."
-        )
+    config = with_auto_length(config)
     try:
         from dllm.serve.loading import answering_meanwhile
         from dllm.serve.server import bound_socket, serve_until_told, server_of

@@ -51,19 +51,21 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
         sys.setswitchinterval(SWITCH)
     parts = {group: config[group] for group in ("sampler", "blocks", "cache", "eos")}
     sampling, seed = plan.sampling, plan.options.seed
-    length = answer_length(config, plan)
+    length, grows = answer_length(config, plan), plan.parts.length.traits.changes
     limits = settings.limits
     defaults = Defaults(
         model,
         settings.names[0] if settings.names else model.name,
         **parts,
         sampling=sampling,
+        length=config.get("length") or {},
+        begin=plan.options.gen_length if grows else None,
         gen_length=length,
         seed=seed,
         max_choices=limits.max_rows,
         max_answers=limits.max_waiting,
         max_tokens=settings.max_tokens,
-        fits=config["gen_length"] is None,
+        fits=config["gen_length"] is None or grows,
         aliases=settings.names[1:],
         chat_template_kwargs=plan.prompts.chat_template_kwargs,
         calibration=plan.calibration,
@@ -99,9 +101,13 @@ def _told_of_loss(scheduler: Scheduler, sentence: str) -> float:
 
 def answer_length(config: Mapping[str, Any], plan: RunPlan) -> int:
     """Masks after a prompt where neither the command line nor a request says it. The mini models answer best in as
-    many as they were trained on: mini-llada has 95 points of copy, sort and shuffle in 32, and 83 in 256."""
+    many as they were trained on: mini-llada has 95 points of copy, sort and shuffle in 32, and 83 in 256. Where answers
+    grow, those of a fixed length have at most the limit."""
     from dllm.serve.wire import FOR_THE_PROMPT
 
+    if plan.parts.length.traits.changes:
+        most = min(SERVED_LENGTH, config["length"]["limit"])
+        return max(plan.options.gen_length, min(most, plan.prompts.config.max_length - FOR_THE_PROMPT))
     if config["gen_length"] is not None or plan.prompts.name in shipped_models():
         return plan.options.gen_length
     return min(SERVED_LENGTH, max(1, plan.prompts.config.max_length - FOR_THE_PROMPT))
