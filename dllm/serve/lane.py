@@ -307,8 +307,8 @@ def progress_of(
     at = torch.tensor(rows, device=turn.chosen.device)
     canvas = turn.candidates.select(turn.step.owner.first[at])
     final = torch.zeros_like(turn.view.blocks.turn) if cuts else final_end(turn, takes_back)
-    counts = torch.stack([turn.view.blocks.turn, turn.blocks.index, final], 1)[at]
-    counts = torch.cat([counts, canvas.initial_end[:, None]], 1).tolist()
+    of_rows = torch.stack([turn.view.blocks.turn, turn.blocks.index, final], 1)[at]
+    counts = torch.cat([of_rows, canvas.initial_end[:, None]], 1).tolist()
     found = list(map(_progress, jobs, counts, canvas.tokens.tolist(), canvas.masked.tolist()))
     if not any(job.snapshots for job in jobs):
         return found
