@@ -43,6 +43,7 @@ class Recorded:
             family="stand-in", width=columns, layers=0, heads=1, kv_heads=1, head_dim=columns, mlp_width=columns,
             vocab=vocab, max_length=columns, eps=1e-5, theta=1e4, mask_id=None, eos_id=None, pad_id=None,
         )  # fmt: skip
+        self.ranks = self.config.ranks
 
     def __call__(self, tokens: Tensor, positions: Tensor, memory: object, columns: Tensor | None) -> tuple[Tensor, Any]:
         self.turn = min(self.turn + 1, len(self.table) - 1)
