@@ -46,7 +46,7 @@ from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.models.weights import load_model, read_model_config
 from dllm.report.figures import accuracy_under_parallelism
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
@@ -57,8 +57,12 @@ METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS
 
 
 @cache
-def model_of(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    return load_model(folder, dtype=dtype)
+def model_of(folder: Path, dtype: torch.dtype = torch.float32, block: int | None = None) -> Transformer:
+    """block: columns of an attention block (None: those that the checkpoint says)."""
+    config = read_model_config(folder)
+    if block is not None:
+        config = replace(config, attention=replace(config.attention, length=block))
+    return load_model(folder, dtype=dtype, config=config)
 
 
 def watched(cache: Cache, passes: list[ForwardPass]) -> Cache:
@@ -111,6 +115,7 @@ NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_
 TABLES = ("filters", "baselines")  # of a file, which its cases name
 ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
+OWN_BLOCKS = ("token_to_mask",)  # their models attend by the blocks that a case decodes in
 NO_FILLS = ("d3llm", "freedave", "suffix", "easing", "vicinity")  # their records leave out what eos fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
@@ -118,7 +123,7 @@ COMPARED = (
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
     "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps", "pattern",
     "first_answer_block", "phase", "span", "settled", "forwards",
-    "hidden",
+    "hidden", "answer",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -220,7 +225,9 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
     for number, case in enumerate(data.get("cases", ())):
         fault = unknown(data, case)
         if fault is None and not (sample and number % 3):
-            model = model_of(models / case["model"], torch.float64 if data["method"] in WIDE else torch.float32)
+            dtype = torch.float64 if data["method"] in WIDE else torch.float32
+            block = case["params"]["block_length"] if data["method"] in OWN_BLOCKS else None
+            model = model_of(models / case["model"], dtype, block)
             record = run_case(case, model, data)
             fault = differ(differences(case, record))
         outcome.append(fault)

@@ -16,7 +16,7 @@ import torch
 from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
-from dllm.contract.canvas import Request
+from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError, name_of
@@ -73,8 +73,8 @@ def holds(condition: bool, sentence: str) -> None:
 def may_stand_still(sampler: Sampler) -> bool:
     """Whether a rule says that it may leave a row as it is for a turn: it takes back what it commits, verifies drafts,
     follows a plan of turns, or has another patience than usual."""
-    kind, traits = type(sampler), sampler.traits
-    plans = kind.turns is not Sampler.turns or kind.may_wait is not Sampler.may_wait
+    traits, one = sampler.traits, Canvas.of([Request.answer([0], 64, 0)], 0)
+    plans = type(sampler).turns is not Sampler.turns or int(sampler.may_wait(one)) > traits.patience
     return bool(traits.revocable or traits.verifies or plans or traits.patience != SamplerTraits.patience)
 
 
@@ -147,9 +147,12 @@ def all_is_decided(trial: Trial) -> None:
 
 
 def redecoded(trial: Trial, one: Decoded) -> int:
-    """Positions that the schedule has rolled back, where each costs a second forward, too: one that commits it, and
-    one that verifies drafts and may take none. Other rules commit in every forward, and two a position cover these."""
+    """Positions that are decided again at the cost of further forwards: those that an editing rule has masked again, and
+    those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules commit
+    in every forward, and two a position cover these."""
     assert one.known.trace is not None
+    if trial.parts.sampler.traits.edits:
+        return sum(len(positions) for record in one.known.trace.turns for positions in record.remasked)
     rolled = sum(len(positions) for record in one.known.trace.turns for positions in record.rolled)
     return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
 

@@ -1,8 +1,9 @@
 """Fill masks at a low threshold and replace the tokens that turn out wrong, until nothing changes (LLaDA2.1, arXiv
-2602.08676)."""
+2602.08676), or mask them again (token-to-mask, arXiv 2604.18738)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 import torch
@@ -17,6 +18,7 @@ from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import scatter_into
+from dllm.samplers.doubts import Doubts
 
 
 class JointThreshold(Sampler):
@@ -26,6 +28,9 @@ class JointThreshold(Sampler):
 
     A full block is held until a forward replaces nothing in it, or has had ``post_edit_steps`` of them. penalty: is
     taken from the logit of the token that is one column to the left in the block, masks included.
+
+    repair: ``edit``, or a test of ``Doubts`` by which tokens are masked again instead, so that a later forward fills
+    them from a cleaner context; remask_threshold (None: the published one of the test), budget and ratio are its own.
     """
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, edits=True)
@@ -33,7 +38,8 @@ class JointThreshold(Sampler):
 
     def __init__(
         self, threshold: PerRequest = 0.7, edit_threshold: PerRequest | None = 0.5, post_edit_steps: int = 16,
-        minimum: int = 1, penalty: float = 0.0,
+        minimum: int = 1, penalty: float = 0.0, repair: str = "edit", remask_threshold: float | None = None,
+        budget: int = 5, ratio: float = 0.25,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.edit_threshold", edit_threshold, 0.0, 1.0, "null replaces nothing.")
@@ -42,12 +48,35 @@ class JointThreshold(Sampler):
         in_range("sampler.penalty", penalty, 0.0, advice="0 is off.")
         self.threshold, self.edit_threshold, self.penalty = threshold, edit_threshold, penalty
         self.post_edit_steps, self.minimum = post_edit_steps, minimum
-        self.traits = self.traits.but(patience=max(self.traits.patience, post_edit_steps))
+        self.repair, self.doubts = repair, Doubts.of(repair, remask_threshold, budget, ratio)
+        if self.doubts and penalty:
+            raise UserError(
+                f"sampler.penalty={penalty:g} changes what is proposed, and sampler.repair={repair} doubts tokens by the "
+                "model's own probabilities. Set sampler.penalty=0, or sampler.repair=edit."
+            )
+        self.traits = self.traits.but(
+            patience=max(self.traits.patience, post_edit_steps), revocable=self.doubts is not None
+        )
+
+    @property
+    def per_block(self) -> Mapping[str, float]:
+        return {"spent": 0}
 
     def needs(self) -> tuple[Need, ...]:
-        return (Need(committed=True, reads=(AllLogits(),) if self.penalty else ()),)
+        reads = self.doubts.reads if self.doubts else (AllLogits(),) if self.penalty else ()
+        return (Need(committed=True, reads=reads),)
 
     def check(self, setting: Setting) -> None:
+        if self.doubts and setting.model.prediction_shift:
+            raise UserError(
+                f"sampler.repair={self.repair} judges a token at its own position, but this model predicts it from the "
+                "one before (Dream). Use sampler.repair=edit, or sampler=saber, which remasks too."
+            )
+        if self.doubts and setting.sampling.guidance:
+            raise UserError(
+                f"sampler.repair={self.repair} judges tokens by the model's own probabilities, which "
+                f"sampling.guidance={setting.sampling.guidance:g} changes. Set it to 0, or use sampler.repair=edit."
+            )
         if self.penalty and (setting.sampling.eos_last or not setting.sampling.plain):
             raise UserError(
                 f"sampler.penalty={self.penalty:g}: sampler={name_of(self)} then proposes the argmax of other logits, "
@@ -57,20 +86,34 @@ class JointThreshold(Sampler):
 
     def warning(self, setting: Setting) -> str | None:
         family = setting.model.family
-        if family == "llada2" or self.edit_threshold is None:  # LLaDA2.0 and 2.1 have the same files
+        if family == "llada2" or (self.edit_threshold is None and not self.doubts):  # 2.0 and 2.1 have the same files
             return None
+        if self.doubts:
+            return (
+                f"sampler.repair={self.repair}: models of the family {family} were not trained to see wrong tokens, so "
+                "what they think of a token that they see may tell little. Use sampler=confidence, or a model that was, "
+                "such as LLaDA2.1."
+            )
         return (
             f"sampler.edit_threshold={self.edit_threshold}: models of the family {family} were not trained to replace "
             "tokens, so what they propose in the place of a token that they see may be worse than it. Set "
             "sampler.edit_threshold=null, or use a model that was, such as LLaDA2.1."
         )
 
+    def may_wait(self, canvas: Canvas) -> Tensor:
+        patience = super().may_wait(canvas)
+        if self.doubts is None:
+            return patience
+        return torch.maximum(patience, self.doubts.most_turns(canvas.undecided.sum(1), self.post_edit_steps))
+
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
-        """spent [B]: forwards that the block has had since it is full. held [B]: it was kept open by the last turn."""
+        """spent [B]: forwards that began with a full block. held [B]: it was kept open by the last turn. The rest is
+        that of ``Doubts``."""
         edit = inf if self.edit_threshold is None else self.edit_threshold
         return {
             "threshold": per_row(self.threshold, canvas), "edit_threshold": per_row(edit, canvas),
             "spent": torch.zeros_like(canvas.start), "held": torch.zeros_like(canvas.shortened),
+            **(self.doubts.start(canvas) if self.doubts else {}),
         }  # fmt: skip
 
     def least(self, view: View) -> Tensor:
@@ -85,13 +128,18 @@ class JointThreshold(Sampler):
         accepted, least = view.open & (confidence > state["threshold"][:, None]), self.least(view)
         enough = accepted.sum(1, keepdim=True) >= least[:, None]
         commit = torch.where(enough, accepted, top_k_mask(confidence, view.open, least))
-        spent, bar = torch.where(masks, 0, state["spent"] + 1), state["edit_threshold"]
-        surer = (confidence > bar[:, None]) & (token != view.canvas.tokens)
-        edit = view.editable & surer & (masks | state["held"])[:, None]
-        keep_open = (masks | edit.any(1)) & (spent < self.post_edit_steps) & (bar < inf)
+        spent, among = state["spent"] + ~masks, view.editable & (masks | state["held"])[:, None]
+        if self.doubts:
+            remask, remembered = self.doubts.found(view, state, among)
+            edit, waits = None, masks | remask.any(1)
+        else:
+            bar, remask, remembered = state["edit_threshold"], None, State()
+            edit = among & (confidence > bar[:, None]) & (token != view.canvas.tokens)
+            waits = (masks | edit.any(1)) & (bar < inf)
+        keep_open = waits & (spent < self.post_edit_steps)
         return view.step(
-            commit, tokens=token, confidence=confidence, accepted=accepted, edit=edit, keep_open=keep_open,
-            state={"spent": spent, "held": keep_open},
+            commit, tokens=token, confidence=confidence, accepted=accepted, edit=edit, remask=remask,
+            keep_open=keep_open, state={"spent": spent, "held": keep_open, **remembered},
         )  # fmt: skip
 
 

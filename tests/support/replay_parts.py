@@ -295,6 +295,16 @@ def joint_threshold(params: Case) -> CaseParts:
     return CaseParts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
 
 
+def token_to_mask(params: Case) -> CaseParts:
+    test = {"low_prob": "low_prob", "t2t_remask": "mirrored", "logit_diff": "drop"}[params["strategy"]]
+    length, steps = params["block_length"], params["max_post_steps"]
+    rule = JointThreshold(
+        params["threshold"], post_edit_steps=steps, repair=test, remask_threshold=params["remask_threshold"],
+        budget=params["budget"], ratio=params["ratio"],
+    )  # fmt: skip
+    return CaseParts(rule, Fixed(length), fills_up=length)
+
+
 class LastWithout(JointThreshold):
     """sglang tests its count after a forward: the one that exceeds it still runs, and edits nothing."""
 
@@ -373,7 +383,7 @@ METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
     "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
     "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
-    "joint_threshold": joint_threshold, "dawn": dawn,
+    "joint_threshold": joint_threshold, "token_to_mask": token_to_mask, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 # What is no decode of a model, and by which script it is replayed.

@@ -152,6 +152,12 @@ class Record:
         return self.nfe + bool(self.filled[-1])
 
     @property
+    def answer(self) -> list[int]:
+        """The answer's tokens up to and with its first end of text, which is 61 in the tiny models."""
+        tokens = self.tokens[self.start :]
+        return tokens[: tokens.index(61) + 1] if 61 in tokens else tokens
+
+    @property
     def first_column(self) -> list[int]:
         return [first for first, _ in self.ranges]
 
