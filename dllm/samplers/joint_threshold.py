@@ -51,8 +51,8 @@ class JointThreshold(Sampler):
         self.repair, self.doubts = repair, Doubts.of(repair, remask_threshold, budget, ratio)
         if self.doubts and penalty:
             raise UserError(
-                f"sampler.penalty={penalty:g} changes what is proposed, and sampler.repair={repair} doubts tokens by the "
-                "model's own probabilities. Set sampler.penalty=0, or sampler.repair=edit."
+                f"sampler.penalty={penalty:g} changes what is proposed, and sampler.repair={repair} doubts tokens by "
+                "the model's own probabilities. Set sampler.penalty=0, or sampler.repair=edit."
             )
         self.traits = self.traits.but(
             patience=max(self.traits.patience, post_edit_steps), revocable=self.doubts is not None
@@ -91,8 +91,8 @@ class JointThreshold(Sampler):
         if self.doubts:
             return (
                 f"sampler.repair={self.repair}: models of the family {family} were not trained to see wrong tokens, so "
-                "what they think of a token that they see may tell little. Use sampler=confidence, or a model that was, "
-                "such as LLaDA2.1."
+                "what they think of a token that they see may tell little. Use sampler=confidence, or a model that was, such "
+                "as LLaDA2.1."
             )
         return (
             f"sampler.edit_threshold={self.edit_threshold}: models of the family {family} were not trained to replace "
