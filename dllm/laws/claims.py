@@ -148,8 +148,8 @@ def all_is_decided(trial: Trial) -> None:
 
 def redecoded(trial: Trial, one: Decoded) -> int:
     """Positions that are decided again at the cost of further forwards: those that an editing rule has masked again,
-    and those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules commit
-    in every forward, and two a position cover these."""
+    and those that the schedule has rolled back where a second forward verifies drafts and may take none. Other rules
+    commit in every forward, and two a position cover these."""
     assert one.known.trace is not None
     if trial.parts.sampler.traits.edits:
         return sum(len(positions) for record in one.known.trace.turns for positions in record.remasked)
