@@ -91,8 +91,8 @@ class JointThreshold(Sampler):
         if self.doubts:
             return (
                 f"sampler.repair={self.repair}: models of the family {family} were not trained to see wrong tokens, so "
-                "what they think of a token that they see may tell little. Use sampler=confidence, or LLaDA2.1, which was "
-                "trained so."
+                "what they think of a token that they see may tell little. Use sampler=confidence, or LLaDA2.1, which "
+                "was trained so."
             )
         return (
             f"sampler.edit_threshold={self.edit_threshold}: models of the family {family} were not trained to replace "
