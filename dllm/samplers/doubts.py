@@ -45,7 +45,7 @@ class Doubts:
         in_choices("sampler.repair", test, ("edit", *THRESHOLDS))
         in_range("sampler.remask_threshold", threshold, 0.0, 1.0)
         in_range("sampler.budget", budget, 1, advice="sampler.repair=edit masks nothing again.")
-        in_range("sampler.ratio", ratio, 0.0, 1.0, "1 is no bound.")
+        in_range("sampler.ratio", ratio, 0.0, 1.0, "1 bounds nothing.")
         if test == "edit":
             if threshold is not None:
                 raise UserError(

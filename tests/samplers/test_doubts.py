@@ -59,7 +59,7 @@ def test_a_fall_is_known_from_the_second_forward_that_finds_tokens() -> None:
     game = Game(JointThreshold(0.5, repair="drop", ratio=1.0), 3)
     assert game.turn([0.9, 0.1, 0.1], [1, 2, 3], current=log(1, 1, 1)) == [0]
     assert game.turn([0.9, 0.8, 0.1], [1, 2, 3], current=log(0.5, 1, 1)) == [1] and masked_again(game) == []
-    # 0.5 to 0.3 is no fall of more than 0.3, and 0.8 when it was written to 0.4 is one
+    # 0.5 to 0.3 falls by less than 0.3; 0.8, when it was written, to 0.4 by more
     assert game.turn([0.9, 0.8, 0.9], [1, 2, 3], current=log(0.3, 0.4, 1)) == [2] and masked_again(game) == [1]
 
 
