@@ -101,13 +101,15 @@ class Rows:
         if parts.eos.traits.writes:
             canvas = parts.eos.opened(canvas, first)
         state = checked_start(f"sampler={name_of(sampler)}: start()", sampler.start(canvas, blocks), canvas)
-        lengths = parts.length.start(canvas)
+        lengths, waits = parts.length.start(canvas), sampler.may_wait(canvas)
+        if parts.length.traits.changes:
+            waits = waits + parts.length.may_wait(canvas)
         rows = Rows(
             canvas, Owner.single(len(canvas.row_id), canvas.row_id.device),
             first.closed(parts.length.waits(lengths)), state, session.remembers(canvas), lengths,
             torch.zeros_like(canvas.tokens), Ledger.start(canvas),
             canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, None, session,
-            constraints, (), Pace.start(canvas, first, sampler.may_wait(canvas) + parts.length.may_wait(canvas)),
+            constraints, (), Pace.start(canvas, first, waits),
         ).planned()  # fmt: skip
         if not shapes.bounded:
             return rows

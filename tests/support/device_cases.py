@@ -207,8 +207,8 @@ def schedules() -> Iterator[Case]:
 
 def caches() -> Iterator[Case]:
     """Every cache on both kinds of model, with the samplers that ask most of one: branches, shadows, an order."""
-    rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino", "span": "slowfast",
-             **{name: name for name in VERIFIERS}}  # fmt: skip
+    rules = {"dkv_greedy": "order", "none": "freedave", "prefix": "wino", "dual": "ete", "recap": "wino",
+             "span": "slowfast", **{name: name for name in VERIFIERS}}  # fmt: skip
     for name, kind in product(choices("cache"), MODELS):
         rule, schedule = rules.get(name, "confidence"), "sliding" if name == "sliding" else "fixed"
         if allowed(Combination(rule, schedule, name, model=kind)):
