@@ -8,7 +8,6 @@ from typing import Any
 from dllm.compose.naming import typed_name
 from dllm.compose.parts import part_config
 from dllm.errors import UserError
-from dllm.models.shipped import shipped_models
 
 AUTO = "auto"
 # Masks at the start, a rule, and its options. Of the models that come along as measured on their own tasks
@@ -19,6 +18,8 @@ PUBLISHED: tuple[int, str, dict[str, Any]] = 64, "daedal", {}
 
 def auto_length(model: str) -> tuple[int, dict[str, Any]]:
     """Masks with which answers of a model begin, and the configuration of the part that goes on from there."""
+    from dllm.models.shipped import shipped_models  # imports torch, for which a command's help does not wait
+
     begin, rule, options = SMALL if model in shipped_models() else PUBLISHED
     return begin, part_config("length", rule, options)
 
