@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -139,7 +141,8 @@ def test_animation_shows_every_turn_and_the_masks_before_the_first(
 ) -> None:
     slept: list[float] = []
     shown: list[tuple[int, int, int]] = []
-    monkeypatch.setattr(live.time, "sleep", slept.append)
+    # The module's name, not time.sleep itself: threads that other tests left would sleep into the list.
+    monkeypatch.setattr(live, "time", SimpleNamespace(sleep=slept.append, perf_counter=time.perf_counter))
     decoder = Decoder(model, "static", "whole", eos="none", gen_length=64)
     view = view_of(decoder)
     view.animate = True
