@@ -49,6 +49,7 @@ class Session(Generic[PlanKind, Pass]):
 
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
     shares = False  # it may take over first columns that another request has computed, and hand out its own
+    soft = False  # what positions of the open block show may be mixtures (``SamplerTraits.soft``)
 
     def remembers(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
@@ -210,6 +211,11 @@ class Cache:
                     f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
                     "are made of, or does not attend with every row."
                 )
+        if sampler.traits.soft is not None and not self.traits.soft:
+            raise IncompatibleParts(
+                f"sampler={name_of(sampler)} shows mixtures of tokens and the mask, which change while the canvas does "
+                f"not, and {name} keeps what it computed of the open block."
+            )
         if self.traits.verifies and not sampler.traits.verifies:
             raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none.")
         if sampler.traits.verifies != self.traits.verifies:

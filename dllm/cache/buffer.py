@@ -52,6 +52,7 @@ class CacheView:
     attended: Tensor  # [B, L] the columns that its queries saw
     state: State  # [B, ...] what the policy remembers of the rows
     config: ModelConfig  # of the model
+    soft: bool = False  # what columns of the open block show may be mixtures, not what is on the canvas
 
     def plan(
         self, columns: Tensor, *, committable: Tensor | None = None, forced: Tensor | None = None,
@@ -146,7 +147,7 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         old, shapes = remembered, blocks.shapes
-        seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config)
+        seen = CacheView(canvas, blocks, next_positions, old["masks"], old["attended"], old, self.config, self.soft)
         plan = checked_plan(self.policy, self.policy.plan(seen), canvas, old)
         state = shapes.update(blocks.active, {**old, "masks": canvas.masked, **plan.state}, old)
         self.gapless = self.gapless and plan.keys is canvas.valid

@@ -21,7 +21,7 @@ class Dual(Blockwise):
     the next full forward (as published); otherwise they stop at once.
     """
 
-    traits = Blockwise.traits.but(scores_all_at_open=True)
+    traits = Blockwise.traits.but(scores_all_at_open=True, soft=True)
 
     def __init__(
         self, keep_stale_tail: bool = False, prefix_look: int = 0, after_look: int = 0, **options: Any

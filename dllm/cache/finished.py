@@ -24,7 +24,8 @@ class Finished(Buffered):
     committed now, and all that these see and that is not final yet. It gives the same tokens as cache=none.
     """
 
-    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True)
+    traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True,
+                                  soft=True)  # fmt: skip
     shares = True
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
@@ -52,6 +53,8 @@ class Finished(Buffered):
         assert order is not None, "a model with full attention was not refused"
         piece = config.attention.pieces(masked, canvas.start)
         final = piece < torch.where(masked, piece, len(canvas.columns) + 1).amin(1, keepdim=True)
+        if view.soft:  # an open block's rows come of mixtures: they are computed once more, whatever changed
+            final = final & (canvas.columns < view.blocks.begin[:, None])
         # A token that was replaced since makes stale whatever has seen it: its piece, and those after.
         changed = (canvas.tokens != view.state["tokens"]) & canvas.valid
         stale = piece >= torch.where(changed, piece, len(canvas.columns) + 1).amin(1, keepdim=True)

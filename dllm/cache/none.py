@@ -33,6 +33,7 @@ class NoCache(Pruning):
         regions=frozenset({"block", "suffix", "ahead", "answer"}),
         kinds=CAUSAL | {"full", OWN_CLASS.name},
         committed=True,
+        soft=True,
         branches=True,
         shadows=True,
         exposes_attention=True,

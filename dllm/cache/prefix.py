@@ -15,7 +15,7 @@ class Prefix(Blockwise):
     query_left, warmup, refresh_interval, suffix_window and the like: see ``Blockwise``.
     """
 
-    traits = Blockwise.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
+    traits = Blockwise.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}), soft=True)
 
     @property
     def name(self) -> str:

@@ -50,7 +50,8 @@ def lacking(sampler: Sampler, schedule: Schedule) -> Iterator[str]:
     """What keeps a sampler from following columns that move, as the end of a sentence."""
     found = {
         "branches": "offers several candidates", "verifies": "drafts tokens", "revocable": "takes tokens back",
-        "edits": "replaces tokens", "renoises": "draws all positions again", "lookahead": "opens several blocks",
+        "edits": "replaces tokens", "soft": "shows mixtures of tokens", "renoises": "draws all positions again",
+        "lookahead": "opens several blocks",
         "commits_ahead": "commits several turns at once", "fixed_order": "plans which position comes when",
     }  # fmt: skip
     yield from (what for trait, what in found.items() if getattr(sampler.traits, trait))

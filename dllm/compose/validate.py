@@ -14,6 +14,7 @@ from dllm.cache.base import Cache
 from dllm.compose.changing_lengths import check_length
 from dllm.compose.choice_files import choice_file
 from dllm.compose.parts import choices, class_of, part
+from dllm.compose.soft_inputs import check_soft
 from dllm.contract import Need
 from dllm.contract.checks import needs_of
 from dllm.contract.needs import readouts_of
@@ -65,6 +66,7 @@ def validate(
     if not isinstance(sampler, Sampler):
         raise UserError(f"sampler={name}: resolved() returned {sampler!r}, and must return the rule (return self).")
     assert isinstance(blocks, Blocks)
+    check_soft(setting, sampler)
     sampler.check(setting)
     if setting.sampling.eos_last and not sampler.traits.by_confidence:
         raise UserError(

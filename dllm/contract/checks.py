@@ -106,6 +106,11 @@ def checked_step(rule: Rule, step: object, view: View, state: State) -> Step:
         is_laid(step.edit, f"{what} edit", shape, BOOL, like)
     if step.shown is not None:
         is_laid(step.shown, f"{what} shown", shape, IDS, like)
+    if step.mixture is not None:
+        width = 0 if rule.traits.soft is None else rule.traits.soft.tokens
+        is_laid(step.mixture.where, f"{what} mixture.where", shape, BOOL, like)
+        is_laid(step.mixture.tokens, f"{what} mixture.tokens", (*shape, width), IDS, like)
+        is_laid(step.mixture.weights, f"{what} mixture.weights", (*shape, width), FRACTIONS[:1], like)
     if step.state:
         _follow(f"{name}: step()", step.state, state, like)
     _as_declared(rule, name, step, view)
@@ -124,6 +129,8 @@ def _as_declared(rule: Rule, name: str, step: Step, view: View) -> None:
         raise undeclared("replaces tokens (edit) or keeps a full block open (keep_open)", "edits=True")
     if step.shown is not None and not rule.traits.renoises:
         raise undeclared("says what undecided positions show (shown)", "renoises=True")
+    if step.mixture is not None and rule.traits.soft is None:
+        raise undeclared("says that positions show mixtures (mixture)", "soft=Soft(...)")
     if not step.owner.is_single and not rule.traits.branches:
         raise undeclared("offers several candidates", "branches=True")
     # fixed shapes do not look into tensors, and owner.per_candidate makes a new one of nothing

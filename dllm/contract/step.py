@@ -11,8 +11,27 @@ from typing import Any
 from torch import Tensor
 
 from dllm.common.rowwise import Owner, select
+from dllm.contract.canvas import Canvas
 
 State = dict[str, Tensor]  # what a sampler or a cache remembers of its rows, by name; every tensor [B, ...]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What positions show between mask and token in the next forward of their block. What the ``weights`` of k tokens
+    leave to 1 is the mask's. In papers: soft tokens, continuous masks."""
+
+    where: Tensor  # [N, L] positions that show a mixture
+    tokens: Tensor  # [N, L, k] ids, the likeliest first
+    weights: Tensor  # [N, L, k] their weights, float64; 0 for a token that takes no part
+    rejected: Tensor | None = None  # [N, L] masks whose mixture was taken back (None: the rule takes none back)
+
+    def stands(self, canvas: Canvas, at: str) -> Tensor:
+        """Where it is shown [N, L] on the ``canvas`` after a turn, since constraints, ends of text and schedules may
+        have decided otherwise than the rule. at: as in ``Soft``."""
+        if at == "undecided":
+            return self.where & canvas.undecided
+        return self.where & ~canvas.masked & (canvas.tokens == self.tokens[..., 0])
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,9 @@ class Step:
     edit: Tensor | None
     # [N, L] what undecided positions of the open blocks show from now on (None: what they showed); papers: renoising
     shown: Tensor | None
+    # what positions of the block show in its next forward in the place of what is on the canvas (None: that); one
+    # candidate a row; papers: soft tokens
+    mixture: Mixture | None
     owner: Owner  # the row of each candidate
     state: State  # changed entries of the sampler's state [B, ...]
     # [B, L] what it will commit in its next turn, numbered from 1 in its order (0: not then), or the span that this is

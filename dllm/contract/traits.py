@@ -33,6 +33,16 @@ def declared(cls: type, kind: str, *methods: str) -> None:
     raise UserError(f"{cls.__name__} says nothing of itself: write traits = {kind}(...) in the class ({names}).")
 
 
+@dataclass(frozen=True)
+class Soft:
+    """Which mixtures a rule says that positions of the open block show. In papers: soft tokens, continuous masks."""
+
+    # ``decided`` positions, as long as they hold the likeliest token of their mixture, or ``undecided`` ones
+    at: str
+    tokens: int  # how many tokens a mixture has beside the mask
+    restores_norm: bool = False  # an embedding is stretched to the mean of its parts' norms, weighted as they are
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplerTraits(Traits):
     """What other parts must know of a rule."""
@@ -48,6 +58,7 @@ class SamplerTraits(Traits):
     # it is for models of uniform noise: it draws every undecided position of the open blocks again in every turn, at a
     # temperature of its own, and says what they show next
     renoises: bool = False
+    soft: Soft | None = None  # positions of the open block may show mixtures, and which (None: tokens and masks alone)
     edits: bool = False  # it may replace tokens of the current block, and keep the block open when it is full
     # it may offer several candidates; the first has every mask of the others, because caches plan by it
     branches: bool = False
@@ -97,6 +108,9 @@ class CacheTraits(Traits):
         {"full"}
     )  # names of the kinds of attention that it serves (``dllm.models.visibility``)
     attends_all: bool = False  # every forward attends to every valid column
+    # every forward computes all of the open blocks, which may show mixtures; nothing rests on what those left once the
+    # block has closed
+    soft: bool = False
     exact: bool = False  # scores are those of a forward without a cache, but for rounding
     bounded_shapes: bool = False  # neither its plans nor its sessions ask the device: the host knows bounds alone
     # its memory does more in a layer than to keep keys and values, so a forward is neither compiled nor recorded alone

@@ -22,7 +22,7 @@ from dllm.contract.constrained import Reproposer
 from dllm.contract.readouts import Readout
 from dllm.contract.shapes import Shapes
 from dllm.contract.shared_values import Shared
-from dllm.contract.step import State, Step
+from dllm.contract.step import Mixture, State, Step
 
 _F = TypeVar("_F")
 
@@ -206,10 +206,11 @@ class View:
         accepted: Tensor | None = None, remask: Tensor | None = None, owner: Owner | None = None,
         state: State | None = None, next_positions: Tensor | None = None, stop: Tensor | None = None,
         edit: Tensor | None = None, keep_open: Tensor | None = None, shown: Tensor | None = None,
+        mixture: Mixture | None = None,
     ) -> Step:  # fmt: skip
         """The step that commits ``commit`` [N, L]. Defaults: the proposals with their confidences (nan for other
         ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
-        edited, no block held, and undecided positions show what they showed."""
+        edited, no block held, undecided positions show what they showed, and no position shows a mixture."""
         owner = owner or self.owner
         proposed, nothing, none = (
             owner.per_candidate(self.scores.token),
@@ -224,7 +225,8 @@ class View:
                 confidence = torch.where(tokens == proposed, confidence, torch.nan)
         return Step(
             commit, proposed if tokens is None else tokens, confidence, accepted,
-            owner.per_candidate(nothing) if remask is None else remask, edit, shown, owner, state or {},
+            owner.per_candidate(nothing) if remask is None else remask, edit, shown, mixture, owner,
+            state or {},
             nothing if next_positions is None else next_positions, none if stop is None else stop,
             none if keep_open is None else keep_open,
         )  # fmt: skip

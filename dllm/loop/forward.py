@@ -16,7 +16,7 @@ from dllm.cache.base import AnySession, Cache
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import T, select_or_all
 from dllm.compose.fitted import Parts
-from dllm.contract import Need
+from dllm.contract import Need, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.shared_values import Shared, shared_by
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
@@ -102,17 +102,16 @@ class Forward:
         shrinks = eos.traits.shrinks or parts.length.traits.changes
         return Forward(model, cache, proposer, needs, extras, shrinks, network or model, shared)
 
-    def start(self, canvas: Canvas) -> tuple[Canvas, AnySession, Tensor | None]:
-        """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward
-        [B, C, D] (None: nothing)."""
+    def start(self, canvas: Canvas) -> tuple[Canvas, AnySession, State]:
+        """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward, by
+        name [B, ...]."""
         for extra in self.extras:
             canvas = extra.laid(canvas)
         shown = reduce(lambda seen, extra: extra.opened(seen), self.extras, canvas)
         session = self.cache.start(shown, self.model.config, self.shrinks)
         session.row_numbers.streams = self.streams
         session = reduce(lambda inner, extra: extra.session(inner, len(canvas.row_id)), self.extras, session)
-        carried = [made for extra in self.extras if (made := extra.carried(canvas)) is not None]
-        return canvas, session, carried[0] if carried else None
+        return canvas, session, reduce(lambda made, extra: made | extra.carried(canvas), self.extras, State())
 
     @property
     def streams(self) -> bool:

@@ -16,8 +16,8 @@ from dllm.cache.buffer_memory import blank
 from dllm.cache.pages import KnownPrefix
 from dllm.contract.canvas import Request
 from dllm.models.attention import Visible
+from dllm.models.conditioning import Conditioning
 from dllm.models.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
-from dllm.models.packed_calls import Conditioning
 from dllm.models.transformer import Transformer
 
 PREFILL_CHUNK = 1024  # columns of a chunk, unless a server's limits say otherwise

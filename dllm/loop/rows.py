@@ -16,11 +16,12 @@ from dllm.cache.base import AnySession
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import BlockState, ForwardPlan, Ledger, State, Turn
+from dllm.contract import BlockState, ForwardPlan, Ledger, State, Step, Turn
 from dllm.contract.canvas import Canvas
 from dllm.contract.checks import checked_start
 from dllm.contract.reshape import Reshape, reshaped
 from dllm.contract.shapes import HostView, Shapes, as_bounded
+from dllm.contract.traits import Soft
 from dllm.errors import name_of
 from dllm.loop.pace import Pace
 from dllm.models.ids import Ids
@@ -75,9 +76,9 @@ class Rows:
     lengths: State  # [B, ...] what the part that says how long they are remembers of the rows
     next_positions: Tensor  # [B, L] what the sampler said it will commit next
     ledger: Ledger  # [B] what is recorded of them
-    # [B, C, D] what the forward of a row hands to the next one of its block, by the block's columns; empty where the
-    # network takes nothing. In papers: self-conditioning
-    carried: Tensor
+    # [B, ...] what a turn of a row hands to the next forward of its block, by the block's columns; empty where that
+    # takes nothing. In papers: self-conditioning, soft tokens
+    carried: State
     # [B] the plan of the coming forward, whose ``state`` is ``remembered``, if the host learns its widths from the
     # rows (None: it is made when the forward begins)
     plan: ForwardPlan | None
@@ -93,9 +94,9 @@ class Rows:
     @staticmethod
     def start(
         canvas: Canvas, session: AnySession, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
-        carried: Tensor | None = None,
+        carried: State,
     ) -> Rows:  # fmt: skip
-        """Rows before their first turn, one candidate each. carried: blank [B, C, D] (None: nothing is carried)."""
+        """Rows before their first turn, one candidate each. carried: what they hand to their first forward."""
         sampler, blocks = parts.sampler, parts.blocks
         first = blocks.start(canvas, sampler.traits.lookahead, shapes)
         if parts.eos.traits.writes:
@@ -108,8 +109,7 @@ class Rows:
             canvas, Owner.single(len(canvas.row_id), canvas.row_id.device),
             first.closed(parts.length.waits(lengths)), state, session.remembers(canvas), lengths,
             torch.zeros_like(canvas.tokens), Ledger.start(canvas),
-            canvas.temperature.new_zeros(len(canvas.row_id), 0, 0) if carried is None else carried, None, session,
-            constraints, (), Pace.start(canvas, first, waits),
+            carried, None, session, constraints, (), Pace.start(canvas, first, waits),
         ).planned()  # fmt: skip
         if not shapes.bounded:
             return rows
@@ -146,7 +146,7 @@ class Rows:
         return Rows(
             self.candidates.select(candidates), owner, select(self.blocks, left), select(self.state, left),
             select(self.remembered, left), select(self.lengths, left), self.next_positions[left],
-            select(self.ledger, left), self.carried[left], select(self.plan, left), self.session.select(left),
+            select(self.ledger, left), select(self.carried, left), select(self.plan, left), self.session.select(left),
             self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
             tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
         )  # fmt: skip
@@ -172,6 +172,18 @@ class Rows:
             state=reshape.state(self.state, parts.sampler.per_block),
             remembered=self.session.moved(reshape, self.remembered),
         )  # fmt: skip
+
+    def handed_on(self, step: Step, soft: Soft, canvas: Canvas, now: BlockState) -> State:
+        """What the rows hand to the next forward of a block that stays open, after a step that shows mixtures. canvas:
+        theirs after the turn, and ``now`` its blocks."""
+        mixture, size = step.mixture, self.carried["where"].shape[1]
+        assert mixture is not None
+        columns = now.begin[:, None] + torch.arange(size, device=now.begin.device)
+        inside = (columns < now.end[:, None]) & (now.index == self.blocks.index)[:, None]
+        columns = columns.clamp(max=len(canvas.columns) - 1)
+        wide = columns[..., None].expand(-1, -1, soft.tokens)
+        where = mixture.stands(canvas, soft.at).gather(1, columns) & inside
+        return {"where": where, "tokens": mixture.tokens.gather(1, wide), "weights": mixture.weights.gather(1, wide)}
 
     def without(self, gone: Sequence[int]) -> Rows:
         """The rows but those numbered ``gone``."""

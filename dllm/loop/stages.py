@@ -129,10 +129,13 @@ def close_turn(
         state = parts.sampler.next_block(state, blocks.index != view.blocks.index)
     if parts.eos.traits.writes:
         candidates = parts.eos.opened(candidates, owner.per_candidate(blocks))
+    carried, soft = scored.carried, parts.sampler.traits.soft
+    if step.mixture is not None and soft is not None:
+        carried = update_rows(view.active, rows.handed_on(step, soft, candidates, blocks), carried)
     after = replace(
         rows, candidates=candidates, owner=owner, blocks=blocks, state=state, remembered=chosen.remembered,
         next_positions=step.next_positions, ledger=rows.ledger.after(scored.cost, scored.owner, view, step),
-        carried=scored.carried,
+        carried=carried,
     )  # fmt: skip
     return after, Turn(
         tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.index, cost=scored.cost, view=view, step=step,

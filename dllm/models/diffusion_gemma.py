@@ -18,11 +18,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from dllm.models.conditioning import Conditioning
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, Router, StackedExperts, at_least_float32, mixed_experts, top_experts
 from dllm.models.gemma_config import LayerKind
 from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected
-from dllm.models.packed_calls import Conditioning
 from dllm.models.rope import Angles
 from dllm.models.transformer import Attention, Embedding, Layer, Rotary, RunLayer, Transformer, at, run_layer
 from dllm.models.visibility import columns_of
@@ -190,7 +190,7 @@ class DiffusionGemma(Transformer):
         """As ``Transformer.forward``. conditioning: of the rows of the denoising pass (None without any)."""
         x, denoised, home = self.embed(tokens) * self.embed_scale, None, self.device
         if conditioning is not None:
-            denoised = conditioning.denoised
+            denoised = conditioning.where
             x = torch.where(denoised[..., None], self.self_conditioning(x, conditioning.soft), x)
         angles = self.angles_by_kind(positions, columns)
         for index, (layer, kind) in enumerate(zip(cast("Iterable[GemmaLayer]", self.layers), self.kinds, strict=True)):

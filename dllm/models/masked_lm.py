@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dllm.errors import UserError, first_line
 from dllm.models.agreement import FILE
+from dllm.models.conditioning import Conditioning
 from dllm.models.experts import at_least_float32
 from dllm.models.masked_lm_class import own_class_of
 from dllm.models.memory import Memory
@@ -46,7 +47,7 @@ class MaskedLM(Transformer):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None,
+        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Logits [B, n, V] in the place of hidden states, and their columns. What is computed of a row are its first
         columns, so that the class counts positions as we do."""

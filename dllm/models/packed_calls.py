@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dllm.models.conditioning import Conditioning
 from dllm.models.memory import Memory, Projected, by_call
 from dllm.models.transformer import RunLayer, Transformer
 
@@ -26,7 +27,7 @@ class Inputs:
     positions: Tensor  # [b, L] of the rotary embeddings
     memory: Memory  # where keys and values go
     columns: Tensor | None  # [b, n] of the canvas; None: all L in order
-    conditioning: Conditioning | None = None  # of a network of two passes
+    conditioning: Conditioning | None = None  # embeddings from the forward before (None: no query is given one)
     run: RunLayer | None = None  # what runs its layers (None: the network)
     totals: Tensor | None = None  # [b, 1] columns of each row in all; None: no rotary embedding depends on them
 
@@ -64,21 +65,3 @@ def run_together(model: Transformer, calls: Sequence[Inputs]) -> list[Tensor]:
     if lengths:
         more["totals"] = torch.cat(lengths)[None]
     return by_call(model(tokens, positions, stream, columns, **more)[0], shapes)
-
-
-@dataclass(frozen=True)
-class Conditioning:
-    """Of the queries of one call; those that are not denoised run by the causal pass. In papers: self-conditioning
-    (arXiv 2208.04202)."""
-
-    denoised: Tensor  # [b, n] queries of the block that is denoised
-    # [b, n, D] the embedding that was expected there after the last forward; 0 in the first
-    soft: Tensor
-
-    @staticmethod
-    def joined(calls: Sequence[Conditioning]) -> Conditioning:
-        """Those of several calls as one stream [1, T]."""
-        return Conditioning(
-            torch.cat([call.denoised.flatten() for call in calls])[None],
-            torch.cat([call.soft.flatten(0, 1) for call in calls])[None],
-        )

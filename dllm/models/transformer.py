@@ -27,6 +27,7 @@ from dllm.kernels.packed import PackedLinear
 from dllm.kernels.rope_scatter import HeadNorms
 from dllm.kernels.sliced_head import HeadSlice
 from dllm.models.attention import Visible
+from dllm.models.conditioning import Conditioning
 from dllm.models.config import ModelConfig
 from dllm.models.experts import MLP, MoE, StackedExperts, at_least_float32
 from dllm.models.memory import Attend, Memory, NoCacheMemory, Projected, summed
@@ -306,15 +307,18 @@ class Transformer(nn.Module):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None,
+        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Hidden rows after the final norm, and their columns.
 
         tokens [B, n]: ids at the queries. positions [B, L]: rotary position of every column. columns [B, n]: columns of
         the queries (L: padding; None: all L in order). run: what runs a layer. totals [B, 1]: columns of each row in
-        all, prompt and answer, where the rotary embedding depends on them (``Rotary.by_length``).
+        all, prompt and answer, where the rotary embedding depends on them (``Rotary.by_length``). conditioning: queries
+        that show a mixture (None: no query does).
         """
-        x = self.embed(tokens) * self.config.embed_scale if self.config.embed_scale != 1.0 else self.embed(tokens)
+        x = self.embed(tokens)
+        x = x if conditioning is None else conditioning.over(x)
+        x = x * self.config.embed_scale if self.config.embed_scale != 1.0 else x
         return memory.through(LayerStack(self, positions, run, totals), x, columns)
 
     def angles(self, positions: Tensor, columns: Tensor | None, totals: Tensor | None = None) -> Angles:

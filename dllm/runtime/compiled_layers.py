@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from types import FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,12 +33,12 @@ class Compiled:
         self.model, self.layer = model, torch.compile(copied(run_alone), fullgraph=True, backend=backend)
 
     def __call__(
-        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, totals: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, **more: Any
     ) -> tuple[Tensor, Tensor | None]:
         if memory.missing_buffers():  # the first forward of a decode, which makes the buffers, runs as it is
-            return self.model(tokens, positions, memory, columns, totals=totals)
+            return self.model(tokens, positions, memory, columns, **more)
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
-            return self.model(tokens, positions, memory.access(), columns, self._run, totals)
+            return self.model(tokens, positions, memory.access(), columns, self._run, **more)
 
     def _run(
         self, layer: Layer, x: Tensor, residual: Tensor | None, angles: Angles, columns: Tensor | None,

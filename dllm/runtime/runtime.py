@@ -142,10 +142,10 @@ class Runtime:
                 f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
                 "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
             )
-        if self.name in RECORDED and config.carries and asks:
+        if self.name in RECORDED and (config.carries or sampler.traits.soft is not None) and asks:
             raise UserError(
                 f"runtime={self.name} records forwards by themselves where the end of a text is looked for on the host "
-                "(stop=...), and this model's are handed something by the one before. Drop stop, or use runtime=static."
+                "(stop=...), and these are handed something by the one before. Drop stop, or use runtime=static."
             )
         if self.name in RECORDED and device.type != "cuda":
             raise UserError(

@@ -38,6 +38,11 @@ class Wrapper(Sampler):
                 f"sampler={name_of(self)} chooses among the positions that a rule may decide, but sampler/inner="
                 f"{name_of(inner)} decides a whole block at once. Use sampler={name_of(inner)} by itself."
             )
+        if inner.traits.soft is not None:
+            raise UserError(
+                f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="
+                f"{name_of(inner)} also says what the next one is given. Use sampler={name_of(inner)} by itself."
+            )
         if inner.traits.verifies:
             raise UserError(
                 f"sampler={name_of(self)} changes what a rule decides from one forward, but sampler/inner="

@@ -45,7 +45,7 @@ class ScoredCandidates:
     run: ForwardPass  # the forward
     cost: ForwardCost  # [N] what it computed
     remembered: State  # [B, ...] what the cache remembers of the rows, before a candidate is chosen
-    carried: Tensor  # [B, C, D] what the rows hand to their next forward
+    carried: State  # [B, ...] what the rows hand to their next forward
 
 
 class Extra:
@@ -82,9 +82,9 @@ class Extra:
         """The canvas [B] that the cache's session opens on."""
         return canvas
 
-    def carried(self, canvas: Canvas) -> Tensor | None:
-        """What the rows of ``canvas`` [B] hand to their first forward [B, C, D] (None: nothing)."""
-        return None
+    def carried(self, canvas: Canvas) -> State:
+        """What the rows of ``canvas`` [B] hand to their first forward, by name [B, ...]."""
+        return {}
 
     def states(self, layer: int, work: Work) -> HiddenStates | None:
         """The hidden states that left an inner layer in this forward (None: it keeps none)."""

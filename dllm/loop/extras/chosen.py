@@ -12,6 +12,7 @@ from dllm.contract.readouts import AttentionMap, Shadow
 from dllm.loop.extras.base import Extra
 from dllm.loop.extras.capture import AttentionReadout
 from dllm.loop.extras.guidance import DoubtGuidance, Guidance
+from dllm.loop.extras.mixed_inputs import MixedInputs
 from dllm.loop.extras.readings import InnerLayers, Readings
 from dllm.loop.extras.renoising import Noise, RuleTemperature
 from dllm.loop.extras.row_lengths import RowLengths
@@ -42,6 +43,8 @@ def _extras(model: Transformer, ids: Ids, parts: Parts, needs: Sequence[Need]) -
     yield from (AttentionReadout(one, model.config) for one in readouts if isinstance(one, AttentionMap))
     if model.config.carries:
         yield CarriedEmbeddings(model)
+    if traits.soft is not None:
+        yield MixedInputs(model, traits.soft, parts.blocks, ids.placeholder)
     if model.config.rotates_by_length:
         yield RowLengths()
     layers = {one.layer % model.config.layers for one in readouts if one.layer is not None}

@@ -1,6 +1,6 @@
 """What the forward of a row hands to the next one of its block: the embeddings that it expected (self-conditioning).
 
-It is kept by the columns of the block [B, C, D]. Nothing is handed on to another block.
+It is kept by the columns of the block. Nothing is handed on to another block.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
-from dllm.contract import BlockState
+from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.readouts import HeadInput
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
 from dllm.loop.hidden import HiddenStates
 from dllm.loop.proposals import temper
 from dllm.loop.rows import Rows
-from dllm.models.packed_calls import Conditioning, Inputs
+from dllm.models.conditioning import Conditioning
+from dllm.models.packed_calls import Inputs
 from dllm.models.transformer import Transformer
 
 
@@ -32,20 +33,21 @@ class CarriedEmbeddings(Extra):
 
     stores_logits = True
 
-    def carried(self, canvas: Canvas) -> Tensor:
-        """Nothing yet."""
+    def carried(self, canvas: Canvas) -> State:
+        """soft [B, C, D]: nothing yet."""
         block, model = self.model.config.attention.block, self.model
         assert block is not None, "what is carried is kept by block"
-        return torch.zeros(len(canvas.row_id), block, model.config.width, dtype=model.dtype, device=canvas.start.device)
+        shape = len(canvas.row_id), block, model.config.width
+        return {"soft": torch.zeros(shape, dtype=model.dtype, device=canvas.start.device)}
 
     def at_call(self, work: Work, forward: ForwardPass, call: Call, inputs: Inputs) -> Inputs:
         return replace(inputs, conditioning=conditioning(self.model, work.canvas, call, work.rows))
 
     def found(self, work: Work, hidden: HiddenStates, source: HeadInput, result: ScoredCandidates) -> ScoredCandidates:
-        blocks, carried = work.blocks, work.rows.carried
+        blocks, carried = work.blocks, work.rows.carried["soft"]
         assert source.logits is not None, "stored for this extra"
         soft = by_block(expected(self.model, source.logits, work.canvas.temperature), source.columns, blocks, carried)
-        return replace(result, carried=blocks.shapes.update(blocks.active, soft, carried))
+        return replace(result, carried={"soft": blocks.shapes.update(blocks.active, soft, carried)})
 
 
 def conditioning(model: Transformer, canvas: Canvas, call: Call, rows: Rows) -> Conditioning:
@@ -53,14 +55,24 @@ def conditioning(model: Transformer, canvas: Canvas, call: Call, rows: Rows) -> 
     assert rows.owner.is_single, "a rule that renoises has one candidate"
     denoised = model.config.attention.denoised(canvas.masked & canvas.valid, canvas.start)
     assert denoised is not None, "a network that carries something has two passes"
-    carried = rows.carried * (rows.blocks.forwards > 0)[:, None, None]
-    denoised, begin, carried = select_or_all((denoised, rows.blocks.begin, carried), call.candidates)
-    length, columns = denoised.shape[1], canvas.columns.expand_as(denoised)
+    carried = rows.carried["soft"] * (rows.blocks.forwards > 0)[:, None, None]
+    soft, denoised = at_queries(carried, rows.blocks, canvas, call), select_or_all(denoised, call.candidates)
     if call.columns is not None:
-        columns = call.columns
-        denoised = denoised.gather(1, columns.clamp(max=length - 1)) & (columns < length)
-    place = (columns - begin[:, None]).clamp(0, carried.shape[1] - 1)
-    return Conditioning(denoised, carried.gather(1, place[..., None].expand(-1, -1, carried.shape[2])))
+        length = denoised.shape[1]
+        denoised = denoised.gather(1, call.columns.clamp(max=length - 1)) & (call.columns < length)
+    return Conditioning(denoised, soft)
+
+
+def at_queries(values: Tensor, blocks: BlockState, canvas: Canvas, call: Call) -> Tensor:
+    """Values [B, C, ...] by the columns of the open block, at the queries [b, n, ...] of a call; False for booleans
+    outside the block, where other values are some column's."""
+    begin, values = select_or_all((blocks.begin, values), call.candidates)
+    columns = canvas.columns.expand(len(begin), -1) if call.columns is None else call.columns
+    place = columns - begin[:, None]
+    inside, size = place.clamp(0, values.shape[1] - 1), values.shape[1]
+    if values.dim() > 2:
+        return values.gather(1, inside[..., None].expand(-1, -1, values.shape[2]))
+    return values.gather(1, inside) & (place >= 0) & (place < size)
 
 
 def expected(model: Transformer, logits: Tensor, temperature: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dllm.models.bundle import Model
+from dllm.models.conditioning import Conditioning
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
@@ -37,7 +38,7 @@ class IdealNetwork(Transformer):
 
     def forward(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None = None,
-        run: RunLayer = run_layer, totals: Tensor | None = None,
+        run: RunLayer = run_layer, totals: Tensor | None = None, *, conditioning: Conditioning | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Logits of every column; those of the prompt are zero."""
         answer = tokens[:, len(PROMPT) :]
