@@ -18,7 +18,7 @@ _FIELDS = {"gen_length": "max_tokens", "samples": "n", "seed": "seed", "stop": "
           "sampling.min_tokens": "min_tokens", "sampling.forbid_eos": "ignore_eos"}  # fmt: skip
 _PARTS = ("sampler", "blocks", "cache", "eos", "length")  # what a request may choose, and what Decoder takes
 # Settings of model= that are load's.
-_LOADING = ("path", "device", "dtype", "mask_id", "quantize", "quantize_head", "adapter")
+_LOADING = ("path", "device", "dtype", "mask_id", "quantize", "quantize_head", "activations", "adapter")
 _SHOWN, _LONGEST = 60, 200  # characters of a value in a sentence, and of a request's field
 _JOINED = {word.replace("_", ""): word for word in (*INSTEAD, *SETTINGS)}
 # What a response_format calls the option of a constraint.

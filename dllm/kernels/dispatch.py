@@ -38,12 +38,13 @@ def use_triton(choice: str, device: torch.device | str) -> bool:
     return problem is None and (choice == "triton" or torch.device(device).type == "cuda")
 
 
-def check_invariant(choice: str, quantize: str | None, runtime: str) -> None:
-    """Raises UserError for what ``kernels=invariant`` does not cover."""
-    if choice == INVARIANT and quantize is not None:
+def check_invariant(choice: str, quantize: str | None, runtime: str, activations: str | None = None) -> None:
+    """Raises UserError for what ``kernels=invariant`` does not cover. activations: of whole numbers any order of a sum
+    is the same."""
+    if choice == INVARIANT and quantize is not None and activations is None:
         raise UserError(
             f"kernels={INVARIANT} multiplies plain weights, and model.quantize={quantize} narrows them. Set "
-            "model.quantize to null, or kernels=auto."
+            "model.quantize to null, or kernels=auto, or model.activations=int8 on a CPU."
         )
     if choice == INVARIANT and runtime.startswith("compile"):
         raise UserError(

@@ -50,7 +50,7 @@ class Runner:
         """Raises UserError if the runtime cannot run these parts, this model or this device."""
         network = model.transformer
         check_ranks(model.ranks.size, parts.cache, runtime.name)
-        check_runtime(model.quantize, runtime.name, network.device)
+        check_runtime(model.quantize, runtime.name, network.device, model.activations)
         chosen = runtime.resolved(parts, model.config, network.device)
         runs, take = build_runtime(chosen, network, parts)
         forward = Forward.of(network, model.ids, parts, runs)

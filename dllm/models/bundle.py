@@ -31,6 +31,7 @@ from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
+from dllm.models.activations import check_activations, round_activations
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
@@ -62,6 +63,7 @@ class Model:
     kernels: str = "auto"  # as given to ``load``
     draft_adapter: Path | None = None  # as given to ``load``
     quantize_head: str | None = None  # as given to ``load``, or as its files are
+    activations: str | None = None  # as given to ``load``; None, too, where the device does not round rows
 
     @property
     def ranks(self) -> Ranks:
@@ -132,6 +134,7 @@ def load(
     tp: int = 1,
     ep: bool = False,
     rope: Mapping[str, Any] | RopeSetting | None = None,
+    activations: str | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
@@ -157,6 +160,7 @@ def load(
             widths and vocabulary. All of them must make the same calls.
         ep: share out routed experts whole, instead of a part of each.
         rope: reach beyond the texts of training, such as ``{"target": 16384}`` (``dllm.models.rope_ntk``).
+        activations: rows of narrow products in ``int8``, too, on a CPU (``dllm.kernels.rounded_rows``).
 
     Returns:
         The network with its configuration, tokenizer and special ids.
@@ -181,7 +185,7 @@ def load(
     if trainable:
         _refuse_untrainable(quantize or head, kernels, tp)
     place = own_device(place, tp)
-    triton = check_numbers(config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head)
+    triton = check_numbers(config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head, activations)
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:
@@ -209,10 +213,14 @@ def load(
         transformer.use_kernels(triton, has_varlen(transformer.device, kind))
     if drafts is not None:
         attach_drafts(transformer, drafts)
+    if activations is not None:
+        activations = round_activations(transformer, invariant)
     if invariant:
         transformer.become_invariant()
     lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
-    return Model(transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head)
+    return Model(
+        transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head, activations
+    )  # fmt: skip
 
 
 def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
@@ -360,7 +368,7 @@ def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
 
 def check_numbers(
     config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None,
-    quantize_head: str | None = None,
+    quantize_head: str | None = None, activations: str | None = None,
 ) -> bool:  # fmt: skip
     """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
     if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
@@ -380,8 +388,9 @@ def check_numbers(
                             "of our kernels. Use kernels=auto.")  # fmt: skip
         return False
     triton = use_triton(kernels, device)
-    check_invariant(kernels, quantize, "eager")
+    check_invariant(kernels, quantize, "eager", activations)
     check_quantize(quantize, config, dtype, device, triton)
+    check_activations(activations, quantize, quantize_head, config, kernels)
     return triton
 
 

@@ -111,8 +111,16 @@ def check_float8(device: torch.device) -> None:
         raise not_installed("model.quantize=float8", "torchao", "quantize", "use model.quantize=int8")
 
 
-def check_runtime(kind: str | None, runtime: str, device: torch.device) -> None:
-    """Raises UserError for a runtime in which the weights would be slower than plain ones, or no faster."""
+def check_runtime(
+    kind: str | None, runtime: str, device: torch.device, activations: str | None = None
+) -> None:  # fmt: skip
+    """Raises UserError for a runtime in which the weights would be slower than plain ones, or no faster, and for one
+    that cannot compile rounded rows."""
+    if activations is not None and device.type == "cpu" and runtime.startswith("compile"):
+        raise UserError(
+            f"model.activations={activations} with runtime={runtime}: torch.compile cannot look into weights in oneDNN's "
+            "layout. Use runtime=eager, or set model.activations to null."
+        )
     if kind == "float8" and not runtime.startswith("compile"):
         reason, way_out = "rounds rows in several kernels per product, which costs more than it saves", "compile"
     elif kind in BITS and device.type == "cuda" and runtime.startswith("compile"):

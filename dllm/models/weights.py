@@ -23,6 +23,7 @@ from dllm.errors import UserError, warn_once
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear, pack_weights
+from dllm.kernels.rounded_linear import RoundedLinear
 from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
@@ -294,7 +295,7 @@ def device_of(parameter: str, placement: Mapping[str, Any]) -> str:
 def save_model(model: Transformer, folder: str | Path) -> None:
     """Write config.json and model.safetensors under the published names. Raises UserError for a model whose weights are
     packed or quantised."""
-    if any(isinstance(part, PackedLinear | Tiled | NarrowLinear) for part in model.modules()) or any(
+    if any(isinstance(part, PackedLinear | Tiled | NarrowLinear | RoundedLinear) for part in model.modules()) or any(
         type(parameter) is not nn.Parameter for parameter in model.parameters()
     ):
         raise UserError(

@@ -175,7 +175,7 @@ class Runtime:
                 from dllm.runtime.graphs import Graphs, Recorder
 
                 return model if whole else Graphs(model, Recorder(model.device))
-        if any(isinstance(part, PackedLinear | Tiled) for part in model.modules()):
+        if any(isinstance(part, PackedLinear | Tiled | RoundedLinear) for part in model.modules()):
             way_out = "load the model with pack=False and kernels='auto'"
             raise UserError(f"runtime={self.name} cannot compile packed weights: {way_out}.")
         from dllm.runtime.compiled_layers import Compiled

@@ -24,7 +24,8 @@ SETTING_KINDS = {
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
     "model.adapter": "str | None", "model.attention_block": "int | None", "model.architecture": "str | None",
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
-    "model.calibration": "str | None", "model.quantize_head": "str | None", "model.rope": "Mapping[str, Any] | None",
+    "model.calibration": "str | None", "model.quantize_head": "str | None", "model.activations": "str | None",
+    "model.rope": "Mapping[str, Any] | None",
     "model.tp": "int", "model.ep": "bool", "model.tp_timeout": "float",
 }  # fmt: skip
 IN_OLD_FILES = {

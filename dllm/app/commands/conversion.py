@@ -27,6 +27,9 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         if name not in ITS_SETTINGS and not name.startswith("model."):
             raise UserError(f"{name} has no meaning for task=quantize. Drop it.")
     model, kind, head = config["model"], config["model"]["quantize"], config["model"]["quantize_head"]
+    if model["activations"] is not None:
+        raise UserError(f"model.activations={model['activations']} has no meaning for task=quantize: rows are rounded "
+                        "as they are computed. Drop it, and give it to the command that decodes.")  # fmt: skip
     target = target_of(config["quantize"], kind)
     found = describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
     if found.config.stored_kind is not None:

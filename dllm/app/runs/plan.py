@@ -87,9 +87,10 @@ class RunPlan:
             )
         asked = model["quantize"], model["quantize_head"]
         kind, head = bundle.kinds_of(architecture, *asked, dtype, model["adapter"])
-        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind, head)
-        check_invariant(str(config["kernels"]), kind, str(config["runtime"]))
-        check_runtime(kind, config["runtime"], device)
+        rows = model.get("activations")  # a trace's settings may lack it
+        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
+        check_invariant(str(config["kernels"]), kind, str(config["runtime"]), rows)
+        check_runtime(kind, config["runtime"], device, rows)
         ranks = int(model.get("tp", 1))  # a trace's settings name none
         check_cut(architecture, ranks, bool(model.get("ep", False)), kind, head)
         check_ranks(ranks, chosen.cache, str(config["runtime"]))
@@ -209,7 +210,7 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     if tp > 1 and named["device"] == "auto":
         named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
     names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
-    more = {**{name: model[name] for name in names}, "rope": RopeSetting.of(model.get("rope"))}
+    more = {**{name: model[name] for name in names}, "activations": model.get("activations"), "rope": RopeSetting.of(model.get("rope"))}
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,
            "ep": bool(model.get("ep", False))}  # fmt: skip
     return {**named, **more, **own, **({} if device is None else {"device": device})}

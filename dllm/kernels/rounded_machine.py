@@ -1,0 +1,137 @@
+"""What this processor makes of products of bytes: tried and timed once, and noted in the user's cache folder.
+
+Which way is faster changes numbers by a rounding at most, so a stopwatch may choose; ``kernels=invariant`` takes
+the whole numbers always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from dllm.kernels.narrow_linear import laid_out
+from dllm.kernels.narrow_product import GROUP
+from dllm.kernels.rounded_four import FourBits
+from dllm.kernels.rounded_rows import PackedBytes, rounded
+
+FORMAT = 1  # raise it when ``Machine`` or what is timed changes its meaning
+LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
+TRIED = (512, 2048)  # outputs and columns of the products that are timed
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
+RUNS = 5  # of which the fastest counts: others on the machine only add
+PACKS = (64, 32)  # outputs that an AVX-512 or an AVX2 operator keeps together in four bits
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is best here."""
+
+    most: int = 0  # steps of a row on each side of zero; 0: weights alone are narrow
+    pack: int = 0  # outputs whose four-bit weights are together; 0: another layout, weights alone are narrow
+    plain: bool = False  # tiles of four bits go through ``_int_mm``, which is faster here than oneDNN's operator
+    four_from: int = 0  # rows from which widening four bits to eight is faster than PyTorch's operator
+
+
+def exact_levels() -> int:
+    """The most steps of ``LEVELS`` whose products oneDNN adds up exactly; 0: none, or there is no such operator."""
+    weight = torch.full((64, 256), 127, dtype=torch.int8)
+    weight[::2] = -127
+    expected = weight.double().sum(1)
+    for most in LEVELS:
+        rows = torch.full((3, 256), float(most))
+        rows[1] = -most
+        with suppress(RuntimeError, AttributeError, NotImplementedError):
+            steps = rounded(rows, most)
+            found = PackedBytes(weight, torch.ones(64), most)(steps, torch.float64)
+            if torch.allclose(found, rows[:, :1].double() * expected, rtol=1e-5, atol=1e-3):
+                return most
+    return 0
+
+
+def layout() -> int:
+    """The outputs of ``PACKS`` whose weights this processor's operator keeps together; 0: another layout."""
+    steps = (torch.arange(128)[:, None] * 5 + torch.arange(GROUP) * 3).remainder(16).to(torch.int8) - 8
+    with suppress(RuntimeError, AttributeError):
+        there = laid_out(steps).flatten()
+        for pack in PACKS:
+            low, high = (steps + 8).to(torch.uint8).view(-1, 2, pack // 2, GROUP).transpose(2, 3).unbind(1)
+            if torch.equal((low | high << 4).flatten(), there):
+                return pack
+    return 0
+
+
+@torch.inference_mode()
+def measured() -> Machine:
+    """Try and time it: about a fifth of a second."""
+    most, pack = exact_levels(), layout()
+    if not most:
+        return Machine()
+    noise = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, TRIED, dtype=torch.int8, generator=noise)
+    scale = torch.ones(len(weight), dtype=torch.bfloat16)
+    packed = PackedBytes(weight, scale, most)
+    rows = {count: torch.randn(count, TRIED[1], generator=noise).to(torch.bfloat16) for count in ROWS}
+    many = rows[32]
+    bytes_ = least_seconds(lambda: packed(rounded(many, most), torch.bfloat16))
+    if bytes_ > least_seconds(lambda: torch._weight_int8pack_mm(many, weight, scale)):
+        return Machine()
+    if not pack:
+        return Machine(most)
+    four = FourBits(laid_out(weight >> 4), torch.ones(TRIED[1] // GROUP, len(weight), 2).to(torch.bfloat16), pack)
+    times = [least_seconds(lambda plain=plain: four.product(rounded(many, most), torch.bfloat16, most, plain))  # type: ignore[misc]
+             for plain in (False, True)]  # fmt: skip
+    plain = times[1] < times[0]
+    slower = [count for count, some in rows.items() if least_seconds(lambda some=some: four.operator(some))  # type: ignore[misc]
+              < least_seconds(lambda some=some: four.product(rounded(some, most), torch.bfloat16, most, plain))]  # type: ignore[misc]  # fmt: skip
+    return Machine(most, pack, plain, 2 * max(slower, default=0) or 1)
+
+
+def least_seconds(act: Callable[[], object]) -> float:
+    """Seconds of all threads, the least of ``RUNS``, after one that does not count."""
+    act()
+    found = []
+    for _ in range(RUNS):
+        began = time.process_time()
+        act()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+@cache
+def machine() -> Machine:
+    """As noted, or measured now."""
+    file = note()
+    with suppress(OSError, ValueError, TypeError):
+        return Machine(**json.loads(file.read_text()))
+    found = measured()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        own = file.with_suffix(f".{os.getpid()}")
+        own.write_text(json.dumps(asdict(found)))
+        own.replace(file)
+    return found
+
+
+def note() -> Path:
+    """The file for this processor, this PyTorch and this number of threads."""
+    said = (FORMAT, torch.__version__, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), processor())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return home / "dllm" / "processors" / f"{hashlib.sha256(repr(said).encode()).hexdigest()[:32]}.json"
+
+
+def processor() -> str:
+    """What tells processors apart: on Linux its model and flags."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(("model", "flags", "Features"))}))
+    return f"{platform.machine()} {platform.processor()}"
