@@ -1,8 +1,8 @@
 """Products of rows in eight bits with weights in four: a tile of weights is widened to eight bits at a time.
 
 Weights are w = q s + z, with a scale and a least value for 32 columns of an output (``narrow_product``). A sum of whole
-numbers over all columns needs one scale S for an output: w = S v, v = round(w / S) in int8, S = max |w| / 127. In whole
-numbers, of 16 bits: v = (n a + b) >> 7, with n the stored nibble, a = round(128 s / S), b = round(128 z / S) - 8 a + 64.
+numbers over all columns needs one scale S for an output: w = S v, v = round(w / S) in int8, S = max |w| / 127. In
+numbers of 16 bits v = (n a + b) >> 7, with n the stored nibble, a = round(128 s / S), b = round(128 z / S) - 8 a + 64.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers whose rows and weights are in few bits: y = x W^T + b on a CPU, W of a ``NarrowLinear``.
 
 Weights of eight bits go into oneDNN's layout, once, in the place of those as stored; every number of rows is multiplied
-there. Weights of four bits stay as they are. From ``four_from`` rows on a tile is widened to eight bits at a time; fewer
-rows, rounded as well, go through PyTorch's operator.
+there. Weights of four bits stay as they are. From ``four_from`` rows on a tile is widened to eight bits at a time.
+Fewer rows, rounded as well, go through PyTorch's operator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoundedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        product = self._product(rows).view(*x.shape[:-1], -1)
+        product = self._product(rows).view(*x.shape[:-1], self.count)
         return product if self.bias is None else product + self.bias
 
     def _product(self, rows: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Rows in eight bits, and their products with weights of eight bits on a CPU. ``model.activations=int8``.
 
 A row is steps of its own scale, x = s q, q = round(x / s), s = max |x| / ``most``. A sum of products q w is a whole
-number, so a row's numbers are the same in any batch, and in any order of the sum: y = (sum of q w) s S, with S the scale
-of the output.
+number, so a row's numbers are the same in any batch and in any order of the sum: y = (sum of q w) s S, with S the
+scale of the output.
 
 Where numbers are of very different size, as before a down projection, most of them would round to a step or none.
 A row whose steps are below ``FEWEST`` on average is rounded twice: what the first rounding leaves becomes a second row,
@@ -23,7 +23,7 @@ from torch import Tensor
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.packed import LAYOUT_ROWS, padded_rows
 
-FEWEST = 8  # steps on average, below which a row is rounded twice: an error of some 3 % of the row
+FEWEST = 6  # steps on average, below which a row is rounded twice: an error of some 3 % of the row
 AT_ONCE = 256  # rows of one product: 25 MB of float32 at 24,576 outputs
 
 

@@ -47,8 +47,8 @@ def check_activations(
         wide = "these weights on this processor"
     else:
         return
-    raise UserError(f"kernels={INVARIANT} with {name}: few rows are multiplied with {wide} in another way than many. Use "
-                    "kernels=auto.")  # fmt: skip
+    raise UserError(f"kernels={INVARIANT} with {name}: few rows are multiplied with {wide} in another way than many. "
+                    "Use kernels=auto.")  # fmt: skip
 
 
 def round_activations(model: Transformer, invariant: bool) -> str | None:
@@ -60,7 +60,7 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
         return None
     here = agreed(machine(), model.ranks)
     if not here.most:
-        warn_once("model.activations=int8: this processor, or this PyTorch, has no exact product of bytes that is faster. "
+        warn_once("model.activations=int8: this processor or PyTorch has no exact product of bytes that is faster. "
                   "Rows of bfloat16 are multiplied with the narrow weights.")  # fmt: skip
         return None
     round_rows(model.layers, here, NARROWING, model.ranks, invariant)

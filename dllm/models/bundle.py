@@ -18,6 +18,7 @@ from dllm.common.ranks import ALONE, Ranks
 from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
 from dllm.kernels.packed import can_pack
+from dllm.models.activations import check_activations, round_activations
 from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
@@ -31,7 +32,6 @@ from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
-from dllm.models.activations import check_activations, round_activations
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
@@ -185,7 +185,9 @@ def load(
     if trainable:
         _refuse_untrainable(quantize or head, kernels, tp)
     place = own_device(place, tp)
-    triton = check_numbers(config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head, activations)
+    triton = check_numbers(
+        config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head, activations
+    )
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
     for sentence in config.warnings:

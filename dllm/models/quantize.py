@@ -118,8 +118,8 @@ def check_runtime(
     that cannot compile rounded rows."""
     if activations is not None and device.type == "cpu" and runtime.startswith("compile"):
         raise UserError(
-            f"model.activations={activations} with runtime={runtime}: torch.compile cannot look into weights in oneDNN's "
-            "layout. Use runtime=eager, or set model.activations to null."
+            f"model.activations={activations} with runtime={runtime}: torch.compile cannot look into weights in "
+            "oneDNN's layout. Use runtime=eager, or set model.activations to null."
         )
     if kind == "float8" and not runtime.startswith("compile"):
         reason, way_out = "rounds rows in several kernels per product, which costs more than it saves", "compile"

@@ -22,6 +22,7 @@ from dllm.errors import UserError, in_choices, in_range, name_of
 from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
+from dllm.kernels.rounded_linear import RoundedLinear
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 

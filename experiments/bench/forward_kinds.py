@@ -25,7 +25,7 @@ from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
 ROW_COUNTS = (1, 8, 32, 124, 256)
-WEIGHTS = ("bfloat16", "int8", "int4")
+WEIGHTS = ("bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 ALL_LAYERS, SCORED = 32, 32
 
 
@@ -67,6 +67,7 @@ def machine() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=counted, default=4)
+    parser.add_argument("--weights", nargs="+", choices=WEIGHTS, default=WEIGHTS)
     parser.add_argument("--runs", type=counted, default=5)
     parser.add_argument("--threads", type=counted, default=1)
     parser.add_argument("--llama-bench", type=Path, metavar="PROGRAM", help="llama.cpp's benchmark, measured beside")
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.threads} threads, torch {torch.__version__}, {machine()}, load {os.getloadavg()[0]:.1f}\n",
         flush=True,
     )
-    by_kind = {kind: forward_seconds(kind, options.layers, options.runs) for kind in WEIGHTS}
+    by_kind = {kind: forward_seconds(kind, options.layers, options.runs) for kind in options.weights}
     if options.llama_bench:
         by_kind |= llama_cpp.forward_seconds(options.llama_bench, ROW_COUNTS, ALL_LAYERS, options.runs, options.threads)
     rows = [[str(count), *(f"{found[at]:.2f}" for found in by_kind.values())] for at, count in enumerate(ROW_COUNTS)]

@@ -21,6 +21,7 @@ import torch
 
 from dllm import Decoder, Model, part
 from dllm.kernels.packed import can_pack, pack_weights
+from dllm.models.activations import round_activations
 from dllm.models.config import ModelConfig
 from dllm.models.fused import fuse_products
 from dllm.models.ids import Ids
@@ -33,7 +34,7 @@ from experiments.support.scripts import counted, refusing
 BLOCK, PER_STEP = 32, 4
 HEADS = ("weights", "attention", "cache", "CPU s a forward", "CPU s a token", f"CPU s a token at {PER_STEP} a forward",
          "memory, GB")  # fmt: skip
-KINDS = ("float32", "bfloat16", "int8", "int4")
+KINDS = ("float32", "bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 
 
 def tiny_a2d() -> ModelConfig:
@@ -54,11 +55,14 @@ class Times:
 
 
 def network(config: ModelConfig, weights: str) -> Model:
-    """Random weights, kept as ``dllm.load`` keeps them."""
+    """Random weights, kept as ``dllm.load`` keeps them. weights: one of ``KINDS``."""
     found = random_model(config, torch.device("cpu"), torch.float32 if weights == "float32" else torch.bfloat16)
     fuse_products(found)
-    if weights in ("int8", "int4"):
-        quantize_weights(found, weights)
+    kind, _, rows = weights.partition("-")
+    if kind in ("int8", "int4"):
+        quantize_weights(found, kind)
+        if rows:
+            round_activations(found, invariant=False)
     elif can_pack(found.device, found.dtype):
         pack_weights(found)
     ids = Ids(config.mask_id or 0, config.eos_id or 0, ())

@@ -29,7 +29,7 @@ from experiments.support.scripts import counted, refusing
 
 PROMPT, FIRST, BLOCK, LAYERS = 64, 100, 32, 32  # FIRST: id of the prompt's first token
 ROOT = Path(__file__).parents[2]
-WEIGHTS = ("bfloat16", "int8", "int4")
+WEIGHTS = ("bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 HEADS = ("weights", "tokens", "a forward", "forwards", "wall s", "CPU s", "tokens per CPU s")
 
 
@@ -59,6 +59,8 @@ def spent(command: Sequence[str], threads: int) -> Spent:
 
 def ours(folder: Path, weights: str, tokens: int, per_step: int, threads: int) -> tuple[int, Spent]:
     """Forwards and seconds of a decode by ``run.py``."""
+    kind, _, rows = weights.partition("-")
+    narrow = [] if kind == "bfloat16" else [f"model.quantize={kind}", *(["model.activations=int8"] if rows else [])]
     with tempfile.TemporaryDirectory() as place:
         prompts, runs = Path(place) / "prompts.jsonl", Path(place) / "runs"
         prompts.write_text(json.dumps({"tokens": list(range(FIRST, FIRST + PROMPT))}) + "\n")
@@ -67,7 +69,7 @@ def ours(folder: Path, weights: str, tokens: int, per_step: int, threads: int) -
                 sys.executable, str(ROOT / "run.py"), f"model.path={folder}", "model.device=cpu",
                 "model.dtype=bfloat16", f"prompts={prompts}", f"output={runs}", f"gen_length={tokens}",
                 f"blocks.block_length={BLOCK}", "cache=dual", "eos=none", "sampler=static",
-                f"sampler.per_step={per_step}", *([] if weights == "bfloat16" else [f"model.quantize={weights}"]),
+                f"sampler.per_step={per_step}", *narrow,
             ],
             threads,
         )  # fmt: skip

@@ -2,8 +2,9 @@
 
 Prints Markdown tables. One for each model has the kinds of ``model.quantize`` and ``model.quantize_head`` as they are
 loaded, and other ways to round to four bits, whose weights are widened again to float32: the error of the logits and
-how often the best token agrees, both against float32 on half-masked answers, and the score of held-out items. The last
-has the error of the weights alone, on distributions like those of published weights.
+how often the best token agrees, both against float32 on half-masked answers, and the score of held-out items. ``rows``
+is ``model.activations``. Two more have errors alone: of weights, on distributions like those of published weights, and
+of products whose rows are rounded, with outliers planted among their numbers.
 
 Least squares: of 21 scales around that of the extremes the one whose steps, with scale and minimum fitted to them,
 leave the least squared error (llama.cpp's ``make_qkx2_quants``). Calibrated: columns weighed by the mean square of
@@ -19,9 +20,12 @@ from functools import partial
 from statistics import fmean
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dllm import Model, load
+from dllm.kernels import rounded_rows as row_rounding
+from dllm.kernels.rounded_machine import LEVELS
 from dllm.models.transformer import Transformer
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
@@ -137,6 +141,8 @@ def model_rows(name: str, count: int) -> Iterator[list[str]]:
     rows = canvases(plain, items)
     expected, inputs = logits(plain.transformer, rows), mean_squares(plain.transformer, canvases(plain, others))
     kinds = {kind or "bfloat16": partial(load, name, dtype="bfloat16", quantize=kind) for kind in KINDS}
+    for kind in KINDS[1:]:
+        kinds[f"{kind}, rows int8"] = partial(load, name, dtype="bfloat16", quantize=kind, activations="int8")
     for kind, head in HEADS:
         kinds[f"{kind}, head {head}"] = partial(load, name, dtype="bfloat16", quantize=kind, quantize_head=head)
     ways = {label: partial(rounded, name, *way, inputs) for label, way in ROUNDINGS.items()}
@@ -169,6 +175,59 @@ def weight_rows() -> Iterator[list[str]]:
             yield [label, *errors]
 
 
+def planted() -> Iterator[tuple[str, Tensor]]:
+    """Rows [64, 4096]: normal numbers, those of a gate (silu of one times another), and normal ones with a column, or
+    each row with a number of its own, that is larger."""
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    yield "normal", draw(64, 4096)
+    yield "gate", F.silu(draw(64, 4096)) * draw(64, 4096)
+    for factor in (10, 100, 1000):
+        columns = torch.ones(4096)
+        columns[7::1365] = factor
+        yield f"3 columns {factor}-fold", draw(64, 4096) * columns
+    rows = draw(64, 4096)
+    rows[torch.arange(64), torch.arange(64) * 64] = 1000
+    yield "a number of 1000", rows
+
+
+def smoothed(rows: Tensor, weight: Tensor, most: int) -> Tensor:
+    """SmoothQuant: columns divided by the root of their largest number over that of their weights, once rounded."""
+    by = (rows.abs().amax(0) / weight.abs().amax(0)).sqrt().clamp_min(1e-6)
+    given = rows / by
+    scale = given.abs().amax(1, keepdim=True) / most
+    return (given / scale).round() * scale @ (weight * by).t()
+
+
+def once(rows: Tensor, weight: Tensor, most: int) -> Tensor:
+    scale = rows.abs().amax(1, keepdim=True) / most
+    return (rows / scale).round() * scale @ weight.t()
+
+
+def shifted(rows: Tensor, weight: Tensor, most: int) -> Tensor:
+    """With a zero point: steps from the least to the largest number."""
+    low, high = rows.aminmax(dim=1, keepdim=True)
+    scale = (high - low) / (2 * most)
+    return (((rows - low) / scale).round() * scale + low) @ weight.t()
+
+
+def ours(rows: Tensor, weight: Tensor, most: int) -> Tensor:
+    return row_rounding.rounded(rows, most).widened(rows.dtype) @ weight.t()
+
+
+WAYS = {"once": once, "zero point": shifted, "smoothed": smoothed, "as here": ours}
+
+
+def product_rows() -> Iterator[list[str]]:
+    """Errors of products with normal weights, by how the rows are rounded, and how many rows are rounded twice."""
+    weight = torch.randn(256, 4096, generator=torch.Generator().manual_seed(1))
+    for label, rows in planted():
+        exact = rows.double() @ weight.double().t()
+        for most in LEVELS:
+            errors = [f"{100 * (way(rows, weight, most) - exact).norm() / exact.norm():.2f}" for way in WAYS.values()]
+            twice = len(row_rounding.rounded(rows, most).again)
+            yield [label, str(most), *errors, f"{100 * twice / len(rows):.0f}"]
+
+
 @refusing
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,7 +238,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in given.models:
         names = (f"{name}: weights", "error of logits, %", "top-1 agrees, %", "score, %")
         print(markdown.table(names, model_rows(name, given.count)), "\n", flush=True)
-    print(markdown.table(("error of the weights, %", *dict(distributions())), weight_rows()))
+    print(markdown.table(("error of the weights, %", *dict(distributions())), weight_rows()), "\n")
+    names = ("error of products, %: rows", "steps", *WAYS, "twice, % of rows")
+    print(markdown.table(names, product_rows()))
     return 0
 
 

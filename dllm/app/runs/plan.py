@@ -210,7 +210,11 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     if tp > 1 and named["device"] == "auto":
         named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
     names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
-    more = {**{name: model[name] for name in names}, "activations": model.get("activations"), "rope": RopeSetting.of(model.get("rope"))}
+    more = {
+        **{name: model[name] for name in names},
+        "activations": model.get("activations"),
+        "rope": RopeSetting.of(model.get("rope")),
+    }
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,
            "ep": bool(model.get("ep", False))}  # fmt: skip
     return {**named, **more, **own, **({} if device is None else {"device": device})}
