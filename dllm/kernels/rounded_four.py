@@ -16,8 +16,8 @@ from dllm.kernels.narrow_linear import outputs_at_once
 from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.rounded_rows import AT_ONCE, Rounded, with_bytes
 
-FRACTION = 7  # bits after the point of a and b
-LARGEST = 127  # of v
+POINT = 7  # bits after the point of a and b
+LARGEST_BYTE = 127  # of v
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Tile:
     scale: Tensor  # S, float32 [n]
 
 
-class FourBits:
+class FourBitTiles:
     """Weights [N, D] as this CPU's operator reads them: of ``pack`` outputs for each column pack / 2 bytes, in which
     byte j holds output j (low) and pack / 2 + j (high), each plus 8."""
 
@@ -38,7 +38,7 @@ class FourBits:
         self.width = 2 * narrow.shape[1]
         size, zero = scale.float().unbind(-1)
         peak = torch.maximum((zero - 8 * size).abs(), (zero + 7 * size).abs()).amax(0)
-        self.tops = peak.clamp_(min=torch.finfo(torch.float32).tiny * LARGEST).div_(LARGEST)
+        self.tops = peak.clamp_(min=torch.finfo(torch.float32).tiny * LARGEST_BYTE).div_(LARGEST_BYTE)
 
     def operator(self, rows: Tensor) -> Tensor:
         """[R, N] by PyTorch's operator, which widens the weights for every row or two."""
@@ -46,7 +46,8 @@ class FourBits:
         return found
 
     def product(self, rows: Rounded, dtype: torch.dtype, most: int, plain: bool) -> Tensor:
-        """[R, N] of rows [R, D]. plain: by ``_int_mm``, else by oneDNN's operator."""
+        """[R, N] of rows [R, D]. plain: by PyTorch's own product of bytes, else by oneDNN's
+        operator."""
         given = list(rows.steps.to(torch.int8).split(AT_ONCE)) if plain else rows.bytes(most + 1)
         count = len(rows.steps)
         out = torch.empty(count - len(rows.again), len(self.narrow), dtype=dtype)
@@ -68,13 +69,13 @@ class FourBits:
         turned = pieces.transpose(0, 1).contiguous().view(torch.uint8)  # 16 bytes a number: the widest that copies have
         ends = slice(begin * 2 * half, (begin + count) * 2 * half)
         size, zero = self.scale[:, ends].float().unbind(-1)
-        unit = self.tops[ends] / 2**FRACTION
+        unit = self.tops[ends] / 2**POINT
         a = (size / unit).round_().view(len(size), 1, count, 2, half)
-        b = (zero / unit).round_().view_as(a).sub(a, alpha=8).add_(2 ** (FRACTION - 1))
+        b = (zero / unit).round_().view_as(a).sub(a, alpha=8).add_(2 ** (POINT - 1))
         found = []
         for high, nibbles in enumerate((turned & 15, turned >> 4)):
             step, least = (one[..., high, :].to(torch.int16).flatten(2) for one in (a, b))
             wide = nibbles.to(torch.int16).view(len(size), GROUP, -1).mul_(step).add_(least)
-            weight = wide.bitwise_right_shift_(FRACTION).to(torch.int8).view(width, -1)
+            weight = wide.bitwise_right_shift_(POINT).to(torch.int8).view(width, -1)
             found.append(Tile(weight, self.tops[ends].view(count, 2, half)[:, high].flatten()))
         return found[0], found[1]

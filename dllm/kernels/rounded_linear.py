@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dllm.common.ranks import ALONE, Ranks
 from dllm.kernels.narrow_linear import PACK, NarrowLinear
-from dllm.kernels.rounded_four import FourBits
-from dllm.kernels.rounded_machine import Machine
-from dllm.kernels.rounded_rows import PackedBytes, rounded
+from dllm.kernels.rounded_four import FourBitTiles
+from dllm.kernels.rounded_machine import Processor
+from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
 
 class RoundedLinear(nn.Module):
@@ -23,14 +23,16 @@ class RoundedLinear(nn.Module):
 
     weight = None
 
-    def __init__(self, linear: NarrowLinear, machine: Machine, sharing: Ranks = ALONE, invariant: bool = False) -> None:
+    def __init__(
+        self, linear: NarrowLinear, machine: Processor, sharing: Ranks = ALONE, invariant: bool = False
+    ) -> None:
         """sharing: ranks that hold columns of it each, whose rows then have one scale. invariant: rows of any number
         are multiplied in one way."""
         super().__init__()
         self.bias, self.machine, self.sharing, self.count = linear.bias, machine, sharing, len(linear.narrow)
         self.four_from = 0 if invariant else machine.four_from
         self.eight = PackedBytes(linear.narrow, linear.scale, machine.most) if linear.bits == 8 else None
-        self.four = None if linear.bits == 8 else FourBits(linear.narrow, linear.scale, machine.pack)
+        self.four = None if linear.bits == 8 else FourBitTiles(linear.narrow, linear.scale, machine.pack)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
@@ -40,7 +42,7 @@ class RoundedLinear(nn.Module):
     def _product(self, rows: Tensor) -> Tensor:
         if not len(rows):
             return rows.new_empty(0, self.count)
-        steps = rounded(rows, self.machine.most, self.sharing)
+        steps = in_steps(rows, self.machine.most, self.sharing)
         if self.eight is not None:
             return self.eight(steps, rows.dtype)
         assert self.four is not None
@@ -49,7 +51,7 @@ class RoundedLinear(nn.Module):
         return self.four.product(steps, rows.dtype, self.machine.most, self.machine.plain)
 
 
-def takes(linear: nn.Module, machine: Machine) -> bool:
+def takes(linear: nn.Module, machine: Processor) -> bool:
     """Whether the rows of a product can be rounded here; a rule of sizes alone, which all ranks share."""
     if type(linear) is not NarrowLinear:
         return False
@@ -57,7 +59,7 @@ def takes(linear: nn.Module, machine: Machine) -> bool:
 
 
 def round_rows(
-    model: nn.Module, machine: Machine, narrowing: tuple[str, ...], ranks: Ranks, invariant: bool
+    model: nn.Module, machine: Processor, narrowing: tuple[str, ...], ranks: Ranks, invariant: bool
 ) -> None:  # fmt: skip
     """Let the narrow products of ``model`` round their rows, in place. narrowing: names of those whose inputs ``ranks``
     share. Routed experts, whose products have a row or two, stay as they are."""

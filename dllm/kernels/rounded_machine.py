@@ -14,44 +14,45 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dllm.kernels.narrow_linear import laid_out
 from dllm.kernels.narrow_product import GROUP
-from dllm.kernels.rounded_four import FourBits
-from dllm.kernels.rounded_rows import PackedBytes, rounded
+from dllm.kernels.rounded_four import FourBitTiles
+from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
-FORMAT = 1  # raise it when ``Machine`` or what is timed changes its meaning
-LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
+NOTE_FORMAT = 1  # raise it when ``Processor`` or what is timed changes its meaning
+ROW_LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
 TRIED = (512, 2048)  # outputs and columns of the products that are timed
-ROWS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
-RUNS = 5  # of which the fastest counts: others on the machine only add
+TIMED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
+RUNS = 5  # the fastest counts: others on the machine only add
 PACKS = (64, 32)  # outputs that an AVX-512 or an AVX2 operator keeps together in four bits
 
 
 @dataclass(frozen=True)
-class Machine:
+class Processor:
     """What is best here."""
 
     most: int = 0  # steps of a row on each side of zero; 0: weights alone are narrow
     pack: int = 0  # outputs whose four-bit weights are together; 0: another layout, weights alone are narrow
-    plain: bool = False  # tiles of four bits go through ``_int_mm``, which is faster here than oneDNN's operator
+    plain: bool = False  # tiles of four bits go through PyTorch's own product of bytes, which is faster here than oneDNN's operator
     four_from: int = 0  # rows from which widening four bits to eight is faster than PyTorch's operator
 
 
 def exact_levels() -> int:
-    """The most steps of ``LEVELS`` whose products oneDNN adds up exactly; 0: none, or there is no such operator."""
+    """The most steps of ``ROW_LEVELS`` whose products oneDNN adds up exactly; 0: none, or there is no such operator."""
     weight = torch.full((64, 256), 127, dtype=torch.int8)
     weight[::2] = -127
     expected = weight.double().sum(1)
-    for most in LEVELS:
+    for most in ROW_LEVELS:
         rows = torch.full((3, 256), float(most))
         rows[1] = -most
         with suppress(RuntimeError, AttributeError, NotImplementedError):
-            steps = rounded(rows, most)
+            steps = in_steps(rows, most)
             found = PackedBytes(weight, torch.ones(64), most)(steps, torch.float64)
             if torch.allclose(found, rows[:, :1].double() * expected, rtol=1e-5, atol=1e-3):
                 return most
@@ -71,29 +72,31 @@ def layout() -> int:
 
 
 @torch.inference_mode()
-def measured() -> Machine:
+def measured_processor() -> Processor:
     """Try and time it: about a fifth of a second."""
     most, pack = exact_levels(), layout()
     if not most:
-        return Machine()
+        return Processor()
     noise = torch.Generator().manual_seed(0)
     weight = torch.randint(-127, 128, TRIED, dtype=torch.int8, generator=noise)
     scale = torch.ones(len(weight), dtype=torch.bfloat16)
     packed = PackedBytes(weight, scale, most)
-    rows = {count: torch.randn(count, TRIED[1], generator=noise).to(torch.bfloat16) for count in ROWS}
+    rows = {count: torch.randn(count, TRIED[1], generator=noise).to(torch.bfloat16) for count in TIMED_COUNTS}
     many = rows[32]
-    bytes_ = least_seconds(lambda: packed(rounded(many, most), torch.bfloat16))
+    bytes_ = least_seconds(lambda: packed(in_steps(many, most), torch.bfloat16))
     if bytes_ > least_seconds(lambda: torch._weight_int8pack_mm(many, weight, scale)):
-        return Machine()
+        return Processor()
     if not pack:
-        return Machine(most)
-    four = FourBits(laid_out(weight >> 4), torch.ones(TRIED[1] // GROUP, len(weight), 2).to(torch.bfloat16), pack)
-    times = [least_seconds(lambda plain=plain: four.product(rounded(many, most), torch.bfloat16, most, plain))  # type: ignore[misc]
-             for plain in (False, True)]  # fmt: skip
-    plain = times[1] < times[0]
-    slower = [count for count, some in rows.items() if least_seconds(lambda some=some: four.operator(some))  # type: ignore[misc]
-              < least_seconds(lambda some=some: four.product(rounded(some, most), torch.bfloat16, most, plain))]  # type: ignore[misc]  # fmt: skip
-    return Machine(most, pack, plain, 2 * max(slower, default=0) or 1)
+        return Processor(most)
+    four = FourBitTiles(laid_out(weight >> 4), torch.ones(TRIED[1] // GROUP, len(weight), 2).to(torch.bfloat16), pack)
+    plain = _tile_seconds(four, many, most, True) < _tile_seconds(four, many, most, False)
+    slower = [count for count, some in rows.items()
+              if least_seconds(partial(four.operator, some)) < _tile_seconds(four, some, most, plain)]  # fmt: skip
+    return Processor(most, pack, plain, 2 * max(slower, default=0) or 1)
+
+
+def _tile_seconds(four: FourBitTiles, rows: Tensor, most: int, plain: bool) -> float:
+    return least_seconds(lambda: four.product(in_steps(rows, most), rows.dtype, most, plain))
 
 
 def least_seconds(act: Callable[[], object]) -> float:
@@ -108,12 +111,12 @@ def least_seconds(act: Callable[[], object]) -> float:
 
 
 @cache
-def machine() -> Machine:
+def this_processor() -> Processor:
     """As noted, or measured now."""
     file = note()
     with suppress(OSError, ValueError, TypeError):
-        return Machine(**json.loads(file.read_text()))
-    found = measured()
+        return Processor(**json.loads(file.read_text()))
+    found = measured_processor()
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         own = file.with_suffix(f".{os.getpid()}")
@@ -124,7 +127,13 @@ def machine() -> Machine:
 
 def note() -> Path:
     """The file for this processor, this PyTorch and this number of threads."""
-    said = (FORMAT, torch.__version__, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability(), processor())
+    said = (
+        NOTE_FORMAT,
+        torch.__version__,
+        torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(),
+        processor(),
+    )
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return home / "dllm" / "processors" / f"{hashlib.sha256(repr(said).encode()).hexdigest()[:32]}.json"
 

@@ -54,7 +54,7 @@ class Rounded(NamedTuple):
                 for part in whole.split(AT_ONCE)]  # fmt: skip
 
 
-def rounded(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
+def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
     """Rows [R, D] in steps from -``most`` to ``most``. sharing: ranks that hold columns of the rows, which then have
     one scale."""
     wide = rows.float()
@@ -71,7 +71,7 @@ def rounded(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
 
 def reference(rows: Tensor, weight: Tensor, scale: Tensor, most: int) -> Tensor:
     """[R, N] from rows [R, D], weights in int8 [N, D] and their scales [N], with sums in float64."""
-    found = rounded(rows, most)
+    found = in_steps(rows, most)
     product = (found.steps.double() @ weight.double().t()) * scale.double()
     return found._replace(scale=found.scale.double()).joined(product, rows.dtype)
 

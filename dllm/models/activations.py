@@ -14,12 +14,12 @@ from dllm.common.ranks import Ranks
 from dllm.errors import UserError, nearest, warn_once
 from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.rounded_linear import left_wide, round_rows
-from dllm.kernels.rounded_machine import LEVELS, Machine, machine
+from dllm.kernels.rounded_machine import ROW_LEVELS, Processor, this_processor
 from dllm.models.config import ModelConfig
 from dllm.models.quantize import BITS, NARROWING
 from dllm.models.transformer import Transformer
 
-KINDS = ("int8",)
+ROW_KINDS = ("int8",)
 
 
 def check_activations(
@@ -30,15 +30,15 @@ def check_activations(
     if kind is None:
         return
     name, plain = f"model.activations={kind}", "or set model.activations to null"
-    if kind not in KINDS:
-        raise UserError(f"model.activations={kind!r} must be null or int8.{nearest(kind, KINDS)}")
+    if kind not in ROW_KINDS:
+        raise UserError(f"model.activations={kind!r} must be null or int8.{nearest(kind, ROW_KINDS)}")
     if weights not in BITS:
         said = "null" if weights is None else weights
         raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
                         f"model.quantize=int8, {plain}.")  # fmt: skip
     if kernels != INVARIANT:
         return
-    here = machine()
+    here = this_processor()
     if config.moe is not None:
         wide = "routed experts"
     elif head is not None:
@@ -58,7 +58,7 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
         warn_once(f"model.activations=int8 is for a CPU, and the model is on {model.device.type}: its kernels multiply "
                   "rows of bfloat16 with the narrow weights.")  # fmt: skip
         return None
-    here = agreed(machine(), model.ranks)
+    here = agreed(this_processor(), model.ranks)
     if not here.most:
         warn_once("model.activations=int8: this processor or PyTorch has no exact product of bytes that is faster. "
                   "Rows of bfloat16 are multiplied with the narrow weights.")  # fmt: skip
@@ -69,13 +69,13 @@ def round_activations(model: Transformer, invariant: bool) -> str | None:
         if invariant:
             raise UserError(f"kernels={INVARIANT} with model.activations=int8: {said}. Use kernels=auto.")
         warn_once(f"model.activations=int8: {said}. Rows of bfloat16 are multiplied with these.")
-    if here.most < LEVELS[0]:
+    if here.most < ROW_LEVELS[0]:
         warn_once("model.activations=int8: this processor has no dot product of bytes (VNNI). Rows have seven bits "
                   "instead of eight.")  # fmt: skip
-    return KINDS[0]
+    return ROW_KINDS[0]
 
 
-def agreed(here: Machine, ranks: Ranks) -> Machine:
+def agreed(here: Processor, ranks: Ranks) -> Processor:
     """What all ranks can do: a row whose columns they share has one scale."""
     if ranks.size == 1:
         return here

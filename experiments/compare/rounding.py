@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from dllm import Model, load
 from dllm.kernels import rounded_rows as row_rounding
-from dllm.kernels.rounded_machine import LEVELS
+from dllm.kernels.rounded_machine import ROW_LEVELS
 from dllm.models.transformer import Transformer
 from dllm.prompts import Prompt
 from dllm.tasks.mini import tasks as mini
@@ -211,7 +211,7 @@ def shifted(rows: Tensor, weight: Tensor, most: int) -> Tensor:
 
 
 def ours(rows: Tensor, weight: Tensor, most: int) -> Tensor:
-    return row_rounding.rounded(rows, most).widened(rows.dtype) @ weight.t()
+    return row_rounding.in_steps(rows, most).widened(rows.dtype) @ weight.t()
 
 
 WAYS = {"once": once, "zero point": shifted, "smoothed": smoothed, "as here": ours}
@@ -222,9 +222,9 @@ def product_rows() -> Iterator[list[str]]:
     weight = torch.randn(256, 4096, generator=torch.Generator().manual_seed(1))
     for label, rows in planted():
         exact = rows.double() @ weight.double().t()
-        for most in LEVELS:
+        for most in ROW_LEVELS:
             errors = [f"{100 * (way(rows, weight, most) - exact).norm() / exact.norm():.2f}" for way in WAYS.values()]
-            twice = len(row_rounding.rounded(rows, most).again)
+            twice = len(row_rounding.in_steps(rows, most).again)
             yield [label, str(most), *errors, f"{100 * twice / len(rows):.0f}"]
 
 
@@ -239,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = (f"{name}: weights", "error of logits, %", "top-1 agrees, %", "score, %")
         print(markdown.table(names, model_rows(name, given.count)), "\n", flush=True)
     print(markdown.table(("error of the weights, %", *dict(distributions())), weight_rows()), "\n")
-    names = ("error of products, %: rows", "steps", *WAYS, "twice, % of rows")
-    print(markdown.table(names, product_rows()))
+    columns = ("error of products, %: rows", "steps", *WAYS, "twice, % of rows")
+    print(markdown.table(columns, product_rows()))
     return 0
 
 

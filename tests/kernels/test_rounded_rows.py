@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from dllm.kernels import rounded_machine
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.narrow_product import narrowed, widened
-from dllm.kernels.rounded_four import FourBits
+from dllm.kernels.rounded_four import FourBitTiles
 from dllm.kernels.rounded_linear import RoundedLinear
-from dllm.kernels.rounded_machine import Machine, exact_levels, layout, machine, measured
-from dllm.kernels.rounded_rows import AT_ONCE, FEWEST, rounded
+from dllm.kernels.rounded_machine import Processor, exact_levels, layout, measured_processor, this_processor
+from dllm.kernels.rounded_rows import AT_ONCE, FEWEST, in_steps
 
 COUNTS = (0, 1, 3, 40, AT_ONCE + 5)
 
 
 @cache
-def here() -> Machine:
+def here() -> Processor:
     """What this processor can do, timed at one size alone."""
     if not exact_levels():
         pytest.skip("this processor has no exact product of bytes")
-    return Machine(exact_levels(), layout(), four_from=20)
+    return Processor(exact_levels(), layout(), four_from=20)
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -70,7 +70,7 @@ def by_hand(row: list[float], most: int) -> list[float]:
 @pytest.mark.parametrize("most", [127, 63])
 def test_a_row_is_rounded_by_its_own_scale_and_twice_where_one_number_hides_the_others(most: int) -> None:
     rows = rows_with_outliers(9, 96)
-    found = rounded(rows, most)
+    found = in_steps(rows, most)
     assert found.again.tolist() == [0, 1, 3, 6] and found.steps.abs().max() <= most
     expected = torch.tensor([by_hand(row, most) for row in rows.tolist()])
     finer = 300 / most / (2 * most)  # a step of the second rounding; a half of it, where the first has lost digits
@@ -85,7 +85,7 @@ def test_eight_bits_are_sums_of_whole_numbers(outputs: int) -> None:
     assert layer.eight is not None
     for count in COUNTS[1:]:
         rows = rows_with_outliers(count, 512)
-        steps = rounded(rows, most)
+        steps = in_steps(rows, most)
         sums = (steps.steps.long() @ product.narrow.long().t()).double() * product.scale.double()
         expected = steps._replace(scale=steps.scale.double()).joined(sums, torch.float64)
         torch.testing.assert_close(layer.eight(steps, torch.float64), expected, rtol=1e-4, atol=1e-4)
@@ -96,7 +96,7 @@ def test_four_bits_are_widened_to_the_nearest_of_eight(plain: bool) -> None:
     if not here().pack:
         pytest.skip("another layout of four bits")
     product = narrow(4, 320)
-    four = FourBits(product.narrow, product.scale, here().pack)
+    four = FourBitTiles(product.narrow, product.scale, here().pack)
     wide = widened(*narrowed(noise(320, 512, seed=4) / 16, 4), torch.float64)
     tops = four.tops.double()[:, None]
     eight = (wide / tops).round()
@@ -104,7 +104,7 @@ def test_four_bits_are_widened_to_the_nearest_of_eight(plain: bool) -> None:
     halves = torch.stack([torch.cat([low.weight, high.weight], 1).t() for low, high in [four.tiles(0, 1)]])
     assert (halves[0].long() - eight[: 2 * four.half]).abs().max() <= 1  # of sixteen bits: 0.2 % end in the next step
     assert (halves[0].long() != eight[: 2 * four.half]).double().mean() < 0.02
-    rows = rounded(rows_with_outliers(AT_ONCE + 5, 512), here().most)
+    rows = in_steps(rows_with_outliers(AT_ONCE + 5, 512), here().most)
     expected = rows.widened(torch.float64) @ (eight * tops).t()
     found = four.product(rows, torch.float32, here().most, plain)
     error = (found.double() - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-9)
@@ -156,38 +156,42 @@ def test_ranks_that_share_columns_have_the_scale_of_the_whole_row() -> None:
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    machine.cache_clear()
+    this_processor.cache_clear()
     yield tmp_path
-    machine.cache_clear()
+    this_processor.cache_clear()
 
 
 def test_a_processor_is_measured_once(forgotten: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    times: list[Machine] = []
-    monkeypatch.setattr(rounded_machine, "measured", lambda: times.append(Machine(63, 32, four_from=8)) or times[-1])
-    assert machine() == Machine(63, 32, four_from=8)
-    machine.cache_clear()
-    assert machine() == times[0] and len(times) == 1
+    times: list[Processor] = []
+    monkeypatch.setattr(
+        rounded_machine, "measured_processor", lambda: times.append(Processor(63, 32, four_from=8)) or times[-1]
+    )
+    assert this_processor() == Processor(63, 32, four_from=8)
+    this_processor.cache_clear()
+    assert this_processor() == times[0] and len(times) == 1
     (file,) = forgotten.rglob("*.json")
     assert json.loads(file.read_text())["most"] == 63
     file.write_text("{")
-    machine.cache_clear()
-    assert machine() == times[0] and len(times) == 2  # a broken note is measured again
+    this_processor.cache_clear()
+    assert this_processor() == times[0] and len(times) == 2  # a broken note is measured again
 
 
 def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that counts rows: the operator of four bits takes 10 a row, a tile 100 and 1 a row."""
     if not here().pack:
         pytest.skip("another layout of four bits")
-    spent = {"FourBits.operator": lambda rows: 10 * len(rows), "FourBits.product": lambda rows: 100 + len(rows)}
+    spent = {"FourBitTiles.operator": lambda rows: 10 * len(rows), "FourBitTiles.product": lambda rows: 100 + len(rows)}
     clock = [0.0]
     for name, cost in spent.items():
 
         def act(_self: Any, rows: Any, *_more: Any, cost: Any = cost) -> None:
             clock[0] += cost(rows if isinstance(rows, Tensor) else rows.steps)
 
-        monkeypatch.setattr(FourBits, name.partition(".")[2], act)
+        monkeypatch.setattr(FourBitTiles, name.partition(".")[2], act)
     monkeypatch.setattr(rounded_machine.time, "process_time", lambda: clock[0])
-    assert measured() == replace(here(), four_from=16)  # at 8 rows 80 are less than 108, at 16 rows 160 more than 116
+    assert measured_processor() == replace(
+        here(), four_from=16
+    )  # at 8 rows 80 are less than 108, at 16 rows 160 more than 116
 
 
 @pytest.mark.parametrize("limit", [1 << 15, 1 << 10])
@@ -209,4 +213,4 @@ def test_a_product_that_saturates_is_found_out(limit: int, monkeypatch: pytest.M
 
 def test_a_torch_without_the_operators_rounds_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "onednn", object())
-    assert exact_levels() == 0 and measured() == Machine()
+    assert exact_levels() == 0 and measured_processor() == Processor()

@@ -15,7 +15,7 @@ from dllm.errors import SettingWarning
 from dllm.kernels.narrow_embedding import NarrowHead
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.rounded_linear import RoundedLinear
-from dllm.kernels.rounded_machine import Machine, machine
+from dllm.kernels.rounded_machine import Processor, this_processor
 from dllm.models import activations
 from dllm.models.activations import agreed, round_activations
 from dllm.models.bundle import locate
@@ -30,7 +30,7 @@ KINDS = ["int8", "int4"]
 
 @pytest.fixture(autouse=True)
 def exact() -> None:
-    if not machine().most:
+    if not this_processor().most:
         pytest.skip("this processor has no exact product of bytes that is faster")
 
 
@@ -114,7 +114,7 @@ def test_compiled_layers_are_refused() -> None:
 
 
 def test_a_processor_without_the_operators_multiplies_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activations, "machine", Machine)
+    monkeypatch.setattr(activations, "this_processor", Processor)
     with pytest.warns(SettingWarning, match="no exact product of bytes that is faster. Rows of bfloat16 are multipli"):
         model = load("mini-llada", dtype="bfloat16", quantize="int8", activations="int8")
     assert model.activations is None and torch.equal(logits(model), logits(mini("int8", None)))
@@ -123,7 +123,7 @@ def test_a_processor_without_the_operators_multiplies_as_before(monkeypatch: pyt
 
 
 def test_sizes_that_operators_do_not_take_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activations, "machine", lambda: Machine(63, 0))
+    monkeypatch.setattr(activations, "this_processor", lambda: Processor(63, 0))
     network = load("mini-llada", dtype="bfloat16", quantize="int4").transformer
     with pytest.raises(UserError, match=r"products \(0.attn.o, ...\) have sizes that this processor's operators"):
         round_activations(network, invariant=True)
@@ -144,4 +144,4 @@ def test_ranks_agree_on_what_all_of_them_can() -> None:
         def largest(self, x: torch.Tensor) -> torch.Tensor:
             return torch.maximum(x, torch.tensor([-63.0, 0.0]))
 
-    assert agreed(Machine(127, 64, four_from=8), Two()) == Machine(63, 0, four_from=8)  # type: ignore[arg-type]
+    assert agreed(Processor(127, 64, four_from=8), Two()) == Processor(63, 0, four_from=8)  # type: ignore[arg-type]
