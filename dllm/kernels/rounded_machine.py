@@ -39,7 +39,7 @@ class Processor:
 
     most: int = 0  # steps of a row on each side of zero; 0: weights alone are narrow
     pack: int = 0  # outputs whose four-bit weights are together; 0: another layout, weights alone are narrow
-    plain: bool = False  # tiles of four bits go through PyTorch's own product of bytes, which is faster here than oneDNN's operator
+    plain: bool = False  # tiles of four bits go through PyTorch's own product of bytes, faster here than oneDNN's
     four_from: int = 0  # rows from which widening four bits to eight is faster than PyTorch's operator
 
 
