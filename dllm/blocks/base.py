@@ -117,11 +117,18 @@ class Blocks:
         where such a block ends in a row of that length. A row whose block would begin after its end is done; one that
         was done and has got masks opens another block. Only schedules whose traits say that they follow are asked."""
         changed, again = reshape.change.changes(reshape.before), blocks.done & reshape.open.any(1)
-        end = torch.minimum(self.containing(canvas, blocks.begin, blocks.index, blocks.params)[1], canvas.end)
-        there = blocks.resized(canvas, (end := torch.where(changed & ~again, end, blocks.end)), end)
+        end, open_end = (
+            torch.where(changed & ~again, torch.minimum(self._end_of(canvas, column, blocks), canvas.end), before)
+            for column, before in ((blocks.begin, blocks.end), (blocks.open_end - 1, blocks.open_end))
+        )
+        there = blocks.resized(canvas, end, torch.maximum(end, open_end))
         there = replace(there, masks=torch.where(changed, there.masks, blocks.masks))
         there = there.moved(again, self._open(canvas, there))
         return replace(there, done=(blocks.done & ~again) | (there.begin >= canvas.end))
+
+    def _end_of(self, canvas: Canvas, column: Tensor, blocks: BlockState) -> Tensor:
+        """The end [B] of the block that holds ``column`` [B]."""
+        return self.containing(canvas, column, blocks.index, blocks.params)[1]
 
     def _open(self, canvas: Canvas, blocks: BlockState) -> BlockState:
         """The block of the first position left to decide at or after the current block's end. Of rows that have none

@@ -12,7 +12,7 @@ from dllm.errors import UserError
 AUTO = "auto"
 # Masks at the start, a rule, and its options. Of the models that come along as measured on their own tasks
 # (docs/lengths.md); of others as the authors publish them.
-SMALL: tuple[int, str, dict[str, Any]] = 8, "rho_eos", {"limit": 64, "checked": 8, "low": 0.1, "high": 0.9}
+SMALL: tuple[int, str, dict[str, Any]] = 16, "rho_eos", {"limit": 128, "checked": 12, "low": 0.1, "high": 0.9}
 PUBLISHED: tuple[int, str, dict[str, Any]] = 64, "daedal", {}
 
 

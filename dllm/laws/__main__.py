@@ -22,9 +22,9 @@ from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
-from dllm.laws.compatibility import PART_GROUPS
 from dllm.laws.stated import traits_hold
-from dllm.laws.trials import USUAL_CASE, TrialCase, Trials, gaps
+from dllm.laws.trials import TRIED_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, unsized
+from dllm.lengths.fixed_length import FixedLength
 
 LAWS: dict[str, Callable[[Trial], None]] = {
     "it decodes, and all is decided": claims.all_is_decided,
@@ -36,6 +36,7 @@ LAWS: dict[str, Callable[[Trial], None]] = {
     "the same batch decodes the same again": claims.the_same_again,
     "a trace redraws every canvas": claims.a_trace_redraws,
     "infilling keeps what is given": lambda trial: claims.infilling_keeps_what_is_given(trial, *gaps()),
+    "a gap is sized the same alone and in any batch": lambda trial: claims.a_gap_is_sized_alone(trial, unsized()),
     "a rule does what its traits state": traits_hold,
     "a host that reads late changes nothing": claims.a_late_host_changes_nothing,
     "a known prompt changes nothing": claims.a_known_prompt_changes_nothing,
@@ -70,9 +71,9 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
     options = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
     group, is_choice, choice = name.partition("=")
     if is_choice:
-        if group not in PART_GROUPS:
-            raise UserError(f"{name}: laws try parts of {', '.join(PART_GROUPS)}. Write sampler=NAME or MODULE.CLASS.")
-        return group, part(group, choice, **options)
+        if group not in TRIED_GROUPS:
+            raise UserError(f"{name}: laws try parts of {', '.join(TRIED_GROUPS)}. Write sampler=NAME or MODULE.CLASS.")
+        return group, part(group, choice, **options) or FixedLength()
     group = group_of(name)
     known = arguments_of(class_of(group, name))
     inner = {key: part_config(f"{group}.{key}", value, {}) for key, value in options.items()
@@ -82,7 +83,7 @@ def built(name: str, words: Sequence[str]) -> tuple[str, Any]:
 
 def group_of(name: str) -> str:
     """The group whose kind a class is of. Raises UserError, as for any part, where it cannot be imported."""
-    for group in PART_GROUPS:
+    for group in TRIED_GROUPS:
         try:
             class_of(group, name)
         except UserError as error:
@@ -90,7 +91,7 @@ def group_of(name: str) -> str:
                 raise
         else:
             return group
-    bases = ", ".join(BASE_CLASSES[group] for group in PART_GROUPS)
+    bases = ", ".join(BASE_CLASSES[group] for group in TRIED_GROUPS)
     raise UserError(f"{name} is not a part: derive it from one of {bases}.")
 
 
@@ -121,7 +122,7 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
 def _shown(cases: Sequence[TrialCase]) -> str:
     """How many choices of each group the cases show."""
     words = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies",
-             "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
+             "length": "rules for the length", "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
     numbers = {key: len({getattr(case, key) for case in cases}) for key in words}
     return ", ".join(f"{number} {words[key]}" for key, number in numbers.items() if number > 1)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import torch
 
@@ -26,12 +27,16 @@ from dllm.laws.decodes import (
     LawAnswer,
     decode_joining,
     decode_sharing,
+    forward_of,
     ids_of,
     recorded,
     results,
+    with_mask,
 )
+from dllm.lengths.base import Length
+from dllm.loop.probing import sized
 from dllm.models.transformer import Transformer
-from dllm.runtime.runtime import Runtime
+from dllm.runtime.runtime import FIXED, Runtime
 from dllm.samplers.base import Sampler
 
 
@@ -85,8 +90,11 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     for row, one in enumerate(trial.together):
         trace = one.known.trace
         assert trace is not None
+        waits = waiting_turns(trial, one)
         for number, (record, undecided) in enumerate(zip(trace.turns, one.undecided, strict=True), 1):
             _, begin, end = record.block
+            if number <= waits:
+                continue
             if sampler.traits.renoises:
                 used = sum(other.block == record.block for other in trace.turns)
                 holds(used <= int(sampler.steps), f"row {row}: {used} forwards of one block, of {sampler.steps}")  # type: ignore[attr-defined]
@@ -96,16 +104,28 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
                                "of the answer are not all decided")  # fmt: skip
 
 
+def waiting_turns(trial: Trial, one: Decoded) -> int:
+    """Turns before the first commit, in which a rule for the length may keep everything closed."""
+    if type(trial.parts.length).waits is Length.waits:
+        return 0
+    assert one.known.trace is not None
+    return len([*takewhile(lambda record: not record.candidates[0].positions, one.known.trace.turns)])
+
+
 def commits_stay(trial: Trial) -> None:
     """Revocable samplers may undo, inside the open block; a schedule may roll the block back. Editing samplers may
-    replace tokens of the open block, and the trace keeps both."""
+    replace tokens of the open block, and the trace keeps both. Where a row changes its length, tokens keep their order,
+    and none but the last ones go."""
     traits = trial.parts.sampler.traits
     for row, one in enumerate(trial.together):
         trace = one.known.trace
         assert trace is not None
         for before, after, record in zip(one.canvases, one.canvases[1:], trace.turns, strict=False):
-            start, turn = trace.start, f"row {row}, block {record.block}"
-            pairs = enumerate(zip(before, after, strict=True))
+            start, turn, change = trace.start, f"row {row}, block {record.block}", record.length
+            there = before if change is None else change.canvas(before, start, -1, trace.eos_id)
+            holds(len(there) == len(after), f"{turn}: {len(after)} columns, where the trace has {len(there)}")
+            holds(change is None or trial.parts.length.traits.changes, f"{turn}: its length changes without a word")
+            pairs = enumerate(zip(there, after, strict=True))
             undone = {at - start for at, (old, new) in pairs if old not in (-1, new)}
             remasked = {at for candidate in record.remasked for at in candidate}
             edited = {at: token for commits in record.edited for at, token, *_ in commits.rows()}
@@ -133,16 +153,18 @@ def a_block_gains(trial: Trial) -> None:
 
 
 def all_is_decided(trial: Trial) -> None:
-    """Nothing stays masked, the prompt is as it was, and forwards are bounded."""
+    """Nothing stays masked, the prompt is as it was, the answer as long as it may be, and forwards are bounded."""
     for row, (one, request) in enumerate(zip(trial.together, trial.requests, strict=True)):
         result, start, length = one.known, request.answer_start, len(request.tokens) - request.answer_start
         holds(result.prompt_tokens == list(request.tokens[:start]), f"row {row}: another prompt")
-        holds(len(result.canvas) == length, f"row {row}: the answer has {len(result.canvas)} positions of {length}")
+        most = longest_answer(trial, request)
+        fits = len(result.canvas) <= most if trial.parts.length.traits.changes else len(result.canvas) == length
+        holds(fits, f"row {row}: the answer has {len(result.canvas)} positions of {most}")
         assert result.trace is not None
         if trial.fills_up:
             holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
         holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
-        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one)
+        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one) + resized_turns(one)
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
 
 
@@ -155,6 +177,22 @@ def redecoded(trial: Trial, one: Decoded) -> int:
         return sum(len(positions) for record in one.known.trace.turns for positions in record.remasked)
     rolled = sum(len(positions) for record in one.known.trace.turns for positions in record.rolled)
     return rolled if trial.parts.sampler.traits.verifies == "beside" else 0
+
+
+def longest_answer(trial: Trial, request: Request) -> int:
+    """Columns that a request's answer may come to have."""
+    limit = getattr(trial.parts.length, "limit", None)
+    if limit is None or not trial.parts.length.traits.changes:
+        return len(request.tokens) - request.answer_start
+    return int(limit[request.param_index or 0] if isinstance(limit, Sequence) else limit)
+
+
+def resized_turns(one: Decoded) -> int:
+    """Turns that changed the length of a row, or found before its first commit that it stays, and positions that are
+    decided again after a cut."""
+    assert one.known.trace is not None
+    changes = [record.length for record in one.known.trace.turns if record.length is not None]
+    return len(changes) + 2 * sum(change.cut for change in changes) + 1
 
 
 def held_turns(trial: Trial, one: Decoded) -> int:
@@ -194,6 +232,7 @@ def the_same_again(trial: Trial) -> None:
 def same_row(one: Decoded, other: Decoded, which: str) -> None:
     """Whether two decodes of a request agree, turn by turn."""
     for turn, (mine, theirs) in enumerate(zip(one.canvases, other.canvases, strict=False), 1):
+        holds(len(mine) == len(theirs), f"{which}: {len(mine)} and {len(theirs)} columns before forward {turn}")
         apart = [at for at, (left, right) in enumerate(zip(mine, theirs, strict=True)) if left != right]
         holds(not apart, f"{which}: before forward {turn} they differ in columns {apart}")
     counts = f"{len(one.canvases)} and {len(other.canvases)} forwards"
@@ -220,8 +259,10 @@ def a_trace_redraws(trial: Trial) -> None:
 
 def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request) -> None:
     """Infilling decides the masked positions only. gaps: given text on both sides of masks; open_end: masks alone
-    after a prompt; both are one batch."""
+    after a prompt; both are one batch. A decode whose columns move takes no infilling (``loop.runner``)."""
     config = trial.network.config
+    if trial.parts.length.traits.changes:
+        return
     for one in recorded(trial.network, trial.parts, [gaps, open_end], trial.sampling)[:1]:
         result = one.known
         whole = result.prompt_tokens + result.canvas
@@ -269,7 +310,7 @@ def a_known_prompt_changes_nothing(trial: Trial) -> None:
     after = [Request.answer(one, 9, trial.mask, 5) for one in texts]
     after += [Request.answer([*one[:-7], *one[:4]], 7, trial.mask, 6) for one in texts]
     plain = decode(after, PageStore(attention, b"", 0))
-    late = 0 if trial.parts.cache.traits.bounded_shapes else None
+    late = 0 if trial.parts.cache.traits.bounded_shapes and not trial.parts.length.traits.changes else None
     for batch, want in ((trial.requests, cold), (trial.requests, cold), (after, plain), (after, plain)):
         for store, lag in ((pages, None), (scarce, late)):
             found = decode(batch, store, lag)
@@ -278,8 +319,11 @@ def a_known_prompt_changes_nothing(trial: Trial) -> None:
 
 def a_late_host_changes_nothing(trial: Trial) -> None:
     """Fixed shapes, whose contents the host learns a turn late if the cache lets it, give the same tokens. Parts that
-    do not take ``runtime=static`` are left out."""
+    do not take ``runtime=static`` are left out; rows that change their length must be among them."""
     lag = int(trial.parts.cache.traits.bounds_late)
+    if trial.parts.length.traits.changes:
+        for name in (*FIXED, "static"):
+            holds(refuses(Runtime(name), trial), f"runtime={name} takes rows that change their length")
     with suppress(UserError):
         Runtime("static", lag).check(trial.parts, trial.network.config, torch.device("cpu"))
         late = results(trial.network, trial.parts, trial.requests, trial.sampling, lag)
@@ -287,6 +331,35 @@ def a_late_host_changes_nothing(trial: Trial) -> None:
             known, mine = other.known, (one.canvas, one.nfe, one.turns)
             theirs = (known.canvas, known.nfe, known.turns)
             holds(mine == theirs, f"row {row} under runtime=static: {mine}; eager: {theirs} (canvas, forwards, turns)")
+
+
+def refuses(runtime: Runtime, trial: Trial) -> bool:
+    """Whether a runtime refuses the parts of a trial, on a GPU."""
+    try:
+        runtime.check(trial.parts, trial.network.config, torch.device("cuda"))
+    except UserError:
+        return True
+    return False
+
+
+def a_gap_is_sized_alone(trial: Trial, unsized: Sequence[Request]) -> None:
+    """A gap without a number gets the same size, by the same tries, alone and in any batch, whatever decodes it, and
+    what is around it stays."""
+    if not trial.parts.length.traits.probes:
+        return
+    forward, pad = forward_of(trial.network, trial.parts, trial.sampling), trial.network.config.pad_id or 0
+    asked = [with_mask(one, trial.mask) for one in unsized]
+    together = sized(asked, forward, trial.parts, pad, 2)
+    for number, (one, found) in enumerate(zip(asked, together, strict=True)):
+        (alone,) = sized([one], forward, trial.parts, pad, 1)
+        tries = f"gap {number}: tries {alone.probes} alone, and {found.probes} beside others"
+        holds([size for size, _ in alone.probes] == [size for size, _ in found.probes], tries)
+        holds(alone.tokens == found.tokens, f"gap {number}: {sum(alone.masked)} masks alone, and {sum(found.masked)}")
+        given = [token for token, hole in zip(one.tokens, one.masked, strict=True) if not hole]
+        kept = [token for token, hole in zip(found.tokens, found.masked, strict=True) if not hole]
+        holds(kept == given, f"gap {number}: the text around it is {kept}, and was {given}")
+        holds(bool(found.probes) == (one.gap is not None), f"gap {number}: {len(found.probes)} tries")
+    infilling_keeps_what_is_given(trial, together[0], together[1])
 
 
 class Watched:

@@ -12,7 +12,7 @@ import re
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import zip_longest
@@ -107,15 +107,17 @@ class Reasons:
         return str(self.numbers.setdefault(cell.removeprefix(REFUSED), len(self.numbers) + 1))
 
 
-def all_parts(options: Mapping[tuple[str, str], Mapping[str, Any]] = REQUIRED_OPTIONS) -> list[dict[str, Any]]:
-    """Every choice of every group of ``PART_GROUPS``, with ``options`` by group and name.
+def all_parts(
+    options: Mapping[tuple[str, str], Mapping[str, Any]] = REQUIRED_OPTIONS, groups: Sequence[str] = PART_GROUPS
+) -> list[dict[str, Any]]:
+    """Every choice of every one of the ``groups``, with ``options`` by group and name.
 
     A configuration takes 40 ms to compose, so each gives one choice of every group. Raises UserError when a part cannot
     be built.
     """
-    found: dict[str, dict[str, Any]] = {group: {} for group in PART_GROUPS}
-    for names in zip_longest(*(choices(group) for group in PART_GROUPS)):
-        chosen = {group: name for group, name in zip(PART_GROUPS, names, strict=True) if name is not None}
+    found: dict[str, dict[str, Any]] = {group: {} for group in groups}
+    for names in zip_longest(*map(choices, groups)):
+        chosen = {group: name for group, name in zip(groups, names, strict=True) if name is not None}
         config = composed([f"{group}={name}" for group, name in chosen.items()])
         for group, name in chosen.items():
             for key, value in options.get((group, name), {}).items():

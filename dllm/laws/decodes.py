@@ -18,6 +18,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
 from dllm.errors import name_of
+from dllm.lengths.base import Length
 from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn, turns
 from dllm.loop.forward import Forward
 from dllm.loop.rows import Rows
@@ -31,7 +32,7 @@ from dllm.runtime.runtime import Network
 from dllm.samplers.base import Sampler
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
-PART_BASES = (Sampler, Blocks, Cache, EndOfText)
+PART_BASES = (Sampler, Blocks, Cache, EndOfText, Length)
 LawAnswer = tuple[list[int], int]  # tokens, forwards
 
 
@@ -111,7 +112,7 @@ def recorded(
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.row_id.tolist()):
-            real = slice(len(batch[name].tokens))
+            real = slice(int(canvas.initial_end[row]))
             masked = canvas.masked[row, real]
             out[name].canvases.append(canvas.tokens[row, real].masked_fill(masked, -1).tolist())
             out[name].undecided.append(canvas.undecided[row, real].tolist())

@@ -20,7 +20,8 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError, name_of
 from dllm.laws.claims import Trial, Watched
 from dllm.laws.compatibility import PART_GROUPS, ModelKind, all_parts
-from dllm.laws.decodes import sealed
+from dllm.laws.decodes import ids_of, sealed
+from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
 from dllm.samplers.base import Sampler
@@ -31,7 +32,9 @@ VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5
 PROMPTS, _LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
 TEMPERATURES = (0.0, 0.8)
 MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "noise")  # the kinds of ``ModelKind.all``
-USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "model": "llada", "heat": 0.0}
+TRIED_GROUPS = (*PART_GROUPS, "length")
+USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "length": "fixed",
+              "model": "llada", "heat": 0.0}  # fmt: skip
 
 # Parts that cannot be built, or would show nothing on short answers, with their defaults.
 TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
@@ -58,6 +61,10 @@ TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("cache", "streaming"): {"suffix_window": 4},
     ("cache", "vicinity"): {"prefix_look": 3, "after_look": 2, "warmup": 2, "refresh_interval": 3},
     ("eos", "stop_front"): {"stops": [EOS, 6], "limit": 18},
+    # the second of every three rows may not grow
+    ("length", "daedal"): {"limit": [24, 9, 20] * 2, "factor": 3, "checked": 3, "sure_end": 0.3, "doubt": 0.6},
+    ("length", "rho_eos"): {"limit": [24, 9, 20] * 2, "factor": 2, "checked": 3, "low": 0.2, "high": 0.4},
+    ("length", "cal"): {"limit": 6, "begin": 3, "misses": 2},
     ("sampler", "oracle"): {"reference": [[6]]},
     ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
     ("sampler", "adas"): {"weight": 30.0},
@@ -78,6 +85,7 @@ class TrialCase:
     eos: str  # which end-of-text policy
     model: str  # the kind of model
     heat: float  # temperature
+    length: str = "fixed"  # which rule for the length of answers
 
     @property
     def unusual(self) -> int:
@@ -85,7 +93,7 @@ class TrialCase:
         return sum(getattr(self, name) != usual for name, usual in USUAL_CASE.items())
 
     def __str__(self) -> str:
-        parts = " ".join(f"{group}={getattr(self, group)}" for group in PART_GROUPS)
+        parts = " ".join(f"{group}={getattr(self, group)}" for group in TRIED_GROUPS)
         return f"{parts}, temperature {self.heat:g}, model of kind {self.model}"
 
 
@@ -117,7 +125,7 @@ def small(config: ModelConfig) -> ModelConfig:
 def requests() -> tuple[Request, ...]:
     """Three requests whose prompts and answers have different lengths."""
     return tuple(
-        Request.answer(prompt, length, _MASK, seed)
+        replace(Request.answer(prompt, length, _MASK, seed), param_index=seed)
         for seed, (prompt, length) in enumerate(zip(PROMPTS, _LENGTHS, strict=True))
     )
 
@@ -128,10 +136,20 @@ def gaps() -> tuple[Request, Request]:
     return Request(tokens, [token == _MASK for token in tokens]), Request.answer([4, 4, 8], 7, _MASK, 1)
 
 
+def unsized() -> tuple[Request, ...]:
+    """Two infillings whose gap has no size yet, and one that has."""
+    texts = ([1, 5, 3, _MASK, 7, 2], [4, _MASK, 9, 8, 11, 6, 10], [2, 6, _MASK, _MASK, 1])
+    return tuple(
+        Request(one, [token == _MASK for token in one], seed, gap=one.index(_MASK) if one.count(_MASK) == 1 else None)
+        for seed, one in enumerate(texts)
+    )
+
+
 @cache  # composing their configurations takes seconds
 def other_rows() -> dict[str, dict[str, Any]]:
     """The parts of every group, sealed, but for the oracle: it is told the answers of certain requests."""
-    found = dict(zip(PART_GROUPS, all_parts(TRIAL_OPTIONS), strict=True))
+    found = dict(zip(TRIED_GROUPS, all_parts(TRIAL_OPTIONS, TRIED_GROUPS), strict=True))
+    found["length"]["fixed"] = FixedLength()  # its configuration names no part
     return {
         one: {name: sealed(part) for name, part in parts.items() if name != "oracle"} for one, parts in found.items()
     }
@@ -147,16 +165,26 @@ class Trials:
 
     def every(self, seed: int = 0) -> list[TrialCase]:
         """Every combination that the parts accept, in an order that the seed decides."""
-        plain = [case for case in self._asked(("none",)) if self.parts_of(case) is not None]
-        cases = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"]]
-        cases = [case for case in cases if case in plain or self.parts_of(case) is not None]
+        plain = [case for case in self._asked() if self.parts_of(case) is not None]
+        others = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"] if eos != case.eos]
+        others += [replace(case, length=name) for case in plain for name in self.parts["length"] if name != case.length]
+        cases = plain + [case for case in others if self.parts_of(case) is not None]
         random.Random(seed).shuffle(cases)
         return cases
 
-    def _asked(self, policies: tuple[str, ...]) -> Iterator[TrialCase]:
-        ends = tuple(self.parts["eos"]) if self.group == "eos" else policies
-        groups = self.parts["sampler"], self.parts["blocks"], self.parts["cache"], ends, MODELS, TEMPERATURES
-        return (TrialCase(*names) for names in product(*groups))
+    def _asked(self) -> Iterator[TrialCase]:
+        """Every combination with the plainest end of text and length. Around a rule for the length, which goes with all
+        of 48,000 or with few, those in which at most two groups are not the plainest."""
+        ends, lengths = (
+            tuple(self.parts[group]) if self.group == group else (USUAL_CASE[group],) for group in ("eos", "length")
+        )
+        groups = self.parts["sampler"], self.parts["blocks"], self.parts["cache"], ends, MODELS, TEMPERATURES, lengths
+        asked = (TrialCase(*names) for names in product(*groups))
+        plain = {group: USUAL_CASE[group] for group in PART_GROUPS}
+        return (
+            case for case in asked
+            if self.group != "length" or sum(getattr(case, group) != usual for group, usual in plain.items()) <= 2
+        )  # fmt: skip
 
     def chosen(self, count: int, seed: int = 0) -> list[TrialCase]:
         """So many of them, that show every part and most pairs."""
@@ -168,14 +196,15 @@ class Trials:
 
     def parts_of(self, case: TrialCase) -> Parts | None:
         """The parts of a case; None where one refuses another."""
-        found = {group: self.parts[group][getattr(case, group)] for group in PART_GROUPS}
-        sampling, model = self.sampling(case), network(case.model)
-        setting = Setting(model.config, found["blocks"], None, sampling, case.model)
+        found = {group: self.parts[group][getattr(case, group)] for group in TRIED_GROUPS}
+        sampling, config = self.sampling(case), network(case.model).config
+        setting = Setting(config, found["blocks"], None, sampling, case.model)
+        length = found["length"].resolved(ids_of(config), config.max_length)
         try:
-            rule = validate(setting, found["sampler"], found["cache"], found["eos"])
+            rule = validate(setting, found["sampler"], found["cache"], found["eos"], length)
         except UserError:
             return None
-        return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling)
+        return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling, length)
 
     def trial(self, case: TrialCase, batch: tuple[Request, ...] = ()) -> Trial:
         """The case on three requests, or on the ones of ``batch``."""

@@ -109,6 +109,8 @@ class TurnRecord:
     guesses: RecordedGuesses = field(default_factory=RecordedGuesses, compare=False)
     # what undecided positions show from then on, for each candidate; empty where the sampler never says it
     shown: list[ShownTokens] = field(default_factory=list)
+    # decided positions that its second forward masked, which guidance is against; empty under other guidance
+    doubted: list[int] = field(default_factory=list)
     length: LengthRecord | None = None  # how the row's length changed then (None: it did not)
 
     def written(self, number: int) -> list[Commits]:
@@ -143,7 +145,7 @@ def record_turn(
         edited=[] if turn.step.edit is None else [_commits(turn, turn.step.edit, n, row, start) for n in rows],
         guesses=_guesses(turn, row, start, {} if known is None else known),
         shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
-        length=_length(turn, row, start),
+        doubted=_positions(turn.view.scores.statistics.get("doubted"), row, start), length=_length(turn, row, start),
     )  # fmt: skip
 
 

@@ -67,7 +67,8 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
         record, candidates=[moved(one, at) for one in record.candidates],
         edited=[moved(one, at) for one in record.edited], shown=[moved(one, at) for one in record.shown],
         guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
-        replaced=each(record.replaced), corrected=at(record.corrected), block=(number, *bounds), length=None,
+        replaced=each(record.replaced), corrected=at(record.corrected), doubted=at(record.doubted),
+        block=(number, *bounds), length=None,
         filled=[[*one, *ends] for one in each(record.filled)], rolled=[[*one, *gone] for one in each(record.rolled)],
     )  # fmt: skip
 

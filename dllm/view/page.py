@@ -179,7 +179,8 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
     return {
         "commit": commit_data(record.candidates[kept]), "edit": commit_data(edit), "remask": record.remasked[kept],
         "fill": record.filled[kept], "roll": record.rolled[kept], "block": record.block, "queries": record.queries,
-        "refreshed": record.refreshed, "corrected": record.corrected, "refused": of_kept(record.refused, kept),
+        "refreshed": record.refreshed, "corrected": record.corrected, "doubted": record.doubted,
+        "refused": of_kept(record.refused, kept),
         "replaced": of_kept(record.replaced, kept), "candidates": len(record.candidates), "kept": kept,
         "seconds": rounded(record.seconds), "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},

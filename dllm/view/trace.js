@@ -200,7 +200,7 @@ function status(pane, step) {
     turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
     turn.corrected.length ? `${turn.corrected.length} proposals corrected` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
-    `${Math.round(mean(turn.queries))} query tokens`,
+    turn.doubted.length ? `${turn.doubted.length} doubted` : "", `${Math.round(mean(turn.queries))} query tokens`,
     pane.cached ? cache_use(turn.refreshed) : "",
     turn.candidates > 1 ? `candidate ${turn.kept + 1} of ${turn.candidates} kept` : "",
     turn.flops ? `${(turn.flops / 1e9).toPrecision(3)} GFLOP` : "",

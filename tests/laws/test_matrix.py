@@ -36,7 +36,7 @@ def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[
 def test_every_part_has_an_allowed_combination() -> None:
     """Models of noise have laws of their own (``tests/loop/test_noise_laws.py``)."""
     parts = [set(choices(group)) for group in ("sampler", "blocks", "cache", "eos")]
-    wanted, met = [parts[0] - of_noise(), *parts[1:], set(MODELS)], [set[str]() for _ in range(5)]
+    wanted, met = [parts[0] - of_noise(), *parts[1:], set(MODELS), {"fixed"}], [set[str]() for _ in range(6)]
     for combination in combinations():  # to the last one only where a part is missing
         for names, name in zip(met, astuple(combination), strict=True):
             names.add(name)

@@ -13,10 +13,12 @@ from harness import Combination, forward_of, model, parts_of, requests, results
 from dllm import UserError
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
+from dllm.laws.decodes import recorded
 from dllm.laws.trials import network
 from dllm.laws.trials import requests as short_requests
 from dllm.loop.denoise import denoise
 from dllm.models.transformer import Transformer
+from dllm.record.trace import Trace
 
 DOUBTED = Sampling(guidance=1.5, guidance_against="doubted", guidance_ratio=0.3)
 
@@ -52,6 +54,21 @@ def test_every_turn_mixes_two_plain_forwards(kind: str, ratio: float) -> None:
             assert float(scores.confidence[0, at]) == pytest.approx(float(mixed[at].softmax(-1).amax()), abs=1e-11)
         assert int(turn.cost.queries) == 2 * len(tokens) and turn.cost.copies == 2
         assert int(turn.cost.scored) == 2 * int(scores.scored.sum()) + len(decided)
+
+
+def test_a_trace_names_the_doubted_positions() -> None:
+    parts = parts_of(Combination("confidence", "fixed"), DOUBTED)
+    turns = list(denoise(Canvas.of(requests(), 0), forward_of(model("tiny-llada"), parts, DOUBTED), parts))
+    row, start = 1, requests()[1].answer_start
+    seen = [turn for turn in turns if row in turn.canvas.row_id.tolist()]
+    wanted = [turn.view.scores.statistic("doubted")[turn.canvas.row_id.tolist().index(row)] for turn in seen]
+    (_, one, _) = recorded(model("tiny-llada"), parts, requests(), DOUBTED)
+    assert one.known.trace is not None
+    told = [record.doubted for record in one.known.trace.turns]
+    assert (
+        told == [[at - start for at in each.nonzero()[:, 0].tolist()] for each in wanted] and not told[0] and told[-1]
+    )
+    assert Trace.from_json(one.known.trace.to_json()).turns == one.known.trace.turns
 
 
 @pytest.mark.parametrize("name", ["tiny-llada", "tiny-dream"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from dllm.errors import UserError
 from dllm.laws import decodes, trials
 from dllm.laws.compatibility import PART_GROUPS, all_parts
 from dllm.laws.decodes import Decoded, ending, forward_of, ids_of, recorded, results, sealed, with_mask
+from dllm.lengths.fixed_length import FixedLength
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import AnswerBlocks, ContextCausal
 from dllm.models.weights import load_model, read_model_config
@@ -63,6 +64,9 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = trials.TRIAL_OPTIONS | {
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [54, 56]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 54},
     ("eos", "stop_front"): {"stops": [61, 56], "limit": 18},
+    # answers begin with 24, 16 and 21 columns, and the second may not grow
+    ("length", "daedal"): {"limit": [40, 16, 33], "factor": 4, "checked": 4, "doubt": 0.5},
+    ("length", "rho_eos"): {"limit": [40, 16, 33], "factor": 4, "checked": 4, "low": 0.2, "high": 0.6},
     ("sampler", "oracle"): {"reference": [list(range(3, 27))] * 3},
     ("sampler", "learn2pd"): {"filter": str(make_filter(32))},
 }
@@ -84,13 +88,16 @@ class Combination(Shown):
     cache: str = "none"
     eos: str = "none"
     model: str = "tiny-llada"
+    length: str = "fixed"
 
 
 @cache
 def built_parts() -> dict[tuple[str, str], Any]:
     """Every choice of every group. They are immutable, so every combination can share them, and whatever writes on one
     fails its test. A part that cannot be built raises here what it has to say."""
-    return {(group, name): sealed(part) for group, found in zip(PART_GROUPS, all_parts(OPTIONS), strict=True)
+    groups = trials.TRIED_GROUPS
+    return {(group, name): sealed(part or FixedLength())  # length=fixed is no part
+            for group, found in zip(groups, all_parts(OPTIONS, groups), strict=True)
             for name, part in found.items()}  # fmt: skip
 
 
@@ -118,7 +125,7 @@ def model(name: str, dtype: torch.dtype = torch.float64, ranks: Ranks = ALONE) -
 
 def requests(seed: int = 0) -> list[Request]:
     return [
-        Request.answer(prompt, length, 60, seed + number)
+        replace(Request.answer(prompt, length, 60, seed + number), param_index=number)
         for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
 
@@ -129,9 +136,10 @@ def parts_of(
 ) -> Parts:
     """The combination's parts. Raises UserError when they refuse each other, or the sampling."""
     sampler, blocks = build("sampler", combination.sampler), build("blocks", combination.blocks)
-    kv, eos = build("cache", combination.cache), build("eos", combination.eos)
-    sampler = validate(Setting(model(combination.model).config, blocks, None, sampling), sampler, kv, eos)
-    return Parts(sampler, blocks, kv, eos, sampling)
+    kv, eos, config = build("cache", combination.cache), build("eos", combination.eos), model(combination.model).config
+    length = build("length", combination.length).resolved(ids_of(config), config.max_length)
+    sampler = validate(Setting(config, blocks, None, sampling), sampler, kv, eos, length)
+    return Parts(sampler, blocks, kv, eos, sampling, length)
 
 
 def turns(
@@ -196,6 +204,22 @@ def combinations_of_noise() -> Iterator[Combination]:
     """Every allowed combination of rules of noise with a model of noise."""
     groups = sorted(of_noise()), *(choices(group) for group in PART_GROUPS[1:]), ["dg_dev"]
     return filter(allowed, (Combination(*names) for names in drawn(*groups)))
+
+
+def combinations_of_lengths() -> Iterator[Combination]:
+    """Every allowed combination of rules that change the length of rows."""
+    follow = {
+        group: [name for name in choices(group) if has(build(group, name).traits)] for group, has in FOLLOW.items()
+    }
+    groups = choices("sampler"), *(follow[group] for group in PART_GROUPS[1:]), MODELS + MORE_MODELS * full()
+    return filter(allowed, (Combination(*names) for names in drawn(*groups, follow["length"])))
+
+
+# What a part must state to go with them.
+FOLLOW: dict[str, Callable[[Any], bool]] = {
+    "blocks": lambda traits: traits.follows, "cache": lambda traits: traits.follows,
+    "eos": lambda traits: traits.leaves_rows, "length": lambda traits: traits.changes,
+}  # fmt: skip
 
 
 @cache  # laws share their combinations
