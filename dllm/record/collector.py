@@ -106,15 +106,15 @@ class Collector:
         spent = torch.stack([ledger.queries.mean(1), ledger.computed.mean(1), *priced, ledger.idle], 1).tolist()
         # No turn fixed what an end-of-text policy left masked.
         fixed = ledger.commit_turn.masked_fill(owner.per_row(canvas.masked), 0)
+        places = torch.stack([canvas.row_id, canvas.start, canvas.end, canvas.initial_end], 1)[owner.first].tolist()
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
-            finished.append(int(canvas.row_id[at]))
-            self.rows[finished[-1]] = Row(
-                canvas.tokens[at].tolist(), int(canvas.start[at]), int(canvas.end[at]),
-                int(canvas.initial_end[at]), fixed[row].tolist(),
-                self.began.get(finished[-1], 0.0), int(turn.view.blocks.turn[row]), queries,
-                computed, flops, moved, idle, seconds, cpu_seconds, fixed.device.type,
-                turn.constraints.report(row),
+            name, *bounds = places[row]
+            finished.append(name)
+            self.rows[name] = Row(
+                canvas.tokens[at].tolist(), *bounds, fixed[row].tolist(), self.began.get(name, 0.0),
+                int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
+                fixed.device.type, turn.constraints.report(row),
             )  # fmt: skip
         return finished
 

@@ -79,6 +79,7 @@ ENTRIES = [
         "filters", METHODS, (("-m", "experiments.distill.judge_filter", "mini-llada"),), 1, same_tables,
         Tolerance(1, 0.03), shown=".*one block.*",
     ),
+    Entry("lengths", "docs/lengths.md", (("-m", "experiments.bench.lengths"),), 4, same_tables, Tolerance(3, 0.05)),
     Entry(
         "wedlm", "docs/measured/speed.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,

@@ -120,7 +120,7 @@ def test_auto_is_the_rule_for_the_model_and_takes_no_other(model: Model) -> None
     assert [result.text for result in auto(PROMPTS[:3])] == [prompt.partition("\n")[2] for prompt in PROMPTS[:1]] + [
         '["Ada", "Kai"]', '["Kai"]'
     ]  # fmt: skip
-    assert auto.settings["length"]["_target_"].endswith("RhoEos") and auto.settings["gen_length"] == 8
+    assert auto.settings["length"]["_target_"].endswith("RhoEos") and auto.settings["gen_length"] == 16
     with pytest.raises(UserError, match="gen_length=auto chooses a rule"):
         Decoder(model, gen_length="auto", length="rho_eos", eos="none")
     with pytest.raises(UserError, match="whole number, or auto"):
