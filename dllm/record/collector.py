@@ -109,10 +109,10 @@ class Collector:
         places = torch.stack([canvas.row_id, canvas.start, canvas.end, canvas.initial_end], 1)[owner.first].tolist()
         for row in turn.finished:
             at, (queries, computed, flops, moved, idle) = int(owner.first[row]), spent[row]
-            name, *bounds = places[row]
+            name, start, end, until = places[row]
             finished.append(name)
             self.rows[name] = Row(
-                canvas.tokens[at].tolist(), *bounds, fixed[row].tolist(), self.began.get(name, 0.0),
+                canvas.tokens[at].tolist(), start, end, until, fixed[row].tolist(), self.began.get(name, 0.0),
                 int(turn.view.blocks.turn[row]), queries, computed, flops, moved, idle, seconds, cpu_seconds,
                 fixed.device.type, turn.constraints.report(row),
             )  # fmt: skip
