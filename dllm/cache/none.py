@@ -108,15 +108,18 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
         """A call of some candidates that computes the columns ``where`` [b, L]."""
         rows, length = part.rows, len(candidates.columns)
         queries = packed(where, candidates.columns, part.width) if self.ragged else None
-        visible, count = None if queries is None else queries < length, None
+        keys, count, beside = None if queries is None else queries < length, None, None
         order = select_or_all(order_of(candidates, self.config), rows)
         if queries is not None and not shadows.shape[1] and order is None:
             count = where.sum(1).int()
         if shadows.shape[1]:
             ordinary = candidates.columns.expand_as(where) if queries is None else queries
             extra = select_or_all(shadows, rows)
-            visible, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
+            beside, queries = shadow_visibility(ordinary, extra, length), torch.cat([ordinary, extra], 1)
+            keys = None
         if order is not None:
             order = order if queries is None else order.at(queries)
-            return Call(rows, queries, visible=order.visible_to(order, visible, self.config.window))
-        return Call(rows, queries, visible=Visible(visible, count))
+            return Call(rows, queries, visible=order.visible_to(order, keys, self.config.window, beside))
+        if beside is not None and queries is not None:
+            return Call(rows, queries, visible=beside.visible(queries.shape[1]))
+        return Call(rows, queries, visible=Visible(keys, count))

@@ -11,8 +11,8 @@ For rows that must not depend on their batch (``dllm.kernels.invariant``) querie
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -20,11 +20,65 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dllm.common.rowwise import each_tensor
 from dllm.kernels.invariant import TILE
 
 HALF = (torch.bfloat16, torch.float16)
 FLASH_CAPABILITY = (8, 0)  # Ampere
 KEY_TILE = 64  # a multiple of it is attended to where numbers must not depend on the batch: whole vectors of any CPU
+# A mask of more queries is made for as many at a time, so that none has an entry for every pair of 32,768 columns.
+QUERIES_OF_A_MASK = 1024
+
+
+class MaskParts:
+    """What makes the mask of some queries. A subclass is a dataclass of tensors that lead with the row."""
+
+    def mask(self, first: int, last: int) -> Tensor:
+        """Which keys the queries from ``first`` to before ``last`` see [B, last - first, S]."""
+        raise NotImplementedError
+
+    def in_window(self) -> MaskParts | None:
+        """The same in layers with a window (None: no layer has one)."""
+        return None
+
+    def visible(self, queries: int) -> Visible:
+        """What so many ``queries`` see: by masks, if they are few enough for these."""
+        if queries > QUERIES_OF_A_MASK:
+            return Visible(parts=self)
+        near = self.in_window()
+        return Visible(self.mask(0, queries), near=None if near is None else near.mask(0, queries))
+
+
+@dataclass(frozen=True)
+class ByRank(MaskParts):
+    """A query sees the keys whose rank is at most its reach, and in layers with a window above its edge."""
+
+    rank: Tensor  # [B, S] of a key
+    reach: Tensor  # [B, n] of a query
+    keys: Tensor | None = None  # [B, S] which keys count (None: all)
+    edge: Tensor | None = None  # [B, n] of a query's window (None: no layer has one)
+    windowed: bool = False  # whether this is the mask of layers with a window
+
+    def mask(self, first: int, last: int) -> Tensor:
+        seen = self.rank[:, None] <= self.reach[:, first:last, None]
+        if self.windowed:
+            assert self.edge is not None, "some layers have a window"
+            seen = seen & (self.rank[:, None] > self.edge[:, first:last, None])
+        return seen if self.keys is None else seen & self.keys[:, None]
+
+    def in_window(self) -> ByRank | None:
+        return None if self.edge is None else replace(self, windowed=True)
+
+
+@dataclass(frozen=True)
+class AllOf(MaskParts):
+    """A query sees the keys that both show."""
+
+    first: MaskParts
+    second: MaskParts
+
+    def mask(self, first: int, last: int) -> Tensor:
+        return self.first.mask(first, last) & self.second.mask(first, last)
 
 
 @dataclass(frozen=True)
@@ -35,15 +89,26 @@ class Visible:
     # [B] int32, how many keys are seen, where they are the first of each row; None: not known
     count: Tensor | None = None
     near: Tensor | None = None  # [B, n, S] the same in layers with a window; None: no layer has one
+    parts: MaskParts | None = None  # makes the masks of some queries in the place of both; None: they are made
     # what all layers of a call share, made in the first: parts by their rows, offsets by number and step
     made: dict[tuple[int, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, rows: slice) -> Visible:
         """The same of some of the rows."""
-        parts = [None if one is None else one[rows] for one in (self.mask, self.count, self.near)]
-        found = self._kept((rows.start, rows.stop, 1), lambda: Visible(parts[0], parts[1], parts[2]))
+        found = self._kept((rows.start, rows.stop, 1), lambda: self.with_tensors(lambda one: one[rows]))
         assert isinstance(found, Visible)
         return found
+
+    def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Visible:
+        """The same of what ``change`` makes of each tensor."""
+        found = each_tensor(change, [self.mask, self.count, self.near, self.parts])
+        return Visible(*found)
+
+    def of_queries(self, first: int, last: int) -> Visible:
+        """The same for the queries from ``first`` to before ``last``, by a mask alone."""
+        if self.parts is not None:
+            return Visible(self.parts.mask(first, last))
+        return Visible(self.mask if self.mask is None or self.mask.dim() == 2 else self.mask[:, first:last])
 
     def offsets(self, rows: int, step: int, device: torch.device) -> Tensor:
         """Where each of ``rows`` begins, and where the last one ends, in a tensor of ``step`` entries a row: int32
@@ -69,8 +134,9 @@ class Visible:
 
     def in_window(self) -> Visible:
         """The same in layers with a window."""
-        assert self.near is not None, "what a window shows is known where a layer has one"
-        return Visible(self.near)
+        parts = None if self.parts is None else self.parts.in_window()
+        assert parts or self.near is not None, "what a window shows is known where a layer has one"
+        return Visible(self.near, parts=parts)
 
 
 ALL = Visible()
@@ -84,7 +150,10 @@ def attend(
     they are (only where ``has_varlen``). tiled: numbers do not depend on n and S. scale: of the products of queries and
     keys (None: 1 / sqrt(h))."""
     if tiled:
-        return attend_tiled(query, key, value, visible.mask, scale)
+        return attend_tiled(query, key, value, visible, scale)
+    if visible.parts is not None:
+        parts = queries_at_once(query, visible, QUERIES_OF_A_MASK)
+        return torch.cat([attend(some, key, value, seen, scale=scale) for some, seen in parts], 1)
     if varlen and visible.count is not None:
         return attend_first(query, key, value, visible)
     mask, groups = visible.mask, query.shape[2] // key.shape[1]
@@ -98,17 +167,27 @@ def attend(
     return out.transpose(1, 2).flatten(2)
 
 
+def queries_at_once(query: Tensor, visible: Visible, most: int) -> Iterator[tuple[Tensor, Visible]]:
+    """At most that many of the queries [B, n, H, h] at a time, and what they see."""
+    ends = [*range(most, query.shape[1], most), query.shape[1]]
+    for first, last in zip((0, *ends), ends, strict=False):
+        yield query[:, first:last], visible.of_queries(first, last)
+
+
 def attend_tiled(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None = None
+    query: Tensor, key: Tensor, value: Tensor, visible: Visible, scale: float | None = None
 ) -> Tensor:  # fmt: skip
     """``attend`` with ``TILE`` queries in every call, over a multiple of ``KEY_TILE`` keys."""
-    rows, n, spare = len(query), query.shape[1], -key.shape[2] % KEY_TILE
+    rows, n, length = len(query), query.shape[1], key.shape[2]
+    spare, out = -length % KEY_TILE, list[Tensor]()
     key, value = (F.pad(one, (0, 0, 0, spare)) for one in (key, value))
-    mask = torch.ones(rows, key.shape[2] - spare, dtype=torch.bool) if mask is None else mask
-    mask = F.pad(mask[:, None] if mask.dim() == 2 else mask, (0, spare)).expand(-1, n, -1)
-    query, mask = F.pad(query, (0, 0, 0, 0, 0, -n % TILE)), F.pad(mask, (0, 0, 0, -n % TILE), value=True)
-    tiles = zip(query.split(TILE, 1), mask.split(TILE, 1), strict=True)
-    return torch.cat([attend(some, key, value, Visible(seen), scale=scale) for some, seen in tiles], 1)[:, :n]
+    for some, seen in queries_at_once(query, visible, TILE):
+        more, mask = TILE - some.shape[1], seen.mask
+        mask = torch.ones(rows, length, dtype=torch.bool, device=query.device) if mask is None else mask
+        mask = F.pad(mask[:, None] if mask.dim() == 2 else mask, (0, spare)).expand(-1, some.shape[1], -1)
+        some, mask = F.pad(some, (0, 0, 0, 0, 0, more)), F.pad(mask, (0, 0, 0, more), value=True)
+        out.append(attend(some, key, value, Visible(mask), scale=scale))
+    return torch.cat(out, 1)[:, :n]
 
 
 def attention_weights(query: Tensor, keys: Tensor, visible: Tensor | None) -> Tensor:

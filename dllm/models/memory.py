@@ -252,9 +252,15 @@ class DeviceCopies:
 
     def of(self, visible: Visible, device: torch.device) -> Visible:
         """What is visible, on ``device``."""
-        mask, count, near = self(visible.mask, device), self(visible.count, device), self(visible.near, device)
-        here = mask is visible.mask and count is visible.count and near is visible.near
-        return visible if here else Visible(mask, count, near)
+        moved = list[Tensor]()
+
+        def there(one: Tensor) -> Tensor:
+            copy = self(one, device)
+            moved.extend([] if copy is one else [copy])
+            return copy
+
+        found = visible.with_tensors(there)
+        return found if moved else visible
 
 
 class NoCacheMemory(Memory):

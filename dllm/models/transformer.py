@@ -391,11 +391,11 @@ class Transformer(nn.Module):
         masked = masked if valid is None else masked & valid
         start = torch.as_tensor(start, device=tokens.device).expand(len(tokens))
         order = self.config.attention.order(masked, start)
-        visible = valid if order is None else order.visible(order, valid)
+        visible = Visible(valid) if order is None else order.visible_to(order, valid, None)
         if not self.config.rotates_by_length:
-            return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run)[0]
+            return self(tokens, positions, NoCacheMemory(visible), run=run)[0]
         totals = positions[:, -1:] + 1 if valid is None else valid.sum(1, keepdim=True)
-        return self(tokens, positions, NoCacheMemory(Visible(visible)), run=run, totals=totals)[0]
+        return self(tokens, positions, NoCacheMemory(visible), run=run, totals=totals)[0]
 
 
 @dataclass(frozen=True)

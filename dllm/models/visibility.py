@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dllm.models.attention import Visible
+from dllm.models.attention import AllOf, ByRank, MaskParts, Visible
 
 PAGE_COLUMNS = 16  # columns of a page where attention is causal by token; vLLM's, too
 
@@ -39,21 +39,23 @@ class AttentionOrder:
             origin = self.origin.gather(1, inside).masked_fill(columns >= length, -1)
         return AttentionOrder(self.rank.gather(1, inside), self.reach.gather(1, inside), origin)
 
-    def visible_to(self, queries: AttentionOrder, keys: Tensor | None, window: int | None) -> Visible:
-        """What each of the ``queries`` [B, n] sees, out of ``keys`` [B, S] or [B, n, S] (None: all). In layers with a
-        ``window`` these are of the ranks before its origin the last ones, as many as the window holds beside one more,
-        and all from the origin on."""
-        seen = self.visible(queries, keys)
-        if window is None or queries.origin is None:
-            return Visible(seen)
-        return Visible(seen, near=seen & (self.rank[:, None, : seen.shape[-1]] > (queries.origin - window)[:, :, None]))
+    def visible_to(
+        self, queries: AttentionOrder, keys: Tensor | None, window: int | None, also: MaskParts | None = None
+    ) -> Visible:  # fmt: skip
+        """What each of the ``queries`` [B, n] sees, out of ``keys`` [B, S] (None: all). In layers with a ``window``
+        these are of the ranks before its origin the last ones, as many as the window holds beside one more, and all
+        from the origin on. also: what else must show a key (None: nothing)."""
+        parts: MaskParts = self._parts(queries, keys, window)
+        return (parts if also is None else AllOf(parts, also)).visible(queries.reach.shape[1])
 
     def visible(self, queries: AttentionOrder, keys: Tensor | None) -> Tensor:
-        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] or [B, n, S] (None: all)."""
-        if keys is None:
-            return self.rank[:, None] <= queries.reach[:, :, None]
-        seen = self.rank[:, None, : keys.shape[-1]] <= queries.reach[:, :, None]
-        return seen & (keys if keys.dim() == 3 else keys[:, None, :])
+        """Which keys each of the ``queries`` [B, n] sees [B, n, S], out of ``keys`` [B, S] (None: all)."""
+        return self._parts(queries, keys, None).mask(0, queries.reach.shape[1])
+
+    def _parts(self, queries: AttentionOrder, keys: Tensor | None, window: int | None) -> ByRank:
+        rank = self.rank if keys is None else self.rank[:, : keys.shape[1]]
+        edge = None if window is None or queries.origin is None else queries.origin - window
+        return ByRank(rank, queries.reach, keys, edge)
 
 
 @dataclass(frozen=True)

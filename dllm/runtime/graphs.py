@@ -148,8 +148,9 @@ class Graphs:
             self._forget(address)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
+        mask = access.visible.of_queries(0, tokens.shape[1]).mask
         named = {"tokens": tokens, "positions": positions, "columns": columns, "totals": totals,
-                 "visible": access.visible.mask, "count": access.visible.count, "rows": access.rows}  # fmt: skip
+                 "visible": mask, "count": access.visible.count, "rows": access.rows}  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
         key = self._key(inputs, access)
         if key not in self.recorded and key not in self.seen:

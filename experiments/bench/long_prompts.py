@@ -1,10 +1,14 @@
 """What caches take of long prompts: ``python -m experiments.bench.long_prompts``.
 
-Forwards of a random model on a CPU: the first of a row, and a later one, which a decode repeats. By prompt length:
-seconds of one thread, and what the session keeps, as in bfloat16. ``--shape layer`` is one layer of LLaDA-8B;
-``tiny`` has eight features, and counts queries and keys where the layer would take hours. FLOPs are those of
-LLaDA-8B, whose 32 layers compute and attend as the mean layer here does. The last line of a cache is the power of the
-length with which each figure grows, fitted to all lengths. ``elastic`` drifts in no layer (``gamma=0``).
+A random model on one thread of a CPU. By prompt length: seconds of the CPU and FLOPs of a row's first forward (with the
+chunks of its prompt) and of a later one, which a decode repeats; the most memory that its tensors took, the largest of
+them, and what the session keeps, as in bfloat16. ``--whole`` decodes to the end: seconds of all forwards, their number
+and FLOPs. ``--sizes`` leaves products and attention out, so that memory alone is true, in seconds instead of hours.
+
+``--shape layer`` is one layer of LLaDA-8B, ``mini`` mini-llada; ``tiny`` has eight features: what has an entry for each
+pair of columns outgrows all else there, and it counts queries and keys. FLOPs are those of LLaDA-8B, whose 32 layers
+compute and attend as the mean layer here does. The last line of a case is the power of the length with which each
+figure grows, fitted to all lengths. ``elastic`` drifts in no layer (``gamma=0``).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,31 +30,51 @@ from torch.utils._pytree import tree_leaves
 from dllm import part
 from dllm.cache.base import Cache
 from dllm.compose.fitted import Parts
-from dllm.contract import ForwardCost
-from dllm.contract.canvas import Canvas, Request
+from dllm.contract import ForwardCost, Turn
+from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
+from dllm.loop.runner import Runner
+from dllm.models.bundle import Model
 from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
+from dllm.models.visibility import FULL, AttentionKind, BlockCausal
 from dllm.record.cost import CostModel
+from dllm.runtime.runtime import Runtime
 from experiments.bench.step import MODELS, prompt_of, random_model
 from experiments.support import markdown
+from experiments.support.tensor_sizes import TensorSizes
 
+ANSWER = 32  # tokens, in one block; a forward commits four
 LLADA = MODELS["llada-8b"]
-LAYER = replace(LLADA, layers=1, vocab=1000, mask_id=998, eos_id=999, pad_id=999, max_length=1 << 16)
+LAYER = replace(LLADA, layers=1, vocab=1000, mask_id=998, eos_id=999, pad_id=999, max_length=1 << 17)
 SHAPES = {
     "layer": LAYER,
+    "mini": replace(
+        LAYER, layers=4, width=128, heads=4, kv_heads=4, head_dim=32, rotary_dim=32, mlp_width=384, vocab=5532
+    ),
     "tiny": replace(LAYER, width=8, heads=1, kv_heads=1, head_dim=8, rotary_dim=8, mlp_width=8),
 }
-# Options, and the turn that a decode repeats from then on.
-CACHES: dict[str, tuple[dict[str, Any], int]] = {
-    "none": ({}, 1), "dual": ({}, 1), "elastic": ({"gamma": 0.0}, 1), "sparse_dllm": ({}, 2),
-    "sparsed": ({"full_forwards": 2}, 2),
+CAUSAL: AttentionKind = BlockCausal(ANSWER)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cache on a model of a kind."""
+
+    cache: str  # its name
+    later: int  # the turn that a decode repeats from then on, counted from 0
+    kind: AttentionKind = FULL  # the model's attention
+    options: tuple[tuple[str, Any], ...] = ()  # of the cache
+
+
+CASES = {
+    "none": Case("none", 1), "dual": Case("dual", 1), "elastic": Case("elastic", 1, options=(("gamma", 0.0),)),
+    "sparse_dllm": Case("sparse_dllm", 2), "sparsed": Case("sparsed", 2, options=(("full_forwards", 2),)),
+    "none, block-causal": Case("none", 1, CAUSAL), "finished, block-causal": Case("finished", 1, CAUSAL),
 }  # fmt: skip
-ANSWER = 32  # tokens, in one block; a forward commits four
-HEADS = ("cache", "prompt", "first s", "later s", "first TFLOP", "later TFLOP", "kept MiB a layer")
+BY_FORWARD = ("first s", "later s", "first TFLOP", "later TFLOP")
+OF_ALL = ("all s", "last s", "forwards", "all TFLOP")
+MEMORY = ("most MiB", "largest MiB", "kept MiB a layer")
 
 
 @dataclass(frozen=True)
@@ -58,32 +83,44 @@ class Taken:
 
     seconds: tuple[float, float]
     flops: tuple[float, float]  # of LLaDA-8B, in 10^12
+    most: float  # MiB of tensors that were alive at once, in float32, besides the weights
+    largest: float  # MiB of the largest one
     kept: float  # MiB a layer of LLaDA-8B, with two bytes a number
 
     @property
     def figures(self) -> list[float]:
-        return [*self.seconds, *self.flops, self.kept]
+        return [*self.seconds, *self.flops, self.most, self.largest, self.kept]
 
 
-def taken(model: Transformer, name: str, length: int) -> Taken:
-    options, repeated = CACHES[name]
-    cache, config, sessions = part("cache", name, **options), model.config, list[Any]()
+def model_of(shape: str, kind: AttentionKind) -> Model:
+    config = replace(SHAPES[shape], attention=kind)
+    network = random_model(config, torch.device("cpu"), torch.float32)
+    ids = Ids(config.mask_id or 0, config.eos_id or 0, ())
+    return Model(network, config, None, ids, "random", Path("random"))
+
+
+def taken(model: Model, case: Case, length: int, whole: bool = False, products: bool = True) -> Taken:
+    """Of a prompt of ``length`` tokens. whole: of all forwards; ``flops`` then are their number and what all took.
+    products: see ``TensorSizes``."""
+    cache, sessions = part("cache", case.cache, **dict(case.options)), list[Any]()
     parts = Parts(
         part("sampler", "static", steps=ANSWER // 4), part("blocks", "fixed", block_length=ANSWER),
         noted(cache, sessions), FullLength(), Sampling(suppress_mask=False),
     )  # fmt: skip
-    forward = Forward.of(model, Ids(config.mask_id or 0, config.eos_id or 0, ()), parts)
-    request = Request.answer(prompt_of(length, below=900), ANSWER, config.mask_id or 0)
-    seconds, costs = list[float](), list[ForwardCost]()
-    with torch.inference_mode():
-        running, began = denoise(Canvas.of([request], config.eos_id or 0), forward, parts), time.process_time()
-        for turn in islice(running, repeated + 1):
+    runner = Runner.of(model, parts, Runtime("eager"))
+    request = Request.answer(prompt_of(length, below=900), ANSWER, model.ids.placeholder)
+    seconds, turns, mib = list[float](), list[Turn](), 2.0**20
+    with TensorSizes(products) as sizes:
+        running, began = runner.stream([request], 1, lambda place, joined: None), time.process_time()
+        for turn in islice(running, None if whole else case.later + 1):
             now = time.process_time()
             seconds.append(now - began)
-            costs.append(turn.cost)
+            turns = [*turns[:1], turn]
             began = time.process_time()
-    flops = [flops_of_llada(one) for one in costs]
-    return Taken((seconds[0], seconds[-1]), (flops[0], flops[-1]), kept_by(sessions[0], model) / 2**20)
+    spent = spent_by_llada(turns[0]), spent_by_llada(turns[-1])
+    flops = (float(len(seconds)), spent[1]) if whole else (spent[0], flops_of_llada(turns[-1].cost))
+    clock, kept = (sum(seconds) if whole else seconds[0], seconds[-1]), kept_by(sessions[0], model.config.width)
+    return Taken(clock, flops, sizes.most / mib, sizes.largest / mib, kept / mib)
 
 
 def noted(cache: Cache, sessions: list[Any]) -> Cache:
@@ -105,15 +142,21 @@ def flops_of_llada(cost: ForwardCost) -> float:
     return float(CostModel(LLADA).flops(alike).sum()) / 1e12
 
 
-def kept_by(session: Any, model: Transformer) -> float:
-    """Bytes that the session keeps for a layer of LLaDA-8B: a number by column and feature counts two, as many times as
-    LLaDA is wider; a pattern has one byte for each head and pair of blocks."""
-    wider, config = LLADA.width / model.config.width, model.config
-    kept = {**vars(session), "counts": ()}  # a number for each pair of blocks
+def spent_by_llada(turn: Turn) -> float:
+    """The same of all that a row has computed, the chunks of its prompt included."""
+    spent = turn.ledger.spent.mean(2, keepdim=True)
+    alike = replace(turn.ledger, spent=spent, values=torch.zeros_like(spent[:, 0]))
+    return float(CostModel(LLADA).spent_flops(alike).sum()) / 1e12
+
+
+def kept_by(session: Any, width: int) -> float:
+    """Bytes that the session of a model of this ``width`` keeps for a layer of LLaDA-8B: a number by column and feature
+    counts two, as many times as LLaDA is wider; a pattern has one byte for each head and pair of blocks."""
+    wider, kept = LLADA.width / width, {**vars(session), "counts": ()}  # counts: a number for each pair of blocks
     held = [one for value in kept.values() for one in tree_leaves(getattr(value, "layers", value))]
     held += [one for rows in getattr(session, "kept", ()) for one in rows.layers]
     sizes = {one.data_ptr(): bytes_of(one, wider) for one in held if isinstance(one, Tensor) and one.numel()}
-    return sum(sizes.values()) / config.layers
+    return sum(sizes.values()) / int(session.config.layers)
 
 
 def bytes_of(one: Tensor, wider: float) -> float:
@@ -133,25 +176,32 @@ def power(lengths: Sequence[int], values: Sequence[float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--caches", nargs="+", choices=CACHES, default=list(CACHES))
-    parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
-    options = parser.parse_args(arguments)
+    options = parsed(arguments)
     torch.set_num_threads(1)
-    model = random_model(SHAPES[options.shape], torch.device("cpu"), torch.float32)
-    taken(model, "none", 64)
-    print(markdown.head(HEADS), flush=True)
-    for cache in options.caches:
-        found = list[Taken]()
+    skipped = 4 if options.sizes else 0
+    times = (OF_ALL if options.whole else BY_FORWARD)[skipped:]
+    print(markdown.head(("cache", "prompt", *times, *MEMORY)), flush=True)
+    for name in options.caches:
+        case, found = CASES[name], list[list[float]]()
+        model = model_of(options.shape, case.kind)
+        taken(model, case, 64)  # loads all code
         for length in options.lengths:
-            found.append(one := taken(model, cache, length))
-            print(
-                markdown.line((f"`{cache}`", f"{length:,}", *(f"{figure:.3g}" for figure in one.figures))), flush=True
-            )
-        columns = zip(*(one.figures for one in found), strict=True)
+            found.append(taken(model, case, length, options.whole, not options.sizes).figures[skipped:])
+            cells = f"`{name}`", f"{length:,}", *(f"{figure:.3g}" for figure in found[-1])
+            print(markdown.line(cells), flush=True)
+        columns = zip(*found, strict=True)
         print(markdown.line(("", "grows with", *(power(options.lengths, list(column)) for column in columns))))
     return 0
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--caches", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
+    parser.add_argument("--whole", action="store_true", help="decode to the end")
+    parser.add_argument("--sizes", action="store_true", help="memory alone, without products")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import part
@@ -38,6 +35,7 @@ from dllm.serve.jobs import Done, Event, Job, Limits, RequestParts
 from dllm.serve.scheduler import Scheduler
 from experiments.bench.step import SMALL, random_model
 from experiments.support.scripts import counted, refusing
+from experiments.support.tensor_sizes import TensorSizes
 
 VOCAB = 4096
 
@@ -71,37 +69,22 @@ def served(model: Model, todo: list[Request], limits: Limits) -> tuple[float, li
     return time.process_time() - began, [out[place] for place in range(len(todo))], scheduler
 
 
-class LargestTensor(TorchDispatchMode):
-    """Bytes of the largest tensor that an operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for one in tree_leaves(out):
-            if isinstance(one, Tensor):
-                self.bytes = max(self.bytes, one.numel() * one.element_size())
-        return out
-
-
 def largest_whole(model: Model, request: Request) -> int:
     """Of a forward that computes the whole prompt."""
     runner = Runner.of(model, parts_of(), Runtime("eager"))
-    with LargestTensor() as seen, torch.inference_mode():
+    with TensorSizes() as seen, torch.inference_mode():
         next(runner.turns(runner.start([request])))
-    return seen.bytes
+    return seen.largest
 
 
 def largest_in_chunks(model: Model, request: Request, chunk: int) -> int:
     """Of its chunks, and of the forward after them."""
     prefill, runner = Prefill(model.transformer, request, None, chunk), Runner.of(model, parts_of(), Runtime("eager"))
-    with LargestTensor() as seen, torch.inference_mode():
+    with TensorSizes() as seen, torch.inference_mode():
         while prefill.left:
             prefill.step()
         next(runner.turns(runner.start([request], known=[prefill.prefix()])))
-    return seen.bytes
+    return seen.largest
 
 
 def prompt_of(length: int) -> list[int]:

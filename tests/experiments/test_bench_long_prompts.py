@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from experiments.bench.long_prompts import ANSWER, LLADA, SHAPES, power, taken
-from experiments.bench.step import random_model
+
+from dllm.models.visibility import FULL
+from experiments.bench.long_prompts import ANSWER, CASES, LLADA, model_of, power, taken
 
 
 def test_flops_and_what_is_kept_are_those_of_llada() -> None:
-    model, length = random_model(SHAPES["tiny"], torch.device("cpu"), torch.float32), 96 + ANSWER
-    none, dual, sparse = (taken(model, name, 96) for name in ("none", "dual", "sparse_dllm"))
+    model, length = model_of("tiny", FULL), 96 + ANSWER
+    none, dual, sparse = (taken(model, CASES[name], 96) for name in ("none", "dual", "sparse_dllm"))
     c = LLADA
     by_row = c.layers * (8 * c.width**2 + 6 * c.width * c.mlp_width)
     by_pair = c.layers * 4 * c.width

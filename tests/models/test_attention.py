@@ -27,10 +27,12 @@ from dllm.models.visibility import (
     BlockCausal,
     CausalByRank,
     ContextCausal,
+    DenoisedBlock,
     PromptBlock,
     SeededBlocks,
 )
 from dllm.models.weights import read_model_config
+from experiments.bench.long_prompts import ANSWER, CASES, model_of, taken
 
 CPU = torch.device("cpu")
 
@@ -294,3 +296,46 @@ def test_an_older_diffcoder_is_told_by_its_remote_class() -> None:
     older = {"AutoModel": "modeling_seed_diffcoder.SeedDiffcoderForCausalLM"}
     config = ModelConfig.from_published(published("diffcoder", architectures=["LlamaForCausalLM"], auto_map=older))
     assert config.family == "diffcoder" and config.architecture == "StableDiffcoderForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "kind", [BlockCausal(4), CausalByRank(), ContextCausal(4), DenoisedBlock(4)], ids=lambda kind: kind.name
+)
+def test_masks_of_some_queries_are_parts_of_the_mask(kind: AttentionKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    masked, start = torch.arange(LENGTH) >= torch.tensor([[5], [3]]), torch.tensor([5, 3])
+    order, keys = kind.order(masked, start), torch.arange(LENGTH) < torch.tensor([[LENGTH], [9]])
+    assert order is not None
+    window = 3 if order.origin is not None else None
+    whole = order.visible_to(order, keys, window)
+    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 5)
+    parts = order.visible_to(order, keys, window)
+    assert parts.mask is None and whole.mask is not None
+    query, key, value = torch.randn(3, 2, LENGTH, 4, 8, generator=torch.Generator().manual_seed(1)).double()
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
+    for some, all_ in ((parts, whole), (parts.in_window(), whole.in_window())) if window else ((parts, whole),):
+        torch.testing.assert_close(attend(query, key, value, some), attend(query, key, value, all_))
+        tiled = attend(query, key, value, all_, tiled=True)
+        torch.testing.assert_close(attend(query, key, value, some, tiled=True), tiled, rtol=0, atol=0)
+
+
+LONG = [("confidence", "sdar_b4", "none"), ("confidence", "tiny-wedlm", "finished"), ("wino", "tiny-llada", "dual"),
+        ("wino", "tiny-llada", "none"), ("wino", "sdar_b4", "none")]  # fmt: skip
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("sampler", "name", "cache"), LONG)
+def test_long_rows_decode_as_with_whole_masks(
+    sampler: str, name: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = parts_of(Combination(sampler, "fixed", cache, "none", name))
+    expected = [one.canvas for one in results(model(name), parts, requests())]
+    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 7)
+    assert [one.canvas for one in results(model(name), parts, requests())] == expected
+
+
+def test_no_tensor_has_an_entry_for_every_pair_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest tensor of a layer of eight features is the mask of some queries in float32, as PyTorch adds it."""
+    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 64)
+    case = CASES["none, block-causal"]
+    sizes = [taken(model_of("tiny", case.kind), case, length - ANSWER).largest for length in (1024, 2048)]
+    assert sizes == [64 * length * 4 / 2**20 for length in (1024, 2048)]

@@ -106,7 +106,7 @@ class CallCapture:
         home, (count, several) = self.rows.device, self.rows.shape[:2]
         everything = torch.arange(query.shape[1], device=home).expand(count, -1)
         columns = everything if columns is None else columns.to(home)
-        ran, mask = query.shape[1] - self.extra, visible.mask
+        ran, mask = query.shape[1] - self.extra, visible.of_queries(0, query.shape[1]).mask
         query, mask = query[:, :ran], mask[:, :ran] if mask is not None and mask.dim() == 3 else mask
         by = columns[:, :ran].unflatten(1, (several, ran // several))  # [R, K, n]
         at = self._places(by)
