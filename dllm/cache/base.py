@@ -50,6 +50,7 @@ class Session(Generic[PlanKind, Pass]):
     row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
     shares = False  # it may take over first columns that another request has computed, and hand out its own
     soft = False  # what positions of the open block show may be mixtures (``SamplerTraits.soft``)
+    leads = False  # rows whose first forwards are the same run one of them (``follow``)
 
     def remembers(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
@@ -99,6 +100,10 @@ class Session(Generic[PlanKind, Pass]):
         """Let the rows of ``fresh``, which has had no forward yet, follow this session's. Changes the session in place,
         takes over what ``fresh`` holds, and returns the one to go on with."""
         return self
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        """Give each row what its leader has kept in the forward that is under way (sessions that lead)."""
+        raise NotImplementedError
 
     def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
         """Begin with what is ``known`` [B] of the rows (None: nothing), before ``remembers`` (sessions that share)."""

@@ -278,6 +278,16 @@ class ColumnSession(BufferSession[ForwardPass]):
     def shares(self) -> bool:  # type: ignore[override]
         return self.policy.shares
 
+    @property
+    def leads(self) -> bool:  # type: ignore[override]
+        return type(self) is ColumnSession  # others find out more about rows while the network runs
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        led = [row for row, leader in enumerate(leaders) if row != leader]
+        of = [leaders[row] for row in led]
+        for buffer in (one for store in self.stores for one in store or ()):
+            buffer[led] = buffer[of]
+
     def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
         return *self.policy.final(remembered), self.stores
 

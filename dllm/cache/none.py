@@ -62,6 +62,13 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
         self.narrows = narrows
         self.row_numbers = RowNumbers()
 
+    @property
+    def leads(self) -> bool:  # type: ignore[override]
+        return not self.policy.prunes  # what is left out depends on a row's seed
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        """Do nothing: nothing is kept."""
+
     def remembers(self, canvas: Canvas) -> State:
         return {"dropped": canvas.no_positions} if self.policy.prunes else {}
 
@@ -82,7 +89,7 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
         queries = valid & plan.columns if self.narrows else valid
-        if self.ragged:
+        if self.ragged or plan.shapes.leaders:
             widths = plan.shapes.widths(queries, owner)
             parts = rows_by_call(widths, valid.device, self.row_numbers)
             parts = [part.among(plan.shapes.order) for part in parts]

@@ -244,6 +244,11 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         self.stores = list(zip(buffers.tensors[::2], buffers.tensors[1::2], strict=True))
         self.buffers, self.named = buffers, buffers.name
 
+    leads = True
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        """Do nothing: the first forward of a row keeps nothing."""
+
     def select(self, rows: Tensor) -> Self:
         self.rows, self.stores, self.columns = len(rows), moved_up(self.stores, rows), moved_up(self.columns, rows)
         return self

@@ -160,6 +160,7 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
             kinds = [(shapes.most, shapes.widths(valid, owner))]
         else:
             widths, *by_kind = torch.stack(self.widths(plan)).tolist()
+            widths = shapes.running(widths)
             most = [max(one) for one in by_kind]
             kinds = [
                 (tuple(width * (other == one) for other, width in enumerate(most)),
@@ -221,6 +222,11 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
         *patterns, self.counts = buffers.tensors
         self.patterns = [one.view(torch.bool)[..., : self.blocks] for one in patterns]
         self.buffers, self.named = buffers, buffers.name
+
+    leads = True
+
+    def follow(self, leaders: Sequence[int]) -> None:
+        """Do nothing: the first forward of a row finds no pattern."""
 
     def select(self, rows: Tensor) -> Self:
         self.rows, self.patterns = len(rows), moved_up(self.patterns, rows)

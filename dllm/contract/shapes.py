@@ -19,9 +19,13 @@ from torch import Tensor
 from dllm.common.rowwise import Owner, T, update_rows
 
 
+@dataclass(frozen=True)
 class Shapes:
     """What a part may ask. These answers are exact and copied from the device; ``Bounded`` overrides them."""
 
+    # by row, the row whose forward is its own, too, so that only that one runs (empty: every row runs). In papers:
+    # parallel sampling
+    leaders: tuple[int, ...] = field(default=(), kw_only=True)
     bounded: ClassVar[bool] = False  # the host knows bounds alone, and asks the device for nothing
 
     @property
@@ -50,7 +54,7 @@ class Shapes:
 
     def all(self, mask: Tensor) -> bool:
         """Whether the host knows that all entries are set."""
-        return bool(mask.all())
+        return not self.leaders and bool(mask.all())
 
     @property
     def order(self) -> Tensor | None:
@@ -69,8 +73,14 @@ class Shapes:
         return ()
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
-        """Set entries of each candidate of ``mask`` [N, L], or as many as it may have."""
-        return mask.sum(1).tolist()  # type: ignore[no-any-return]
+        """Set entries of each candidate of ``mask`` [N, L], or as many as it may have; 0 for one that is led."""
+        return self.running(mask.sum(1).tolist())
+
+    def running(self, widths: Sequence[int]) -> Sequence[int]:
+        """The widths of the rows, 0 for those that are led."""
+        if not self.leaders:
+            return widths
+        return [width * (row == leader) for row, (width, leader) in enumerate(zip(widths, self.leaders, strict=True))]
 
     def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         """The most set entries of any row of ``mask`` [N, L], which has at most ``columns``. in_blocks: they are in
@@ -138,7 +148,7 @@ class Bounded(Shapes):
         return False
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
-        return self.bounds if owner.is_single else [self.bounds[row] for row in owner.row.tolist()]
+        return self.running(self.bounds) if owner.is_single else [self.bounds[row] for row in owner.row.tolist()]
 
     def max_per_row(self, mask: Tensor, columns: int, in_blocks: bool) -> int:
         return min(columns, self.width) if in_blocks else columns

@@ -119,6 +119,10 @@ class Forward:
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
         return self.network is self.model and self.model.streams and not any(one.one_by_one for one in self.extras)
 
+    def leads(self, session: AnySession) -> bool:
+        """Whether rows of a session may share a first forward. Extras may give each row something of its own."""
+        return session.leads and all(one.leads for one in self.extras)
+
     @property
     def ids(self) -> Ids:
         """The model's special ids."""
@@ -146,6 +150,8 @@ class Forward:
         work, run, extras = begun.work, begun.run, begun.extras
         for given, read in zip(begun.inputs, asked, strict=True):
             given.memory.resume(read)
+        if work.plan.shapes.leaders:
+            begun.rows.session.follow(work.plan.shapes.leaders)
         one_block = all(need.region == "block" for need in self.needs)
         aim = self.stage(ScoredHead.aimed, work, begun.found(), self.model.config, one_block)
         for extra in extras:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dllm.cache.passes import ForwardPass
-from dllm.contract import Scores
+from dllm.contract import ForwardCost, Scores
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.readouts import Lookup
 from dllm.loop.extras.base import Extra, ScoredCandidates, Work
@@ -34,7 +34,7 @@ class Aim:
     def of(work: Work, found: Sequence[CallStates], config: ModelConfig, in_blocks: bool) -> Aim:
         """From what the calls of a forward ``found``. in_blocks: all that is wanted is in open blocks."""
         canvas, scored = work.canvas, work.wanted
-        hidden = HiddenStates.of(found, work.shown, work.plan.shadows.shape[1])
+        hidden = HiddenStates.of(found, work.shown, work.plan.shadows.shape[1]).led(work.plan.shapes.leaders)
         slot = slots(canvas, work, hidden.place, config)
         if slot is not None and hidden.place is not None:
             for computed in (slot >= 0).split(len(scored)):  # the halves of guidance may be in other orders
@@ -132,9 +132,18 @@ class ScoredHead:
         scores = Scores(scored, token, confidence, committable, statistics, repropose=again)
         return ScoredCandidates(
             canvas=rows.candidates, owner=rows.owner, scores=scores, forced=work.plan.forced,
-            corrected=rows.candidates.no_positions, run=run, cost=rows.session.cost(run, scored.sum(1)),
+            corrected=rows.candidates.no_positions, run=run, cost=self._cost(),
             remembered=work.plan.state, carried=rows.carried,
         )  # fmt: skip
+
+    def _cost(self) -> ForwardCost:
+        """What the forward computed; a row that is led computed nothing."""
+        cost, leaders = self.work.rows.session.cost(self.run, self.aim.scored.sum(1)), self.work.plan.shapes.leaders
+        if not leaders:
+            return cost
+        ran = torch.tensor([[row == leader] for row, leader in enumerate(leaders)], device=cost.queries.device)
+        counted = {name: getattr(cost, name) * ran for name in ("queries", "keys", "refreshed", "computed", "values")}
+        return replace(cost, **counted)
 
     def reproposer(self) -> LogitReproposer:
         """Proposes again at a few of these columns."""

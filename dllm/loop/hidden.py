@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -78,6 +78,14 @@ class HiddenStates:
             first[candidates], size[candidates], places[candidates] = new
             begin += rows * n
         return HiddenStates(torch.cat([hidden.flatten(0, 1) for _, hidden, *_ in calls]), first, size, places, width)
+
+    def led(self, leaders: Sequence[int]) -> HiddenStates:
+        """The same where each candidate has those of its leader (empty: its own)."""
+        if not leaders:
+            return self
+        at = torch.tensor(leaders, device=self.first.device)
+        size = self.size if isinstance(self.size, int) else self.size[at]
+        return replace(self, first=self.first[at], size=size, place=None if self.place is None else self.place[at])
 
     def take(self, at: Tensor) -> Tensor:
         """The states ``at`` [N, r] of each candidate, or of the first N: [N, r, D]."""

@@ -8,6 +8,7 @@ server lets other rows take their turns between two chunks. In papers: chunked p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -103,6 +104,17 @@ def computed_prefix(network: Transformer, request: Request, chunk: int) -> Known
     while found.left:
         found.step()
     return found.prefix()
+
+
+def computed_prefixes(network: Transformer, requests: Sequence[Request], chunk: int) -> list[KnownPrefix | None]:
+    """``computed_prefix`` of each, which samples of one prompt share: the first one has computed it."""
+    found = dict[tuple[int, ...], KnownPrefix | None]()
+    out = list[KnownPrefix | None]()
+    for request in requests:
+        key = request.answer_start, *request.tokens
+        out.append(found[key] if key in found else computed_prefix(network, request, chunk))
+        found[key] = None if out[-1] is None else replace(out[-1], spent=(0, 0, 0, 0, 0))
+    return out
 
 
 class _ChunkMemory(Memory):

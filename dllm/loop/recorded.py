@@ -204,7 +204,7 @@ class RecordedTurns:
         slot = self._slot(rows.session.row_numbers)
         needed, widths = widths_of(rows)
         kind = self.kind_of(rows, forward, slot)
-        known, met = self.lookup(kind, widths)
+        known, met = (None, True) if rows.leaders else self.lookup(kind, widths)  # who leads whom is in no recording
         if known is not None:
             buffers = self._buffers(rows, slot)
             buffers.place(needed, known)

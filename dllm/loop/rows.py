@@ -5,7 +5,7 @@ Rows leave when they finish, and others join between turns. What the parts remem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,7 @@ class Rows:
     known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
     reports: tuple[HostReport, ...] = ()  # of the last turns, those that the host has not read yet, the oldest first
+    leaders: tuple[int, ...] = ()  # of the coming forward (``Shapes.leaders``)
 
     @staticmethod
     def start(
@@ -149,6 +150,7 @@ class Rows:
             select(self.ledger, left), select(self.carried, left), select(self.plan, left), self.session.select(left),
             self.constraints.select(kept), tuple(self.known[row] for row in kept if self.known),
             tuple(self.paces[row] for row in kept), tuple(report.select(kept) for report in self.reports),
+            tuple(first_places([self.leaders[row] for row in kept if self.leaders])),
         )  # fmt: skip
 
     def change_lengths(self, turn: Turn, parts: Parts, ids: Ids) -> tuple[Rows, Turn]:
@@ -199,7 +201,18 @@ class Rows:
             join(self.carried, fresh.carried), join(self.plan, fresh.plan), self.session.join(fresh.session),
             self.constraints.join(fresh.constraints), self.known + fresh.known,
             self.paces + fresh.paces, tuple(report.join(len(fresh)) for report in self.reports),
+            self._led_with(fresh),
         )  # fmt: skip
+
+    def led_by(self, leaders: Sequence[int]) -> Rows:
+        """The same rows, of which those that lead themselves alone run in the coming forward."""
+        return replace(self, leaders=tuple(leaders)) if len(set(leaders)) < len(leaders) else self
+
+    def _led_with(self, fresh: Rows) -> tuple[int, ...]:
+        """The leaders of these rows and of ``fresh`` ones after them."""
+        if not (self.leaders or fresh.leaders):
+            return ()
+        return (*(self.leaders or range(len(self))), *(len(self) + one for one in fresh.leaders or range(len(fresh))))
 
     def planned(self) -> Rows:
         """The rows with the plan of the coming forward, if the host learns its widths from them."""
@@ -216,10 +229,11 @@ class Rows:
         return self.session.plan(canvas, self.blocks, self.next_positions, self.remembered)  # type: ignore[no-any-return]
 
     def bounded(self) -> Rows:
-        """The rows with the bounds of the coming forward, if shapes are bounded."""
-        if not self.blocks.shapes.bounded:
-            return self
-        shapes = as_bounded(self.blocks.shapes)
+        """The rows with the bounds of the coming forward, if shapes are bounded, and its leaders."""
+        led = replace(self.blocks.shapes, leaders=self.leaders) if self.leaders else self.blocks.shapes
+        if not led.bounded:
+            return replace(self, blocks=replace(self.blocks, shapes=led)) if self.leaders else self
+        shapes = as_bounded(led)
         if shapes.plans_ahead:
             reports, length = [row.widths for row in self.known], len(self.candidates.columns)
             shapes = shapes.reported(reports, length, self.session.static.facts)
@@ -243,6 +257,9 @@ class Rows:
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:
         """The rows after they have reported their ``numbers``, and which of them the host knows to be done: after this
         turn, or ``lag`` turns ago."""
+        if self.leaders:  # of the forward that was, alone
+            blocks = replace(self.blocks, shapes=replace(self.blocks.shapes, leaders=()))
+            return replace(self, blocks=blocks, leaders=()).reported(numbers)
         lag = self.blocks.shapes.lag
         reports, known = (*self.reports, HostReport.of(numbers)), tuple(row.later() for row in self.known)
         if len(reports) <= lag:
@@ -252,6 +269,12 @@ class Rows:
         paces = tuple(pace.after(new[1]) if new else pace for pace, new in zip(self.paces, found, strict=True))
         done = tuple(row for row, numbers in enumerate(found) if numbers and numbers[0])
         return replace(self, known=known, paces=paces, reports=reports[1:]), done
+
+
+def first_places(groups: Iterable[Hashable]) -> list[int]:
+    """For each entry the place of the first one that is equal."""
+    first = dict[Hashable, int]()
+    return [first.setdefault(one, place) for place, one in enumerate(groups)]
 
 
 ON_DEVICE = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,14 +20,14 @@ from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.loop.denoise import TakeTurn, refuse, start_rows, turns
 from dllm.loop.forward import Forward
-from dllm.loop.prefill import PREFILL_CHUNK, computed_prefix
+from dllm.loop.prefill import PREFILL_CHUNK, computed_prefixes
 from dllm.loop.probing import sized, sizing
 from dllm.loop.recorded import build_runtime
-from dllm.loop.rows import Rows
+from dllm.loop.rows import Rows, first_places
 from dllm.models.bundle import Model
 from dllm.models.quantize import check_runtime
 from dllm.runtime.out_of_memory import refuse_unheld
-from dllm.runtime.runtime import RECORDED, Runtime
+from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
 from dllm.samplers.base import Sampler
 
 LOG_PROBABILITIES = ("own", "drawn")  # of ``Scores.statistics``
@@ -86,6 +86,19 @@ class Runner:
         return self.parts.cache.shares and not self.parts.sampling.guidance
 
     @property
+    def leads(self) -> bool:
+        """Whether rows may share a first forward, as samples of one prompt do. A part that writes to rows before it
+        may tell them apart, and compiled layers are for the rows of a batch."""
+        return not self.parts.eos.traits.writes and self.runtime.name not in COMPILED
+
+    def first_forward(self, request: Request) -> tuple[Hashable, ...]:
+        """Equal for requests whose first forwards are the same: of parameters, those of blocks alone reach it."""
+        blocks = self.parts.blocks
+        own = any(not isinstance(getattr(blocks, name), (int, float, type(None))) for name in blocks.per_request)
+        place = request.param_index if own else None
+        return *request.tokens, *request.masked, request.answer_start, place
+
+    @property
     def in_chunks(self) -> bool:
         """Whether long prompts are computed in chunks. Rotations that turn by a row's length would need the whole row,
         and ranks go through their turns together."""
@@ -125,6 +138,9 @@ class Runner:
         spent = {name: one.spent for name, one in named if one is not None}
         if any(map(any, spent.values())):
             rows = charged(rows, spent)
+        if self.leads and self.forward.leads(rows.session) and len(rows) == len(requests):
+            there = (0 if one is None else one.columns for one in known or [None] * len(requests))
+            rows = rows.led_by(first_places(zip(map(self.first_forward, requests), there, strict=True)))
         network = self.model.transformer
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
             refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
@@ -157,7 +173,7 @@ class Runner:
                 for place, request in taken:
                     joined(place, request)
                 these = [request for _, request in taken]
-                known = [computed_prefix(network, one, self.chunk) for one in these] if self.in_chunks else []
+                known = computed_prefixes(network, these, self.chunk) if self.in_chunks else []
                 new = self.start(these, [place for place, _ in taken], known=known)
                 rows = rows.join(new) if rows else new
             return rows

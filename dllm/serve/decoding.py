@@ -100,10 +100,13 @@ class Decoding:
 
     def submit(self) -> None:
         """Queue every row, or none. Raises Full, Closing or UserError as the scheduler does."""
+        for job in self.parsed.jobs:
+            self.scheduler.runner_of(job.chosen)  # made before others wait for it
         try:
-            for row, job in enumerate(self.parsed.jobs):
-                timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
-                self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
+            with self.scheduler.condition:  # rows that are queued together join together, and share their first forward
+                for row, job in enumerate(self.parsed.jobs):
+                    timed = replace(job, deadline=self.began + self.timeout, ident=self.ident)
+                    self.numbers[row] = self.scheduler.submit(timed, self.box.slot(row))
         except BaseException:
             self.abort()
             raise

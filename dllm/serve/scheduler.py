@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -262,14 +262,17 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Let the jobs at the head of the queue join, as far as the limits allow."""
-        opening = 0
+        opening, forwards = 0, set[Hashable]()
         while self.queue:
             entry = self.queue[0]
             key = self._lane_for(entry)
-            if key is None or not self._fits(entry, key, opening):
+            forward = key, self._first_forward(entry)
+            shared = forward in forwards  # with a row that joins now
+            if key is None or not self._fits(entry, key, 0 if shared else opening):
                 return
             self.queue.popleft()
-            opening += entry.columns
+            forwards.add(forward)
+            opening += 0 if shared else entry.columns
             if key not in self.lanes:
                 job = entry.job
                 self.opened += 1
@@ -280,6 +283,13 @@ class Scheduler:
                 lane.share.had = self.clock
                 self.lanes[key] = lane
             self.lanes[key].add(entry)
+
+    def _first_forward(self, entry: Entry) -> Hashable:
+        """Equal for jobs that share their first forwards."""
+        chosen, runner = entry.job.chosen, self.runner_of(entry.job.chosen)
+        if not runner.leads:
+            return entry.number
+        return id(chosen.parts), runner.first_forward(entry.job.request)
 
     def _lane_for(self, entry: Entry) -> LaneKey | None:
         """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its

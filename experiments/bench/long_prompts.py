@@ -3,7 +3,7 @@
 A random model on one thread of a CPU. By prompt length: seconds of the CPU and FLOPs of a row's first forward (with the
 chunks of its prompt) and of a later one, which a decode repeats; the most memory that its tensors took, the largest of
 them, and what the session keeps, as in bfloat16. ``--whole`` decodes to the end: seconds of all forwards, their number
-and FLOPs. ``--sizes`` leaves products and attention out, so that memory alone is true, in seconds instead of hours.
+and FLOPs. ``--sizes`` computes nothing of large tensors, so that memory alone is true, in seconds instead of hours.
 
 ``--shape layer`` is one layer of LLaDA-8B, ``mini`` mini-llada; ``tiny`` has eight features: what has an entry for each
 pair of columns outgrows all else there, and it counts queries and keys. FLOPs are those of LLaDA-8B, whose 32 layers
@@ -99,9 +99,9 @@ def model_of(shape: str, kind: AttentionKind) -> Model:
     return Model(network, config, None, ids, "random", Path("random"))
 
 
-def taken(model: Model, case: Case, length: int, whole: bool = False, products: bool = True) -> Taken:
+def taken(model: Model, case: Case, length: int, whole: bool = False, computed: bool = True) -> Taken:
     """Of a prompt of ``length`` tokens. whole: of all forwards; ``flops`` then are their number and what all took.
-    products: see ``TensorSizes``."""
+    computed: see ``TensorSizes``."""
     cache, sessions = part("cache", case.cache, **dict(case.options)), list[Any]()
     parts = Parts(
         part("sampler", "static", steps=ANSWER // 4), part("blocks", "fixed", block_length=ANSWER),
@@ -110,7 +110,7 @@ def taken(model: Model, case: Case, length: int, whole: bool = False, products: 
     runner = Runner.of(model, parts, Runtime("eager"))
     request = Request.answer(prompt_of(length, below=900), ANSWER, model.ids.placeholder)
     seconds, turns, mib = list[float](), list[Turn](), 2.0**20
-    with TensorSizes(products) as sizes:
+    with TensorSizes(computed) as sizes:
         running, began = runner.stream([request], 1, lambda place, joined: None), time.process_time()
         for turn in islice(running, None if whole else case.later + 1):
             now = time.process_time()
@@ -200,7 +200,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--caches", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
     parser.add_argument("--whole", action="store_true", help="decode to the end")
-    parser.add_argument("--sizes", action="store_true", help="memory alone, without products")
+    parser.add_argument("--sizes", action="store_true", help="memory alone, nothing computed")
     return parser.parse_args(arguments)
 
 

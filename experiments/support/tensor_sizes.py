@@ -8,21 +8,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-ATEN = torch.ops.aten
+LARGE = 1 << 20  # bytes
+MAPPED = 1 << 26  # of so many bytes the C library asks the system for memory
 
 
 class TensorSizes(TorchDispatchMode):
-    """Bytes of the tensors that operations return. products: products and attention are computed; without them they
-    are zeros of the same shapes, so that sizes of an hour's forward take seconds.
+    """Bytes of the tensors that operations return. computed: so they are; else those of large
+    ones are zeros, so that sizes of an hour's forward take seconds.
 
     Attributes: ``largest``, bytes of the largest tensor; ``most``, bytes that were alive at once.
     """
 
-    def __init__(self, products: bool = True) -> None:
+    def __init__(self, computed: bool = True) -> None:
         super().__init__()
-        self.products, self.largest, self.alive, self.most = products, 0, 0, 0
+        self.computed, self.largest, self.alive, self.most = computed, 0, 0, 0
         self.known = weakref.WeakSet[Any]()  # storages that are counted
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -30,7 +31,7 @@ class TensorSizes(TorchDispatchMode):
         with self:  # operations that are made of others count as these, which inference mode hides
             if (parts := func.decompose(*args, **kwargs)) is not NotImplemented:
                 return parts
-        out = None if self.products else left_out(func, args)
+        out = None if self.computed else left_out(func, args, kwargs)
         out = func(*args, **kwargs) if out is None else out
         given = {one.untyped_storage() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
         for storage in {one.untyped_storage() for one in tree_leaves(out) if isinstance(one, Tensor)} - given:
@@ -49,14 +50,28 @@ class TensorSizes(TorchDispatchMode):
         self.alive -= size
 
 
-def left_out(func: Any, args: Any) -> Any:
-    """Zeros in the place of a product; None: it is none."""
-    if func in (ATEN.mm.default, ATEN.bmm.default):
-        return args[0].new_zeros(*args[0].shape[:-1], args[1].shape[-1])
-    if func is ATEN.addmm.default:
-        return args[1].new_zeros(len(args[1]), args[2].shape[1])
-    if func is ATEN._scaled_dot_product_flash_attention_for_cpu.default:
-        query, value = args[0], args[2]
-        out = query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]).transpose(1, 2)
-        return out, query.new_zeros(query.shape[:3])
-    return None
+def left_out(func: Any, args: Any, kwargs: Any) -> Any:
+    """Memory that no one has written to, in the place of what an operation computes of large tensors of numbers; None:
+    it has to run. The system gives such memory out as zeros, and takes none for it."""
+    returns = func._schema.returns
+    if func._schema.is_mutable or any(one.alias_info for one in returns):
+        return None
+    given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+    if not any(one.is_floating_point() and one.nbytes >= LARGE for one in given):
+        return None
+    shapes = tree_map_only(Tensor, without_numbers, (args, kwargs))
+    try:
+        found = func(*shapes[0], **shapes[1])
+    except (RuntimeError, NotImplementedError):  # what it returns depends on the numbers
+        return None
+    small = [one for one in tree_leaves(found) if not (isinstance(one, Tensor) and one.is_floating_point())]
+    return None if small else tree_map_only(Tensor, unwritten, found)
+
+
+def without_numbers(one: Tensor) -> Tensor:
+    return torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device="meta")
+
+
+def unwritten(one: Tensor) -> Tensor:
+    made = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype)
+    return made if made.nbytes >= MAPPED else made.zero_()

@@ -13,6 +13,8 @@ class Waiting(Extra):
     """Nothing is scored in rows that wait, so nothing can be decided there. They ran for nothing, so of their cost
     ``computed`` alone counts."""
 
+    leads = True
+
     def before(self, work: Work) -> Work:
         blocks, plan = work.blocks, work.plan
         if not blocks.shapes.waits:
