@@ -95,14 +95,15 @@ class Visible:
 
     def of(self, rows: slice) -> Visible:
         """The same of some of the rows."""
-        found = self._kept((rows.start, rows.stop, 1), lambda: self.with_tensors(lambda one: one[rows]))
+        own = [None if one is None else one[rows] for one in (self.mask, self.count, self.near)]
+        parts = None if self.parts is None else each_tensor(lambda one: one[rows], self.parts)
+        found = self._kept((rows.start, rows.stop, 1), lambda: Visible(own[0], own[1], own[2], parts))
         assert isinstance(found, Visible)
         return found
 
     def with_tensors(self, change: Callable[[Tensor], Tensor]) -> Visible:
         """The same of what ``change`` makes of each tensor."""
-        found = each_tensor(change, [self.mask, self.count, self.near, self.parts])
-        return Visible(*found)
+        return each_tensor(change, replace(self, made={}))
 
     def of_queries(self, first: int, last: int) -> Visible:
         """The same for the queries from ``first`` to before ``last``, by a mask alone."""

@@ -3,7 +3,7 @@
 A random model on one thread of a CPU. By prompt length: seconds of the CPU and FLOPs of a row's first forward (with the
 chunks of its prompt) and of a later one, which a decode repeats; the most memory that its tensors took, the largest of
 them, and what the session keeps, as in bfloat16. ``--whole`` decodes to the end: seconds of all forwards, their number
-and FLOPs. ``--sizes`` computes nothing of large tensors, so that memory alone is true, in seconds instead of hours.
+and FLOPs. ``--sizes`` computes nothing of large tensors: FLOPs and memory, in seconds instead of hours.
 
 ``--shape layer`` is one layer of LLaDA-8B, ``mini`` mini-llada; ``tiny`` has eight features: what has an entry for each
 pair of columns outgrows all else there, and it counts queries and keys. FLOPs are those of LLaDA-8B, whose 32 layers
@@ -178,15 +178,15 @@ def power(lengths: Sequence[int], values: Sequence[float]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parsed(arguments)
     torch.set_num_threads(1)
-    skipped = 4 if options.sizes else 0
-    times = (OF_ALL if options.whole else BY_FORWARD)[skipped:]
-    print(markdown.head(("cache", "prompt", *times, *MEMORY)), flush=True)
+    heads = *(OF_ALL if options.whole else BY_FORWARD), *MEMORY
+    shown = slice(2 if options.sizes else 0, -1 if options.whole else None)  # nothing is kept of a row that has ended
+    print(markdown.head(("cache", "prompt", *heads[shown])), flush=True)
     for name in options.caches:
         case, found = CASES[name], list[list[float]]()
         model = model_of(options.shape, case.kind)
         taken(model, case, 64)  # loads all code
         for length in options.lengths:
-            found.append(taken(model, case, length, options.whole, not options.sizes).figures[skipped:])
+            found.append(taken(model, case, length, options.whole, not options.sizes).figures[shown])
             cells = f"`{name}`", f"{length:,}", *(f"{figure:.3g}" for figure in found[-1])
             print(markdown.line(cells), flush=True)
         columns = zip(*found, strict=True)
@@ -200,7 +200,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--caches", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--lengths", nargs="+", type=int, default=[1 << n for n in range(10, 16)])
     parser.add_argument("--whole", action="store_true", help="decode to the end")
-    parser.add_argument("--sizes", action="store_true", help="memory alone, nothing computed")
+    parser.add_argument("--sizes", action="store_true", help="FLOPs and memory alone, nothing computed")
     return parser.parse_args(arguments)
 
 

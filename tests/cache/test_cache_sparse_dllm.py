@@ -184,6 +184,24 @@ def test_recordings_are_of_the_columns_that_a_session_holds() -> None:
         assert (both[0].graph_key() == both[1].graph_key()) is not shrinks
 
 
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_a_row_that_joins_has_slots_where_another_has_left(shrinks: bool) -> None:
+    """In memory that is as long as there are rows: a recording of as many must not find that of the row that left."""
+    config = model("tiny-llada").config
+    session, fresh = (
+        SparseSession(SparseDLLM(), Canvas.of(some, 61), config, shrinks) for some in (requests(), requests()[:1])
+    )
+    session.slots = 9
+    for layer in range(config.layers):
+        session.store(layer, torch.zeros(3, 1, 2, 4))[0][:] = torch.arange(1.0, 4)[:, None, None, None]
+    before = session.graph_key()
+    session = session.select(torch.tensor([0, 2])).join(fresh)
+    assert session.rows == 3 and session.graph_key() != before
+    for keys, values in (store for store in session.stores if store is not None):
+        assert keys[:, 0, 0, 0].tolist() == [1, 3, 0] and keys.shape == values.shape == (3, 2, 9, 4)
+    assert all(one.shape == (3, 9) for one in session.columns) and len(session.columns) == config.layers * shrinks
+
+
 def test_options_that_cannot_work_are_refused() -> None:
     with pytest.raises(UserError, match="cache.keep_ratio=1.5"):
         SparseDLLM(1.5)

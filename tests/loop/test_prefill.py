@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from harness import Combination, model, parts_of
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from dllm.cache.pages import KnownPrefix
 from dllm.contract.canvas import Request
@@ -23,6 +19,7 @@ from dllm.record.collector import Collector
 from dllm.record.cost import CostModel
 from dllm.record.results import Result
 from dllm.runtime.runtime import Runtime
+from experiments.support.tensor_sizes import TensorSizes
 
 NAMES = ["sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron", "tiny-a2d-bd3lm", "tiny-fastdllm-v2", "dg_dev"]
 
@@ -98,33 +95,23 @@ def test_what_chunks_take_counts_as_of_the_row() -> None:
     assert prefix.spent == (68, 68, 20 * 20 + 20 * 40 + 20 * 60 + 8 * 68, 68 + 20 + 40 + 60 + 68, 0)
 
 
-class Largest(TorchDispatchMode):
-    """The most entries of a tensor that an operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entries = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        sizes = [one.numel() for one in tree_leaves(out) if isinstance(one, Tensor)]
-        self.entries = max(self.entries, *sizes, 0)
-        return out
-
-
 def largest(name: str, cache: str, length: int, chunk: int) -> int:
     runner = in_chunks(name, cache, chunk)
-    with Largest() as seen:
+    with TensorSizes() as seen:
         list(runner.stream([prompt_of(name, length)], 1, lambda number, request: None))
-    return seen.entries
+    return seen.largest
 
 
-@pytest.mark.program
-@pytest.mark.parametrize("name, cache", [("sdar_b4", "finished"), ("tiny-llada", "none"), ("tiny-llada", "dual")])
-def test_no_tensor_of_a_decode_grows_with_the_square_of_the_prompt(name: str, cache: str) -> None:
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(
+    "name, cache", [("sdar_b4", "finished"), ("sdar_b4", "none"), ("tiny-wedlm", "none"), ("tiny-llada", "dual")]
+)
+def test_no_tensor_of_a_decode_grows_with_the_square_of_the_prompt(
+    name: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 32)
     assert largest(name, cache, 512, 32) <= 2.1 * largest(name, cache, 256, 32)
 
 
-@pytest.mark.program
-def test_one_forward_of_all_grows_with_it() -> None:
-    assert largest("sdar_b4", "finished", 512, 2048) > 3.8 * largest("sdar_b4", "finished", 256, 2048)
+def test_a_mask_of_all_queries_would_grow_with_it() -> None:
+    assert largest("sdar_b4", "none", 512, 32) > 3.8 * largest("sdar_b4", "none", 256, 32)

@@ -32,7 +32,6 @@ from dllm.models.visibility import (
     SeededBlocks,
 )
 from dllm.models.weights import read_model_config
-from experiments.bench.long_prompts import ANSWER, CASES, model_of, taken
 
 CPU = torch.device("cpu")
 
@@ -331,11 +330,3 @@ def test_long_rows_decode_as_with_whole_masks(
     expected = [one.canvas for one in results(model(name), parts, requests())]
     monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 7)
     assert [one.canvas for one in results(model(name), parts, requests())] == expected
-
-
-def test_no_tensor_has_an_entry_for_every_pair_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest tensor of a layer of eight features is the mask of some queries in float32, as PyTorch adds it."""
-    monkeypatch.setattr("dllm.models.attention.QUERIES_OF_A_MASK", 64)
-    case = CASES["none, block-causal"]
-    sizes = [taken(model_of("tiny", case.kind), case, length - ANSWER).largest for length in (1024, 2048)]
-    assert sizes == [64 * length * 4 / 2**20 for length in (1024, 2048)]

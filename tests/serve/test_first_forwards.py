@@ -74,8 +74,8 @@ def test_samples_of_a_prompt_share_a_forward(
     spared = [before - after for (_, after), (_, before) in zip(found, alone, strict=True)]
     together = {6: [2, 4, 5], 4: [2]}[most]  # with four rows the last two begin when others have ended
     expected = [len(one.tokens) * (place in together) for place, one in enumerate(todo)]
-    assert spared == expected or cache in ("dkv", "delayed", "finished")
     assert [bool(one) for one in spared] == [bool(one) for one in expected]
+    assert spared == expected or cache in ("streaming", "window"), "these leave out masks far ahead"
 
 
 @pytest.mark.parametrize("name", [*MODELS[:3]])
