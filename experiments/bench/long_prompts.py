@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         taken(model, case, 64)  # loads all code
         for length in options.lengths:
             found.append(taken(model, case, length, options.whole, not options.sizes).figures[shown])
-            cells = f"`{name}`", f"{length:,}", *(f"{figure:.3g}" for figure in found[-1])
+            cells = f"`{name}`", f"{length:,}", *(f"{float(f'{figure:.3g}'):,g}" for figure in found[-1])
             print(markdown.line(cells), flush=True)
         columns = zip(*found, strict=True)
         print(markdown.line(("", "grows with", *(power(options.lengths, list(column)) for column in columns))))

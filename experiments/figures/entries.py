@@ -25,6 +25,7 @@ METHODS = "docs/measured/methods.md"
 CARD = "dllm/models/checkpoints/{}/README.md"
 
 LAPTOP = ("float32", "bfloat16", "int8", "int4")
+LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
 
@@ -80,6 +81,15 @@ ENTRIES = [
         Tolerance(1, 0.03), shown=".*one block.*",
     ),
     Entry("lengths", "docs/lengths.md", (("-m", "experiments.bench.lengths"),), 4, same_tables, Tolerance(3, 0.05)),
+    Entry(
+        "fewer-keys", "docs/long_prompts.md", (("-m", "experiments.compare.fewer_keys", "--count", "100"),), 5,
+        same_tables, Tolerance(3),
+    ),
+    Entry(
+        "long-prompts", "docs/long_prompts.md",
+        ((*LONG_PROMPTS, "--shape", "layer", "--sizes", "--lengths", "1024", "8192", "32768"),), 3,
+        same_tables, Tolerance(share=0.03),
+    ),
     Entry(
         "wedlm", "docs/measured/speed.md", (("-m", "experiments.bench.wedlm"),), 3, same_tables, Tolerance(3, 0.05),
         columns={5: ANY, 6: ANY, 7: ANY, 8: Tolerance(share=0.4)}, timed=True,

@@ -75,7 +75,7 @@ def test_samples_of_a_prompt_share_a_forward(
     together = {6: [2, 4, 5], 4: [2]}[most]  # with four rows the last two begin when others have ended
     expected = [len(one.tokens) * (place in together) for place, one in enumerate(todo)]
     assert [bool(one) for one in spared] == [bool(one) for one in expected]
-    assert spared == expected or cache in ("streaming", "window"), "these leave out masks far ahead"
+    assert spared == expected or cache in ("finished", "streaming", "window"), "some leave out masks"
 
 
 @pytest.mark.parametrize("name", [*MODELS[:3]])
