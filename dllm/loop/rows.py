@@ -205,7 +205,7 @@ class Rows:
         )  # fmt: skip
 
     def led_by(self, leaders: Sequence[int]) -> Rows:
-        """The same rows, of which those that lead themselves alone run in the coming forward."""
+        """The same rows; in the coming forward only those run that lead themselves."""
         return replace(self, leaders=tuple(leaders)) if len(set(leaders)) < len(leaders) else self
 
     def _led_with(self, fresh: Rows) -> tuple[int, ...]:

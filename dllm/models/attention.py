@@ -42,7 +42,7 @@ class MaskParts:
         return None
 
     def visible(self, queries: int) -> Visible:
-        """What so many ``queries`` see: by masks, if they are few enough for these."""
+        """What the ``queries``, that number of them, see: by masks, if they are few enough for these."""
         if queries > QUERIES_OF_A_MASK:
             return Visible(parts=self)
         near = self.in_window()
@@ -74,8 +74,8 @@ class ByRank(MaskParts):
 class AllOf(MaskParts):
     """A query sees the keys that both show."""
 
-    first: MaskParts
-    second: MaskParts
+    first: MaskParts  # shows some keys
+    second: MaskParts  # shows some keys
 
     def mask(self, first: int, last: int) -> Tensor:
         return self.first.mask(first, last) & self.second.mask(first, last)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 LARGE = 1 << 20  # bytes
-MAPPED = 1 << 26  # of so many bytes the C library asks the system for memory
+MAPPED = 1 << 26  # bytes; the C library asks the system for memory as large
 
 
 class TensorSizes(TorchDispatchMode):

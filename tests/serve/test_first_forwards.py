@@ -35,7 +35,7 @@ def runner_of(name: str, cache: str, runtime: str, heat: float = 0.8) -> Runner:
 
 
 def samples() -> list[Request]:
-    """Three of one prompt, of which another one parts, and two of a third."""
+    """Three of one prompt, one of another, and two of a third."""
     one, other, third = requests()
     rows = [one, other, one, third, one, third]
     return [replace(row, seed=seed, param_index=seed) for seed, row in enumerate(rows)]
