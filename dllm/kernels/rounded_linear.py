@@ -63,11 +63,11 @@ def round_rows(
 ) -> None:  # fmt: skip
     """Let the narrow products of ``model`` round their rows, in place. narrowing: names of those whose inputs ``ranks``
     share. Routed experts, whose products have a row or two, stay as they are."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if takes(child, machine):
-                sharing = ranks if name in narrowing else ALONE
-                setattr(module, name, RoundedLinear(cast("NarrowLinear", child), machine, sharing, invariant))
+    owners = [part for part in model.modules() if type(part) is not NarrowLinear]  # which keeps no weights twice
+    for module in owners:
+        for name in [name for name, child in module.named_children() if takes(child, machine)]:
+            sharing, linear = ranks if name in narrowing else ALONE, cast("NarrowLinear", getattr(module, name))
+            setattr(module, name, RoundedLinear(linear, machine, sharing, invariant))
 
 
 def left_wide(model: nn.Module) -> list[str]:
