@@ -134,6 +134,13 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
             own = self.policy.knowing(own, written)
         return {"written": written, "attended": canvas.valid, "masks": ~canvas.no_positions, **own}
 
+    @property
+    def shares(self) -> bool:  # type: ignore[override]
+        return self.policy.shares
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
+        return *self.policy.final(remembered), self.stores
+
     def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
         self.known = [(row, prefix) for row, prefix in enumerate(known) if prefix is not None]
 
@@ -275,10 +282,6 @@ class ColumnSession(BufferSession[ForwardPass]):
     """The session of a policy that only plans."""
 
     @property
-    def shares(self) -> bool:  # type: ignore[override]
-        return self.policy.shares
-
-    @property
     def leads(self) -> bool:  # type: ignore[override]
         return type(self) is ColumnSession  # others find out more about rows while the network runs
 
@@ -287,9 +290,6 @@ class ColumnSession(BufferSession[ForwardPass]):
         of = [leaders[row] for row in led]
         for buffer in (one for store in self.stores for one in store or ()):
             buffer[led] = buffer[of]
-
-    def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
-        return *self.policy.final(remembered), self.stores
 
     def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
         return forward

@@ -192,7 +192,7 @@ class Forward:
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden states of each call and their columns."""
-        if len(calls) > 1 and self.streams:
+        if len(calls) > 1 and self.streams and all(call.memory.streams for call in calls):
             return [(hidden, call.columns) for hidden, call in zip(run_together(self.model, calls), calls, strict=True)]
         return [self.network(call.tokens, call.positions, call.memory, call.columns, **call.more) for call in calls]
 

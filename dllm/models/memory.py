@@ -174,6 +174,7 @@ class Memory:
     the queries and keys of the layers that it reads (None: no reader)."""
 
     widens = False
+    streams = True  # its call may run with others as one stream, layer by layer
     reader: AttentionReader | None = None
     rerun: Tensor | None = None  # [b] the rows of the call that run here (None: all)
     reruns: Sequence[Rerun] = ()  # what rows that ran once more have in the place of what the network returned

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import replay_causal
 import torch
-from replay_causal import MASK, Fields, Row, Way, decoded, decoded_requests, model_of
+from replay_causal import MASK, NO_EOS, Fields, Row, Way, decoded, decoded_requests, model_of
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.sliding import Sliding
 from dllm.blocks.whole import Whole
+from dllm.cache.base import AnySession
+from dllm.cache.focus import Focus, FocusPass, FocusSession
 from dllm.cache.linear_spec import DraftWindow
 from dllm.cache.none import NoCache
 from dllm.common.ranking import argmax_mask, top_k_mask
-from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Request
+from dllm.common.rowwise import Owner
+from dllm.contract import ForwardPlan, Need, State, Step, View
+from dllm.contract.canvas import Canvas, Request
 from dllm.contract.readouts import AllLogits
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
@@ -31,6 +34,9 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.eos.thinking_budget import ThinkingBudget
+from dllm.loop.denoise import denoise
+from dllm.loop.forward import Forward
+from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.visibility import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
 from dllm.samplers.base import Sampler
@@ -224,6 +230,52 @@ def diffcoder(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     return [fields]
 
 
+class Watched(Focus):
+    """Notes its forwards."""
+
+    traits = Focus.traits
+
+    def __init__(self, alpha: float | None) -> None:
+        super().__init__(alpha)
+        self.passes: list[FocusPass] = []
+
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
+        session, policy = FocusSession(self, canvas, config), self
+
+        class Noted(FocusSession):
+            def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> FocusPass:
+                policy.passes.append(super().begin(plan, candidates, owner))
+                return policy.passes[-1]
+
+        session.__class__ = Noted
+        return session
+
+
+def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
+    """The canvas ends with a whole block, whose closing forward is put back."""
+    (row,), params = rows, rows[0]["params"]
+    assert params["delayed_cache"], "rows leave a cache that delays"
+    block, start = params["block_length"], len(row["prompt"])
+    length = params["gen_length"] + -(start + params["gen_length"]) % block
+    cache = Watched(params["focus_alpha"] if params["focus"] else None)
+    model = model_of(folder, way[1], block, BlockCausal)
+    parts = CaseParts(Above(params["threshold"]), Fixed(block), cache, FullLength(), PLAIN)
+    canvas = Canvas.of([Request.answer(row["prompt"], length, MASK)], NO_EOS, "cpu", True)
+    whole, layers, kept = start // block * block, list[list[int]](), list[list[int] | None]()
+    with torch.inference_mode():
+        turns = [(turn.cost.queries[0].tolist(), (turn.step.commit[0].nonzero()[:, 0] - start).tolist(), turn.candidates.tokens[0].tolist())
+                 for turn in denoise(canvas, Forward.of(model, IDS, parts), parts)]
+    for (queries, commit, _), one in zip(turns, cache.passes, strict=True):
+        layers.append([count - (whole if not layers else 0) for count in queries])
+        columns = one.found["stay"][0].nonzero()[:, 0]
+        kept.append([column % block for column in columns.tolist() if column >= whole] if commit else None)
+    committed, layers = [commit for _, commit, _ in turns], [*layers, [block] * model.config.layers]
+    return [{
+        "tokens": turns[-1][2], "nfe": len(layers), "forward_tokens": [one[0] for one in layers],
+        "layer_tokens": layers, "committed": [*committed, []], "kept": [*kept, None],
+    }]  # fmt: skip
+
+
 def nemotron(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     (row,), params = rows, rows[0]["params"]
     mode, length = params["mode"], params["max_new_tokens"]
@@ -304,7 +356,8 @@ def linear_speculation(row: Case, folder: Path, way: Way) -> Fields:
 
 
 METHODS = {"a2d_mdlm": a2d_mdlm, "a2d_bd3lm": a2d_bd3lm, "rnd1": rnd1, "fastdllm_v2": fastdllm_v2,
-           "diffcoder": diffcoder, "nemotron": nemotron}  # fmt: skip
+           "diffcoder": diffcoder, "nemotron": nemotron, "focus": focus}  # fmt: skip
 FULL = tuple(way for way in replay_causal.WAYS if way[0] is NoCache)
 replay_causal.METHODS.update(METHODS)
-replay_causal.WAYS_OF.update(a2d_mdlm=FULL, rnd1=FULL)
+CACHED = tuple(way for way in replay_causal.WAYS if way[0] is not NoCache)
+replay_causal.WAYS_OF.update(a2d_mdlm=FULL, rnd1=FULL, focus=CACHED)
