@@ -34,7 +34,7 @@ from dllm.models.memory import AnyLayer, AnyStack, Memory, Projected, Rerun, sum
 from dllm.models.rope import Angles
 from dllm.models.visibility import AnswerBlocks, BlockCausal, PromptBlock
 
-KINDS = frozenset(kind.name for kind in (BlockCausal, AnswerBlocks, PromptBlock))
+_KINDS = frozenset(kind.name for kind in (BlockCausal, AnswerBlocks, PromptBlock))
 
 
 class Focus(Buffered):
@@ -45,7 +45,7 @@ class Focus(Buffered):
     """
 
     traits = Buffered.traits.but(
-        kinds=KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
+        kinds=_KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
         acts_in_layers=True, heads="summed",
     )  # fmt: skip
     shares = True
@@ -59,37 +59,33 @@ class Focus(Buffered):
         name, traits, model = f"cache={name_of(self)}", sampler.traits, setting.model
         if model.layers < 3:
             raise IncompatibleParts(
-                f"{name} compares two layers and saves rows of those after them, but this model has {model.layers}. "
-                "Use cache=finished."
+                f"{name} compares two layers and saves rows of those after them, but this model has {model.layers}."
             )
         if model.prediction_shift or model.seed_shift:
             raise IncompatibleParts(
-                f"{name} lets the row of a mask leave, but this model predicts a position from the row before it. Use "
-                "cache=finished."
+                f"{name} lets the row of a mask leave, but this model predicts a position from the row before it."
             )
-        schedule, length = setting.blocks, model.attention.block
+        schedule, length, own = setting.blocks, model.attention.block, setting.blocks.fixed_length
         alone = schedule.traits.one_at_a_time and not schedule.traits.rolls_back and not traits.lookahead
-        if schedule.fixed_length != length or not alone:
-            own = "" if schedule.fixed_length is None else f" blocks.block_length={schedule.fixed_length}"
+        if own is None or not length or own % length or not alone:
+            told = "" if own is None else f" blocks.block_length={own}"
             raise IncompatibleParts(
-                f"{name} keeps the model's attention block of {length} columns until it is decided, but "
-                f"blocks={name_of(schedule)}{own} opens others. Use blocks=fixed blocks.block_length={length}."
+                f"{name} keeps the model's attention block of {length} columns until it is decided, which "
+                f"blocks={name_of(schedule)}{told} may split. Use blocks=fixed blocks.block_length={length}, or a "
+                "multiple of it."
             )
         if not (traits.ranks_by and traits.thresholds) or traits.revocable or traits.edits or traits.commits_ahead:
             raise IncompatibleParts(
-                f"{name} shows a rule only some masks of the block, so it is for rules that commit by a threshold of "
-                f"each position; sampler={name_of(sampler)} goes by more. Use sampler=confidence, or cache=finished."
+                f"sampler={name_of(sampler)} goes by more than a threshold of each position, and {name} shows a rule "
+                "some masks of the block alone."
             )
         if setting.sampling.guidance:
             raise IncompatibleParts(
-                f"sampling.guidance={setting.sampling.guidance:g} runs every row twice, and {name} lets other columns "
-                "of each leave. Set sampling.guidance=0, or use cache=finished."
+                f"{name} lets columns leave a row, and sampling.guidance={setting.sampling.guidance:g} runs a second "
+                "one in which others would. Set sampling.guidance=0."
             )
         if any(read.layer is not None for need in needs for read in need.reads):
-            raise IncompatibleParts(
-                f"{name} ends rows between layers, and a chosen part reads the hidden states of one. Use "
-                "cache=finished."
-            )
+            raise IncompatibleParts(f"{name} ends rows between layers, and a chosen part reads the states of one.")
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return FocusSession(self, canvas, config)
@@ -135,7 +131,7 @@ class Focus(Buffered):
         return view.plan(queries, committable=canvas.valid & ~closes[:, None], keys=keys, state=new)
 
     def _decided(self, view: CacheView, block: Tensor, opens: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens of the ``block`` [B, L] that its forwards have decided so far [B], and how many forwards decided some [B]."""
+        """Tokens of the ``block`` [B, L] that forwards have decided so far [B], and how many of these did [B]."""
         gone = (block & view.masks & ~view.canvas.masked).sum(1)
         decided, deciding = view.state["decided"] + gone, view.state["deciding"] + (gone > 0)
         return decided.masked_fill(opens, 0), deciding.masked_fill(opens, 0)

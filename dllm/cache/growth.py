@@ -32,7 +32,8 @@ def chosen_masks(growth: Tensor, columns: Tensor, real: Tensor, target: Tensor) 
     first), or all at least one standard deviation above the mean, if these are as many. Of two masks in neighbouring
     ``columns`` [B, m] the left one stays where the right one was chosen."""
     order = growth.masked_fill(~real, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    place = torch.empty_like(order).scatter(1, order, torch.arange(order.shape[1], device=order.device).expand_as(order))
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    place = torch.empty_like(order).scatter(1, order, places)
     count, some = real.sum(1, keepdim=True), growth.masked_fill(~real, 0)
     mean = some.sum(1, keepdim=True) / count
     spread = ((some - mean).masked_fill(~real, 0).square().sum(1, keepdim=True) / count).sqrt()

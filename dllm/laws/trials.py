@@ -24,6 +24,7 @@ from dllm.laws.decodes import ids_of, sealed
 from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import ByBlock
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
 
@@ -99,7 +100,7 @@ class TrialCase:
 
 @cache
 def network(kind: str) -> Transformer:
-    """A model of two layers with seeded random weights, in float64, attending as that kind does."""
+    """A model of two or three layers with seeded random weights, in float64, attending as that kind does."""
     config = dict(zip(MODELS, (one.config for one in ModelKind.all()), strict=True))[kind]
     config = small(config)
     noise, model = torch.Generator().manual_seed(0), Transformer(config)
@@ -115,8 +116,9 @@ def small(config: ModelConfig) -> ModelConfig:
     if hasattr(attention, "length"):  # blocks of 32 are longer than the answers here
         attention = replace(attention, length=4)  # type: ignore[call-arg]
     masked = config.process != "uniform"
+    layers = 3 if isinstance(attention, ByBlock) else 2  # cache=focus saves rows of those after the second
     return replace(
-        config, attention=attention, width=_WIDTH, layers=2, heads=2, kv_heads=2, head_dim=_WIDTH // 2,
+        config, attention=attention, width=_WIDTH, layers=layers, heads=2, kv_heads=2, head_dim=_WIDTH // 2,
         rotary_dim=_WIDTH // 2, mlp_width=2 * _WIDTH, vocab=VOCAB, mask_id=_MASK if masked else None, eos_id=EOS,
         pad_id=0, max_length=64,
     )  # fmt: skip

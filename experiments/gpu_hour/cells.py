@@ -210,7 +210,7 @@ def flash() -> Iterator[Cell]:
 def caches() -> Iterator[Cell]:
     """Every cache, recorded where it can be."""
     for cache in choices("cache"):
-        if cache not in (*OWN_RULES, "finished"):  # ``finished`` is for causal models
+        if cache not in (*OWN_RULES, "finished", "focus"):  # which are for causal models
             yield best(replace(BASE, cache=cache))
 
 

@@ -23,7 +23,8 @@ NEEDS = {
     "at open": Need("answer", first_forward_only=True),
 }  # fmt: skip
 SHIFTED = {"dkv_prefill": "dream", "dkv_pd": "dream", "finished": "block_causal"}  # the model, where it is not llada
-OWN_SAMPLER = {"flash_verify", "linear_spec", "dkv_greedy", "span"}  # of no use to another rule
+# Of no use to another rule, or (focus) for rules of one kind alone, which miss masks that leave.
+OWN_SAMPLER = {"flash_verify", "linear_spec", "dkv_greedy", "span", "focus"}
 # What a policy refuses although the forwards of these short answers compute it; those of others would not.
 BY_CHANCE = {"delayed": {"answer"}, "entropy": {"committed"}, "window": {"committed"}}
 DAILY = ("dkv_prefill", "dual")

@@ -155,7 +155,7 @@ def test_without_a_cache_they_are_those_of_the_whole_canvas(name: str, monkeypat
 
 @pytest.mark.parametrize("cache", choices("cache") if full() else ["none", "prefix", "elastic"])
 def test_a_row_has_the_weights_that_it_has_alone(cache: str) -> None:
-    if cache in ("finished", "dkv_greedy", "flash_verify", "linear_spec"):
+    if cache in ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec"):
         pytest.skip("it is for other models, or other rules")
     parts = Parts(Asks(), Whole() if cache == "window" else Fixed(8), build("cache", cache), FullLength())
     together: dict[tuple[int, int], AttentionWeights] = {}

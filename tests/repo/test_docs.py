@@ -141,7 +141,7 @@ def test_the_small_model_answers_every_prompt_that_is_shown(file: Path) -> None:
 FIRST_TRY = 'Sort the list:\n["Nell", "Kai", "Emma", "Hugo"]'
 
 
-OF_THEIR_OWN = ("dkv_greedy", "finished", "flash_verify", "linear_spec")  # caches of certain samplers or models
+OF_THEIR_OWN = ("dkv_greedy", "finished", "flash_verify", "focus", "linear_spec")  # of certain samplers or models
 
 
 @pytest.mark.daily(12)

@@ -135,7 +135,8 @@ def test_two_gpus_decode_what_one_device_does(case: Case) -> None:
     assert mode.moves
 
 
-@pytest.mark.parametrize("kv", choices("cache") if full() else ["dual", "elastic", "finished", "none"])
+@pytest.mark.parametrize("kv", [name for name in choices("cache") if name != "focus"] if full() else
+                         ["dual", "elastic", "finished", "none"])  # fmt: skip
 def test_what_layers_share_is_moved_once_to_each_gpu(kv: str) -> None:
     """The rows and what goes with them, not by layer: eight layers make no more moves than two."""
     name = "sdar_b4" if kv == "finished" else "tiny-dream" if kv in ("dkv_pd", "dkv_prefill") else "tiny-llada"

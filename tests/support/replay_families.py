@@ -14,6 +14,7 @@ import replay_causal
 import torch
 from replay_causal import MASK, NO_EOS, Fields, Row, Way, decoded, decoded_requests, model_of
 from replay_parts import Case, CaseParts
+from replay_record import relative
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -263,12 +264,14 @@ def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
     canvas = Canvas.of([Request.answer(row["prompt"], length, MASK)], NO_EOS, "cpu", True)
     whole, layers, kept = start // block * block, list[list[int]](), list[list[int] | None]()
     with torch.inference_mode():
-        turns = [(turn.cost.queries[0].tolist(), (turn.step.commit[0].nonzero()[:, 0] - start).tolist(), turn.candidates.tokens[0].tolist())
-                 for turn in denoise(canvas, Forward.of(model, IDS, parts), parts)]
+        turns = [
+            (turn.cost.queries[0].tolist(), relative(turn.step.commit[0], start), turn.candidates.tokens[0].tolist())
+            for turn in denoise(canvas, Forward.of(model, IDS, parts), parts)
+        ]
     for (queries, commit, _), one in zip(turns, cache.passes, strict=True):
         layers.append([count - (whole if not layers else 0) for count in queries])
-        columns = one.found["stay"][0].nonzero()[:, 0]
-        kept.append([column % block for column in columns.tolist() if column >= whole] if commit else None)
+        columns = relative(one.found["stay"][0], 0)
+        kept.append([column % block for column in columns if column >= whole] if commit else None)
     committed, layers = [commit for _, commit, _ in turns], [*layers, [block] * model.config.layers]
     return [{
         "tokens": turns[-1][2], "nfe": len(layers), "forward_tokens": [one[0] for one in layers],
