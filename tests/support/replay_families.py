@@ -241,15 +241,14 @@ class Watched(Focus):
         self.passes: list[FocusPass] = []
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        session, policy = FocusSession(self, canvas, config), self
+        policy = self
 
         class Noted(FocusSession):
             def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> FocusPass:
                 policy.passes.append(super().begin(plan, candidates, owner))
                 return policy.passes[-1]
 
-        session.__class__ = Noted
-        return session
+        return Noted(self, canvas, config)
 
 
 def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
