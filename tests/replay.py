@@ -30,6 +30,7 @@ import replay_lengths
 import replay_noise
 import replay_parts
 import replay_requests
+import replay_soft
 import torch
 from replay_parts import CACHES, ELSEWHERE, Case, CaseParts
 from replay_record import Record, relative
@@ -212,6 +213,8 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
         return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] in replay_lengths.METHODS:
         return data["method"], [*replay_lengths.METHODS[data["method"]](data, models, sample)] or ["it has no cases"]
+    if data["method"] in replay_soft.METHODS:
+        return data["method"], [*replay_soft.METHODS[data["method"]](data, models, sample)] or ["it has no cases"]
     if data["method"] in replay_noise.METHODS:
         return data["method"], [*replay_noise.outcomes(data, models, sample)] or ["it has no cases"]
     if data["method"] == AUP:

@@ -11,6 +11,7 @@ import replay_causal
 import replay_lengths
 import replay_noise
 import replay_requests
+import replay_soft
 from harness import full
 from replay import AUP, ELSEWHERE, METHODS, MODELS, main, replay
 
@@ -19,7 +20,8 @@ GOLDENS = sorted(file for file, method in FILES.items() if method not in ELSEWHE
 
 
 def test_every_method_has_its_file() -> None:
-    others = (replay_causal.METHODS, replay_requests.METHODS, replay_noise.METHODS, replay_lengths.METHODS)
+    others = (replay_causal.METHODS, replay_requests.METHODS, replay_noise.METHODS, replay_lengths.METHODS,
+              replay_soft.METHODS)  # fmt: skip
     assert set(FILES.values()) == {*METHODS, *(name for names in others for name in names), AUP, *ELSEWHERE}
 
 

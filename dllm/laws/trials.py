@@ -68,6 +68,7 @@ TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("length", "cal"): {"limit": 6, "begin": 3, "misses": 2},
     ("sampler", "oracle"): {"reference": [[6]]},
     ("sampler", "joint_threshold"): {"threshold": 0.4, "edit_threshold": 0.0, "post_edit_steps": 2},
+    ("sampler", "dmax"): {"threshold": 0.4},
     ("sampler", "adas"): {"weight": 30.0},
     ("sampler", "renoise"): {"steps": 4, "stop_entropy": 0.3},
     ("sampler", "ancestral"): {"steps": 4},

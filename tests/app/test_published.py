@@ -46,7 +46,7 @@ KINDS = {"llada": ("tiny-llada", "mini-llada"), "dream": ("tiny-dream", "mini-dr
          "wedlm": ("tiny-wedlm", None), "nbdiff": ("tiny-nbdiff", None), "tiny-a2d": ("tiny-a2d-mdlm", None),
          "tiny-a2d-bd3lm": ("tiny-a2d-bd3lm", None), "fastdllm-v2": ("tiny-fastdllm-v2", None),
          "efficient-dlm": ("efficient_dlm", None), "diffusiongemma": ("dg_dev", None)}  # fmt: skip
-ALIKE = {"llada2-mini": "sdar", "llada2.1-mini": "sdar", "llada2-flash": "sdar",
+ALIKE = {"llada2-mini": "sdar", "dmax-16b": "sdar", "llada2.1-mini": "sdar", "llada2-flash": "sdar",
          "tdar-8b": "sdar", "trado-8b-thinking": "sdar", "dreamreasoner-8b": "sdar",
          "tiny-a2d": "tiny-a2d", "tiny-a2d-bd3lm": "tiny-a2d-bd3lm", "fastdllm-v2-7b": "fastdllm-v2",
          "efficient-dlm-8b": "efficient-dlm", "diffusiongemma-26b": "diffusiongemma"}  # fmt: skip
