@@ -47,6 +47,7 @@ from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
+from dllm.models.visibility import InBlocks
 from dllm.models.weights import load_model, read_model_config
 from dllm.report.figures import accuracy_under_parallelism
 from dllm.runtime.runtime import Network
@@ -62,7 +63,9 @@ def model_of(folder: Path, dtype: torch.dtype = torch.float32, block: int | None
     """block: columns of an attention block (None: those that the checkpoint says)."""
     config = read_model_config(folder)
     if block is not None:
-        config = replace(config, attention=replace(config.attention, length=block))
+        own = config.attention
+        config = replace(config, attention=replace(own, length=block)) if isinstance(own, InBlocks) else (
+            config.with_attention_block(block))  # fmt: skip
     return load_model(folder, dtype=dtype, config=config)
 
 
@@ -112,11 +115,12 @@ AUP = "aup"  # points of a curve, and the leaderboard's number
 # Fields whose word means something else here.
 KEPT = {"kept": "kept_masks"}
 NAMES = {"suffix": KEPT, "easing": KEPT, "dllm_cache": {"forward_tokens": "last_layer"},
-         "sparse_dllm": {"kept": "kept_columns"}}  # fmt: skip
+         "sparse_dllm": {"kept": "kept_columns"},
+         "d2f": {"blocks": "opened", "forward_tokens": "not_kept"}}  # fmt: skip
 TABLES = ("filters", "baselines")  # of a file, which its cases name
 ROUNDED = ("entropies",)
 WIDE = ("dllm_cache",)  # similarities as close as 4e-14 decide: these compare in float64
-OWN_BLOCKS = ("token_to_mask",)  # their models attend by the blocks that a case decodes in
+OWN_BLOCKS = {"token_to_mask": "block_length", "d2f": "block_size"}  # their models attend by a case's blocks
 NO_FILLS = ("d3llm", "freedave", "suffix", "easing", "vicinity")  # their records leave out what eos fills
 COMPARED = (
     "tokens", "nfe", "forward_tokens", "committed", "block_lengths", "nfe_per_block", "exit_step", "static_nfe",
@@ -124,7 +128,7 @@ COMPARED = (
     "untested_forwards", "remasked", "queries", "filled", "counted", "full", "schedule", "committed_tokens",
     "first_column", "keys", "duplicates", "selected", "value_tokens", "entropies", "verify", "steps", "pattern",
     "first_answer_block", "phase", "span", "settled", "forwards",
-    "hidden", "answer",
+    "hidden", "answer", "blocks", "eos_stop",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
 
@@ -154,6 +158,7 @@ def record_of(case: Case, parts: CaseParts, method: str) -> Record:
     """An empty record, which books as the case's source does."""
     params = case["params"]
     length = params.get("gen_length", params.get("max_new_tokens"))
+    length -= length % parts.whole_blocks
     length += -(len(case["prompt"]) + length) % parts.fills_up
     return Record(
         length, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
@@ -229,7 +234,7 @@ def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[st
         fault = unknown(data, case)
         if fault is None and not (sample and number % 3):
             dtype = torch.float64 if data["method"] in WIDE else torch.float32
-            block = case["params"]["block_length"] if data["method"] in OWN_BLOCKS else None
+            block = case["params"].get(OWN_BLOCKS.get(data["method"]))
             model = model_of(models / case["model"], dtype, block)
             record = run_case(case, model, data)
             fault = differ(differences(case, record))

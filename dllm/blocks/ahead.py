@@ -1,4 +1,4 @@
-"""Open the next block before the last one is full (d3LLM, arXiv 2601.07568; D2F, 2508.09192).
+"""Open the next block before the last one is full (d3LLM, arXiv 2601.07568).
 
 The schedule is that of hao-ai-lab/d3LLM@e5bfcac: d3llm/d3llm_LLaDA/d3llm_llada_generate_util.py (generate_multi_block).
 """
@@ -37,11 +37,21 @@ class Ahead(Fixed):
         self.opening_share = opening_share
 
     def check(self, setting: Setting, sampler: Rule) -> None:
-        if setting.model.attention.block is not None:
+        kind = setting.model.attention
+        if kind.pipelined:
             raise UserError(
-                f"blocks={name_of(self)} decodes several blocks at once, but a {setting.model.attention.name} model "
-                "was trained to see only finished ones. Use blocks=fixed."
+                f"blocks={name_of(self)} was published for models with full attention, and this one is "
+                f"{kind.is_called}. Use blocks=pipelined blocks.block_length={kind.block}."
             )
+        if kind.block is not None:
+            raise UserError(
+                f"blocks={name_of(self)} decodes several blocks at once, but a {kind.name} model was trained to see "
+                "only finished ones. Use blocks=fixed."
+            )
+        self.check_rule(sampler)
+
+    def check_rule(self, sampler: Rule) -> None:
+        """Raise UserError for a rule that drafts."""
         if sampler.traits.branches or sampler.traits.lookahead:
             raise UserError(
                 f"blocks={name_of(self)} opens blocks by what is decided, but sampler={name_of(sampler)} drafts in "
@@ -65,12 +75,16 @@ class Ahead(Fixed):
         last, _, _ = self.containing(canvas, blocks.open_end - 1, blocks.index, blocks.params)
         inside = (canvas.columns >= last[:, None]) & (canvas.columns < blocks.open_end[:, None])
         left, length = (canvas.undecided & inside).sum(1), blocks.open_end - last
-        opens = (left == 0) | (length - left >= self.opening_share * length)
+        opens = (left == 0) | self._far_enough(left, length)
         _, end, _ = self.containing(canvas, blocks.open_end, blocks.index, blocks.params)
         end = torch.minimum(torch.where(opens & ~blocks.done, end, blocks.open_end), canvas.end)
         columns = canvas.columns
         in_open = (columns >= blocks.begin[:, None]) & (columns < end[:, None])
         return replace(blocks, open_end=end, in_open=in_open)
+
+    def _far_enough(self, left: Tensor, length: Tensor) -> Tensor:
+        """Rows [B] whose last open block, of ``length`` [B] columns with ``left`` [B] masks, opens the next one."""
+        return length - left >= self.opening_share * length
 
     def _open_end(self, canvas: Canvas, end: Tensor, blocks: BlockState) -> Tensor:
         return torch.maximum(end, torch.minimum(blocks.open_end, canvas.end))

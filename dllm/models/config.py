@@ -36,9 +36,10 @@ from dllm.models.moe import MoEConfig
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
 from dllm.models.rope_ntk import NtkReach, RopeSetting
 from dllm.models.rope_scaling import Scaling
-from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, columns_of
+from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
 
 FAMILIES = {**FIRST_FAMILIES, **FAMILIES_2026}
+PIPELINED_FAMILIES = ("llada", "dream")  # with full attention, for which D2F has adapters that attend by blocks
 # For repackaged checkpoints without ``architectures``.
 MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type} | {MODEL_TYPE: DIFFUSION_GEMMA}
 
@@ -130,13 +131,17 @@ class ModelConfig:
         """With attention blocks of ``block`` columns, where the file does not say them (None: the family's usual ones).
 
         called: names of the folder, the most telling first, by which an A2D checkpoint counts as one with blocks or
-        without, unless ``block`` says it; 0 is full attention. Raises UserError for a block that the file contradicts,
-        or that this attention cannot have.
+        without, unless ``block`` says it; 0 is full attention. LLaDA's and Dream's bodies attend by blocks under D2F's
+        adapters, whose files do not say so. Raises UserError for a block that the file contradicts, or that this
+        attention cannot have.
         """
         if self.family == "a2d":
             return self._a2d(block, called)
         if block is None:
             return self
+        if self.family in PIPELINED_FAMILIES:
+            self._check_block(block, 0)
+            return replace(self, attention=PipelinedBlocks(block) if block else FULL)
         given = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
         if self.gemma is not None:
             given = {"canvas_length": self.attention.block}

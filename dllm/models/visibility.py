@@ -67,7 +67,8 @@ class AttentionKind:
     count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
     that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
     that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
-    column. sealed: another class computes it, and only its logits are seen.
+    column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see blocks
+    before it that are not finished.
     """
 
     name: ClassVar[str] = "full"
@@ -78,6 +79,7 @@ class AttentionKind:
     judges: ClassVar[bool] = True
     everywhere: ClassVar[bool] = True
     sealed: ClassVar[bool] = False
+    pipelined: ClassVar[bool] = False
 
     @property
     def block(self) -> int | None:
@@ -203,6 +205,22 @@ class PromptBlock(ByBlock):
 
     def page_ends(self, start: int, decided: int) -> Sequence[int]:
         return range(start or self.length, decided + 1, self.length)
+
+
+@dataclass(frozen=True)
+class PipelinedBlocks(PromptBlock):
+    """The same order, trained on blocks before which others are unfinished (D2F's adapters, arXiv 2508.09192)."""
+
+    name = "pipelined-blocks"
+    is_called = "block-causal after a prompt of one block, with several blocks open"
+    pipelined = True
+
+    @property
+    def text(self) -> str:
+        return (
+            "both ways in the prompt, block-causal after it, also over unfinished blocks; decode with blocks=pipelined "
+            f"blocks.block_length={self.length}"
+        )
 
 
 @dataclass(frozen=True)
@@ -362,7 +380,9 @@ class CausalByRank(AttentionKind):
         return masked  # the row of a known token says nothing of the token itself
 
 
-ORDERED_KINDS = (BlockCausal, AnswerBlocks, PromptBlock, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank)
+ORDERED_KINDS = (
+    BlockCausal, AnswerBlocks, PromptBlock, PipelinedBlocks, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank,
+)  # fmt: skip
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 

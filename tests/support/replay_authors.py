@@ -17,8 +17,10 @@ from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.growing import Growing
+from dllm.blocks.pipelined import Pipelined
 from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView
+from dllm.cache.finished import Finished
 from dllm.cache.recap import Recap
 from dllm.cache.span import SpanCache
 from dllm.common.ranking import rank, top_k_mask
@@ -27,8 +29,10 @@ from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
 from dllm.contract.canvas import Canvas
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits, Schedule
+from dllm.eos.stop_opening import StopOpening
 from dllm.samplers.base import Sampler, ranking, ranking_statistics
 from dllm.samplers.confidence import Confidence
+from dllm.samplers.d2f import D2F
 from dllm.samplers.dus import DUS
 from dllm.samplers.eb import EntropyBound
 from dllm.samplers.factor import Factor
@@ -229,8 +233,21 @@ class Timesteps(Sampler):
         return view.step(top_k_mask(ranking(view.scores, self.score), view.open, count))
 
 
+D2F_SCORES = {"default": "low_confidence", "neg_entropy": "entropy", "margin_confidence": "margin"}
+
+
+def d2f(params: Case) -> CaseParts:
+    """A remainder behind the last whole block is never decoded. The mask is never proposed."""
+    rule = D2F(params["skip_threshold"], params["decoded_token_threshold"], D2F_SCORES[params["sampling_strategy"]])
+    blocks = Pipelined(params["block_size"], params["block_add_threshold"])
+    return CaseParts(
+        rule, blocks, Finished(), StopOpening(), Sampling(tempered=True), whole_blocks=params["block_size"]
+    )
+
+
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "acfg": acfg,
+    "d2f": d2f,
     "d3llm": d3llm,
     "dus": dus,
     "easing": suffix,

@@ -74,6 +74,7 @@ class CaseParts(Parts):
     turns: int | None = None  # at most
     forward: type[Forward] = Forward
     fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
+    whole_blocks: int = 1  # the answer is cut to a multiple of so many columns
     tail: int = 0  # ends of text count as masks behind it, up to the next multiple of so many columns
 
 

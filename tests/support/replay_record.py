@@ -41,6 +41,7 @@ class Record:
     committed_tokens: list[list[int]] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     blocks: list[tuple[int, int, int]] = field(default_factory=list)
+    open_ends: list[int] = field(default_factory=list)
     early: int | None = None
     exit_step: int | None = None
     static_nfe: int | None = None
@@ -95,6 +96,7 @@ class Record:
         blocks = turn.view.blocks
         self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
         self.blocks.append((int(blocks.index[0]), int(blocks.begin[0]), int(blocks.end[0])))
+        self.open_ends.append(int(blocks.open_end[0]))
         self.tokens = canvas.tokens[0][canvas.valid[0]].tolist()[: start + self.gen_length]
         sure = torch.where(turn.step.commit[0], turn.step.confidence[0], -1).sort(descending=True, stable=True)
         self.forwards += turn.cost.copies
@@ -222,6 +224,23 @@ class Record:
         ends = [self.blocks[at][2] for at in first]
         return [[column - self.start for column in seen if column >= end]
                 for seen, end in zip(columns, ends, strict=True)]  # fmt: skip
+
+    @property
+    def opened(self) -> list[int]:
+        """How many blocks were opened before each forward."""
+        length = self.blocks[0][2] - self.blocks[0][1]
+        return [-(-(end - self.start) // length) for end in self.open_ends]
+
+    @property
+    def not_kept(self) -> list[int]:
+        """Columns of blocks that each forward computed. D2F's cache of Dream holds what the last column of a kept block
+        predicts; ours computes that row again."""
+        begins = [begin for _, begin, _ in self.blocks]
+        return [end - first - (first + 1 == begin) for (first, end), begin in zip(self.ranges, begins, strict=True)]
+
+    @property
+    def eos_stop(self) -> bool:
+        return len(self.tokens) < self.start + self.gen_length
 
     @property
     def queries(self) -> list[list[int] | None]:

@@ -1,0 +1,30 @@
+"""Open no further block after an end of text (D2F, arXiv 2508.09192)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dllm.contract import Step, View
+from dllm.contract.canvas import Canvas
+from dllm.contract.setting import Setting
+from dllm.contract.traits import EosTraits
+from dllm.eos.base import EndOfText, answer_ends
+from dllm.errors import UserError, name_of
+
+
+class StopOpening(EndOfText):
+    """The first turn that commits an EOS cuts off what is after the last open block. Open blocks are decoded to their
+    end, those after the EOS too."""
+
+    traits = EosTraits(at_once=True, shrinks=True, fills=False)
+
+    def check(self, setting: Setting) -> None:
+        if setting.blocks.traits.slides:
+            raise UserError(
+                f"eos={name_of(self)} ends a row with its open blocks, but blocks={name_of(setting.blocks)} has one "
+                "that moves on. Use eos=stop_at_eos, truncate_at_eos or none."
+            )
+
+    def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
+        found, end = answer_ends(candidates, ends).any(1), view.blocks.open_end
+        return candidates.stop_at(end, found & ~candidates.shortened & (end < candidates.end), attended=False)
