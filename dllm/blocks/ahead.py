@@ -24,9 +24,9 @@ class Ahead(Fixed):
     """Several blocks of ``block_length`` columns are open at once. After every turn one more opens if at least
     ``opening_share`` of the last open one is decided. The current block is the first that is not full.
 
-    opening_share 1 is one block after the other; 0 opens a block in every turn. The published code's second share, from
-    which a block may be made to commit (``decoded_token_threshold``), changes nothing: the first block that is not full
-    always may, since all before it are decided.
+    opening_share 1 is one block after the other; 0 opens a block in every turn. d3LLM's second share, from which a
+    block may be made to commit (``decoded_token_threshold``), changes nothing in its rule: the first block that is not
+    full always may, since all before it are decided. In D2F's it does (``samplers/d2f.py``).
     """
 
     traits = Fixed.traits.but(one_at_a_time=False)

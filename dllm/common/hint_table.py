@@ -26,6 +26,10 @@ SETTINGS: dict[str, Written] = {
     "use_cache": {"true": "cache=prefix", "false": "cache=none", "": "cache=NAME"},
     "dual_cache": {"true": "cache=dual", "false": "cache=prefix", "": "cache=NAME"},
     "block_size": BLOCK_LENGTH, "bd_size": BLOCK_LENGTH,
+    # D2F's eval_llada.py
+    "block_add_threshold": ("blocks.opening_share={}", "blocks=pipelined blocks.opening_share={}"),
+    "decoded_token_threshold": ("sampler.sure_share={}", "sampler=d2f sampler.sure_share={}"),
+    "skip_threshold": "sampler.threshold={}",
     # Dream's diffusion_generate; alg, alg_temp and eps are options of sampler=dream
     "output_history": "trace=true",
     # transformers: generate and from_pretrained

@@ -27,7 +27,7 @@ from dllm.contract.setting import Setting
 from dllm.errors import IncompatibleParts, SettingWarning, UserError
 from dllm.models.config import ModelConfig
 from dllm.models.shipped import CHECKPOINTS
-from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock
+from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock, PipelinedBlocks
 from dllm.models.weights import read_model_config
 
 PART_GROUPS = ("sampler", "blocks", "cache", "eos")
@@ -71,6 +71,11 @@ class ModelKind:
                 "NBDiff: causal outside the block that is decoded",
                 replace(dream, attention=ContextCausal(32)),
                 "nbdiff-7b",
+            ),
+            ModelKind(
+                "LLaDA and Dream with D2F's adapter: block-causal, also over unfinished blocks",
+                replace(dream, attention=PipelinedBlocks(32)),
+                "d2f-dream-7b",
             ),
             ModelKind(
                 "DiffusionGemma: noise instead of masks, causal outside the canvas",

@@ -32,7 +32,8 @@ from dllm.samplers.wrapper import Wrapper
 VOCAB, _MASK, EOS, _WIDTH, GAIN = 16, 15, 14, 16, 2.5
 PROMPTS, _LENGTHS = ([1, 5, 3, 7, 2, 9], [4, 4, 8], [11, 2, 6, 10, 3, 12, 5, 1]), (14, 9, 12)
 TEMPERATURES = (0.0, 0.8)
-MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "noise")  # the kinds of ``ModelKind.all``
+# the kinds of ``ModelKind.all``
+MODELS = ("llada", "dream", "block_causal", "causal", "context_causal", "pipelined", "noise")
 TRIED_GROUPS = (*PART_GROUPS, "length")
 USUAL_CASE = {"blocks": "fixed", "cache": "none", "eos": "none", "sampler": "confidence", "length": "fixed",
               "model": "llada", "heat": 0.0}  # fmt: skip
@@ -42,6 +43,7 @@ TRIAL_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("blocks", "fixed"): {"block_length": 8},
     ("blocks", "growing"): {"block_length": 8},
     ("blocks", "ahead"): {"block_length": 5, "opening_share": 0.4},
+    ("blocks", "pipelined"): {"block_length": 4, "opening_share": 0.4},
     ("blocks", "lengths"): {"lengths": [5, 8, 3]},
     ("blocks", "adablock"): {"block_length": 8, "delimiter_ids": [4, 6]},
     ("blocks", "tccf"): {"block_length": 8, "fine_length": 2, "marker": 4},

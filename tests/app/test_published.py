@@ -105,7 +105,7 @@ def test_the_settings_compose_and_their_parts_fit(name: str, settings: str) -> N
     config = config_of(name, settings)
     options, parts = Options.of(config), Parts.of({**config, "sampler": with_reference(config["sampler"])}, Sampling())
     assert config["task"]["run"] == "dllm.app.commands.evaluate.run" and config["published"]["experiment"] == name
-    small = read_model_config(MODELS / KINDS[kind_of(config["model"]["name"])][0])
+    small = read_model_config(MODELS / KINDS[kind_of(config["model"]["name"])][0], config["model"]["attention_block"])
     if small.process == "uniform":
         small = replace(small, attention=DenoisedBlock(256))
     blocks = parts.blocks.resolved(lambda text: [1])

@@ -14,7 +14,9 @@ from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.models.ids import Ids
 
 EOS, TURN, WORD = 61, 55, 7
-ACTING = ("fill_after_block", "fill_at_once", "stop_at_eos", "stop_at_last_eos", "stop_front", "truncate_at_eos")
+ACTING = (
+    "fill_after_block", "fill_at_once", "stop_at_eos", "stop_at_last_eos", "stop_front", "stop_opening", "truncate_at_eos",
+)  # fmt: skip
 
 
 def left_behind(name: str, ends: tuple[int, ...]) -> int:

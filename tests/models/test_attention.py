@@ -28,6 +28,7 @@ from dllm.models.visibility import (
     CausalByRank,
     ContextCausal,
     DenoisedBlock,
+    PipelinedBlocks,
     PromptBlock,
     SeededBlocks,
 )
@@ -178,9 +179,10 @@ def prompt_block(query: int, key: int, masked: Sequence[bool], start: int) -> bo
         (ContextCausal(4), context),
         (AnswerBlocks(4), answer),
         (PromptBlock(4), prompt_block),
+        (PipelinedBlocks(4), prompt_block),
         (SeededBlocks(4), lambda query, key, masked, start: key // 4 <= query // 4),
     ],
-    ids=["block-causal", "causal-by-rank", "context-causal", "answer-blocks", "prompt-block", "seeded-blocks"],
+    ids=["block-causal", "causal-by-rank", "context-causal", "answer-blocks", "prompt-block", "pipelined", "seeded-blocks"],
 )
 def test_a_column_sees_what_the_paper_says(kind: AttentionKind, sees: Sees) -> None:
     draw = random.Random(3)
@@ -255,12 +257,15 @@ def test_a_block_that_the_file_leaves_out_is_the_users() -> None:
     assert config_of("diffcoder", 8).attention == BlockCausal(8)
     assert config_of("fastdllm_v2", 16, bd_size=None).attention == SeededBlocks(16)
     assert config_of("sdar_b4", 4).attention == BlockCausal(4)
+    assert config_of("dream_gqa", 32).attention == config_of("llada_gqa_tied", 32).attention == PipelinedBlocks(32)
+    assert config_of("dream_gqa", 0).attention is config_of("dream_gqa", None).attention is FULL
 
 
 @pytest.mark.parametrize(("name", "block", "words"), [
     ("sdar_b4", 8, "model.attention_block=8, but config.json says block_size=4"),
     ("fastdllm_v2", 4, "model.attention_block=4, but config.json says bd_size=8"),
-    ("dream_gqa", 32, "model.attention_block=32: the attention of DreamModel is full, which has no blocks"),
+    ("dream_gqa", 999, "model.attention_block=999 must be from 0 to the model's"),
+    ("llada_moe", 32, "model.attention_block=32: the attention of LLaDAMoEModelLM is full, which has no blocks"),
     ("wedlm_bias", 4, "known tokens before masks, which has no blocks"),
     ("a2d_qwen3", -1, "model.attention_block=-1 must be from 0 to the model's 256 positions"),
     ("a2d_qwen3", 257, "must be from 0 to"), ("diffcoder", 0, "must be from 1 to"), ("diffcoder", 999, "from 1 to"),

@@ -35,7 +35,7 @@ from dllm.record.collector import Collector
 from dllm.record.results import Result
 from dllm.samplers.confidence import Confidence
 
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff", "tiny-dream-d2f")
 VERIFIERS = ("flash_verify", "linear_spec")  # samplers whose drafts the cache of the same name verifies
 PARTS = ("sampler", "blocks", "cache", "eos")
 PROMPTS, LENGTHS = ([62, 51, 25, 55], [62, 50]), (7, 4)

@@ -40,13 +40,14 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron")
+MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron", "tiny-llada-d2f")
 MORE_MODELS = (
     "tiny-a2d-bd3lm",
     "tiny-fastdllm-v2",
     "tiny-diffcoder",
     "tiny-a2d-mdlm",
     "tiny-rnd1",
+    "tiny-dream-d2f",
 )  # under ``make laws`` only
 
 
@@ -116,8 +117,9 @@ BLOCKS = {"window": "whole", "flash_dllm": "whole", "sliding": "sliding"}
 
 @cache
 def model(name: str, dtype: torch.dtype = torch.float64, ranks: Ranks = ALONE) -> Transformer:
-    folder = DATA / "models" / name
-    config = read_model_config(folder)
+    """A name with -d2f: the model attends by blocks of four, as under D2F's adapters."""
+    folder = DATA / "models" / name.removesuffix("-d2f")
+    config = read_model_config(folder, 4 if name.endswith("-d2f") else None)
     if isinstance(config.attention, ContextCausal | AnswerBlocks):  # whose usual 32 are longer than the answers here
         config = replace(config, attention=replace(config.attention, length=8))
     return load_model(folder, dtype=dtype, config=config, ranks=ranks)
