@@ -40,14 +40,16 @@ PROMPTS = [
     [62, 52, 35, 11, 6, 37, 36, 12, 23, 6, 35, 4, 36, 3, 55],
 ]
 LENGTHS = [24, 16, 21]
-MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron", "tiny-llada-d2f")
+MODELS = (
+    "tiny-llada", "tiny-dream", "sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron",
+    "tiny-llada-d2f", "tiny-dream-d2f",  # both, since sampler=d2f goes with no others
+)  # fmt: skip
 MORE_MODELS = (
     "tiny-a2d-bd3lm",
     "tiny-fastdllm-v2",
     "tiny-diffcoder",
     "tiny-a2d-mdlm",
     "tiny-rnd1",
-    "tiny-dream-d2f",
 )  # under ``make laws`` only
 
 
