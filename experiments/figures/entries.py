@@ -65,6 +65,10 @@ ENTRIES = [
         Tolerance(3, 0.05), shown=".*long answers.*AdaBlock",
     ),
     Entry(
+        "pipeline", METHODS, (("-m", "experiments.compare.pipeline", "mini-llada"),), 0.5, same_tables,
+        Tolerance(3, 0.05),
+    ),
+    Entry(
         "kinds", "docs/measured/speed.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
