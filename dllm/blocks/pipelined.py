@@ -19,8 +19,8 @@ from dllm.errors import UserError, name_of
 
 
 class Pipelined(Ahead):
-    """As ``Ahead``, for a model whose attention goes by blocks also over unfinished ones, and with a first turn in which
-    one block alone is open. The blocks are those of the attention.
+    """As ``Ahead``, for a model whose attention goes by blocks also over unfinished ones. The blocks are those of the
+    attention, and one alone is open in the first turn.
 
     What is not open yet is neither computed nor seen. ``sampler=d2f`` makes each block commit whose predecessor is far
     enough; ``eos=stop_opening`` opens none after an end of text.

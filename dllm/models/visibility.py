@@ -67,8 +67,8 @@ class AttentionKind:
     count from column 0 instead of from the answer's start. causal: a decided token sees what is before it alone, so
     that rows which are in for it, or a prompt of masks (guidance), are nothing that the model knows. judges: the row
     that predicts a decided column tells how likely its token is. everywhere: every forward predicts every masked
-    column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see blocks
-    before it that are not finished.
+    column. sealed: another class computes it, and only its logits are seen. pipelined: a block was trained to see
+    unfinished blocks before it.
     """
 
     name: ClassVar[str] = "full"

@@ -49,13 +49,13 @@ class D2F(Sampler):
         kind, name = setting.model.attention, f"sampler={name_of(self)}"
         if not kind.pipelined:
             raise UserError(
-                f"{name} is for models that see unfinished blocks, and this one is {kind.is_called}. For LLaDA or Dream "
-                "with D2F's adapter set model.attention_block=32; for other models use sampler=d3llm."
+                f"{name} is for models that see unfinished blocks, and this one is {kind.is_called}. For LLaDA or "
+                "Dream with D2F's adapter set model.attention_block=32; for other models use sampler=d3llm."
             )
         if "block_length" not in setting.blocks.per_request or setting.blocks.traits.slides:
             raise UserError(
-                f"{name} reads the shares of blocks of one length, and blocks={name_of(setting.blocks)} has others. Use "
-                f"blocks=pipelined blocks.block_length={kind.block}."
+                f"{name} reads the shares of blocks of one length, and blocks={name_of(setting.blocks)} has others. "
+                f"Use blocks=pipelined blocks.block_length={kind.block}."
             )
         if setting.sampling.guidance:
             raise UserError(

@@ -33,7 +33,8 @@ from dllm.models.visibility import (
 )
 
 KINDS = [
-    BlockCausal(4), AnswerBlocks(4), PromptBlock(4), PipelinedBlocks(4), SeededBlocks(4), ContextCausal(4), DenoisedBlock(4), CausalByRank()
+    BlockCausal(4), AnswerBlocks(4), PromptBlock(4), PipelinedBlocks(4), SeededBlocks(4), ContextCausal(4),
+    DenoisedBlock(4), CausalByRank(),
 ]  # fmt: skip
 SHARED = (
     "sdar_b4",

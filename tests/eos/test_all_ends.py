@@ -15,7 +15,8 @@ from dllm.models.ids import Ids
 
 EOS, TURN, WORD = 61, 55, 7
 ACTING = (
-    "fill_after_block", "fill_at_once", "stop_at_eos", "stop_at_last_eos", "stop_front", "stop_opening", "truncate_at_eos",
+    "fill_after_block", "fill_at_once", "stop_at_eos", "stop_at_last_eos", "stop_front", "stop_opening",
+    "truncate_at_eos",
 )  # fmt: skip
 
 

@@ -182,7 +182,15 @@ def prompt_block(query: int, key: int, masked: Sequence[bool], start: int) -> bo
         (PipelinedBlocks(4), prompt_block),
         (SeededBlocks(4), lambda query, key, masked, start: key // 4 <= query // 4),
     ],
-    ids=["block-causal", "causal-by-rank", "context-causal", "answer-blocks", "prompt-block", "pipelined", "seeded-blocks"],
+    ids=[
+        "block-causal",
+        "causal-by-rank",
+        "context-causal",
+        "answer-blocks",
+        "prompt-block",
+        "pipelined",
+        "seeded-blocks",
+    ],
 )
 def test_a_column_sees_what_the_paper_says(kind: AttentionKind, sees: Sees) -> None:
     draw = random.Random(3)

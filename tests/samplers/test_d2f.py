@@ -59,7 +59,7 @@ def ahead(sampler: D2F, open_: int = 2, block: int = 3) -> Game:
 
 def test_each_sure_block_in_which_nothing_passes_gets_a_commit_of_its_own() -> None:
     game = ahead(D2F(0.9, sure_share=1 / 3), open_=3)
-    game.canvas = game.canvas.commit(game.canvas.columns[None] == 2, game.canvas.tokens)  # position 0: a third is decided
+    game.canvas = game.canvas.commit(game.canvas.columns[None] == 2, game.canvas.tokens)  # a third
     sure = [0.1, 0.2, 0.3, 0.5, 0.8, 0.6, 0.85, 0.7, 0.7]
     assert game.turn(sure) == [2, 4] and game.accepted == []  # nothing of the second block is decided yet
     assert game.turn(sure) == [1, 5, 6]
