@@ -29,10 +29,10 @@ from dllm.models.gemma_config import (
     gemma_unread,
     gemma_warnings,
 )
-from dllm.models.grouped_settings import PACKING_METHODS, GroupedSettings, grouped_settings, unread_grouped
 from dllm.models.keys import NEUTRAL_KEYS, KeyRules, not_read, printed, read_keys, shown
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
 from dllm.models.moe import MoEConfig
+from dllm.models.packed_settings import PackedSettings, packed_settings, unread_packed
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
 from dllm.models.rope_ntk import NtkReach, RopeSetting
 from dllm.models.rope_scaling import Scaling
@@ -101,7 +101,7 @@ class ModelConfig:
             refuse_quantised(published, FILE)
             return ModelConfig(**masked_lm_fields(name, published), published=dict(published))
         if name == DIFFUSION_GEMMA:
-            refuse_quantised(published, FILE)
+            packed_settings(published, FILE)
             stored_kinds(published, FILE)
             return ModelConfig(**gemma_fields(published), published=dict(published))
         if name not in FAMILIES:
@@ -112,8 +112,7 @@ class ModelConfig:
                 f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these families."
             )
         refuse_foreign(name, published, FILE)
-        refuse_quantised(published, FILE, PACKING_METHODS)
-        grouped_settings(published, FILE)
+        packed_settings(published, FILE)
         stored_kinds(published, FILE)
         family = FAMILIES[name]
         unset = dict.fromkeys(key for key in family.false_is_null if published.get(key) is False)
@@ -220,9 +219,9 @@ class ModelConfig:
         return stored_kinds(self.published, FILE)[1]
 
     @property
-    def packed(self) -> GroupedSettings | None:
-        """How GPTQ or AWQ has packed the weights; None: they are plain."""
-        return grouped_settings(self.published, FILE)
+    def packed(self) -> PackedSettings | None:
+        """How another program has packed the weights; None: they are plain."""
+        return packed_settings(self.published, FILE)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -252,9 +251,9 @@ class ModelConfig:
         if self.family == MASKED_LM_FAMILY:
             return ()  # its class reads them
         if self.gemma is not None:
-            return gemma_unread(self.published)
+            return (*gemma_unread(self.published), *unread_packed(self.published))
         top = not_read({*self._keys, *QUANTISED_KEYS, STORED_KEY}, self.published)
-        return (*top, *unread_grouped(self.published))
+        return (*top, *unread_packed(self.published))
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ QUANTISATION = "quantization_config"
 QUANTISED_KEYS = (QUANTISATION, "quantization", "compression_config")
 # Tensors that are beside or instead of a weight: GPTQ, AWQ, MLX, float8, compressed-tensors, bitsandbytes, HQQ.
 _LEAVES = (
-    "qweight", "qzeros", "g_idx", "scales", "weight_scale", "weight_scale_inv", "weight_packed", "weight_shape", "SCB",
-    "absmax", "quant_map", "W_q",
+    "qweight", "qzeros", "g_idx", "scales", "biases", "weight_scale", "weight_scale_inv", "weight_scale_2",
+    "weight_packed", "weight_shape", "weight_global_scale", "SCB", "absmax", "nested_absmax", "quant_map", "W_q",
 )  # fmt: skip
 
 

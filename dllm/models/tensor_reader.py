@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from dllm.kernels.narrow_product import GROUP
 from dllm.models.files import Stored
 from dllm.models.names import Source
 from dllm.models.packing import FourBits
@@ -52,7 +53,9 @@ class TensorReader:
                 self._copy(here, found, slice(first, last), source)
             else:  # what packs numbers packs whole rows
                 numbers = found.packing.numbers(self.part, first, last)
-                here.copy_(numbers if source.columns is None else numbers[..., slice(*source.columns)])
+                numbers = numbers if source.columns is None else numbers[..., slice(*source.columns)]
+                pieces = [numbers[:, slice(*piece)] for piece in source.pieces]
+                here.copy_(torch.cat(pieces, 1) if pieces else numbers)
         return out
 
     def _copy(self, out: Tensor, found: Stored, rows: slice, source: Source) -> None:
@@ -73,10 +76,15 @@ class TensorReader:
         if found.packing is None:
             return None
         begin, end = source.rows or (0, found.shape[0])
+        columns = source.columns or (0, found.shape[-1])
+        if any(one % GROUP for one in columns):
+            return None
         steps, sizes = None, None
         for first, last in self._pieces(found, begin, end):
             if (piece := found.packing.four_bits(self.part, first, last)) is None:
                 return None
+            own = slice(columns[0] // GROUP, columns[1] // GROUP)
+            piece = FourBits(piece.steps[:, slice(*columns)], piece.sizes[:, own])
             if steps is None or sizes is None:
                 steps = piece.steps.new_empty(end - begin, *piece.steps.shape[1:])
                 sizes = piece.sizes.new_empty(end - begin, *piece.sizes.shape[1:])
@@ -89,6 +97,8 @@ class TensorReader:
             self.opened.close()
             self.shard = self.opened.enter_context(safe_open(found.file, framework="pt"))
             self.file, self.since = found.file, 0
+        if not found.shape:  # a single number has no slices
+            return torch.as_tensor(self.shard.get_tensor(found.name))
         part: Tensor = self.shard.get_slice(found.name)[slices or slice(None)]
         self.since += part.nbytes
         return part
@@ -97,6 +107,7 @@ class TensorReader:
         """Rows from and to, a few at a time."""
         step = max(1, (end - begin) * MAPPED // max(1, found.bytes))
         if found.packing is not None:
-            step = max(1, UNPACKED // max(ROW_MULTIPLE, ROW_MULTIPLE * prod(found.shape[1:]))) * ROW_MULTIPLE
+            multiple = ROW_MULTIPLE if len(found.shape) < 3 else 1  # a row of three sizes is a whole expert
+            step = max(1, UNPACKED // max(multiple, multiple * prod(found.shape[1:]))) * multiple
         for first in range(begin, end, step):
             yield first, min(end, first + step)

@@ -28,6 +28,7 @@ from dllm.kernels.stepped import SteppedLinear
 from dllm.models.adapter import Adapter
 from dllm.models.config import ModelConfig
 from dllm.models.cut import share_of, shared_out
+from dllm.models.expert_stacks import with_published_experts
 from dllm.models.experts import at_least_float32
 from dllm.models.files import (
     CHECKPOINT_FILES,
@@ -46,11 +47,11 @@ from dllm.models.footprint import refuse_too_large
 from dllm.models.fused import apart, fuse_products, opened_stacks
 from dllm.models.gguf_config import gguf_config, gguf_contents
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
-from dllm.models.grouped_packing import with_packed
-from dllm.models.grouped_settings import with_file_beside
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
+from dllm.models.packed_folders import columns_of, unpacked
+from dllm.models.packed_settings import with_files_beside
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
 from dllm.models.quantize import on_several_devices, quantize_end, quantize_part
@@ -80,17 +81,15 @@ def read_model_config(
         held = f" It has {first_names(files)}." if files else ""
         raise UserError(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
-    published = with_file_beside(folder, read_json(file))
+    published = with_files_beside(folder, read_json(file))
     return ModelConfig.from_published(published).with_attention_block(attention_block, called).with_rope(rope)
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:
     """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
     other."""
-    if is_gguf(folder):
-        return gguf_contents(read_gguf(folder), config)
-    found = read_contents(folder)
-    return found if config.packed is None else with_packed(found, config.packed)
+    found = gguf_contents(read_gguf(folder), config) if is_gguf(folder) else read_contents(folder)
+    return with_published_experts(unpacked(found, config.packed, columns_of(config)), config)
 
 
 def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:

@@ -135,10 +135,10 @@ FOREIGN: list[tuple[str, dict[str, Any], str]] = [
 ]  # fmt: skip
 METHODS: list[tuple[dict[str, Any], str]] = [
     *(({"quantization_config": {"quant_method": method}}, repr(method)) for method in (
-        "fp8", "bitsandbytes", "compressed-tensors", "auto-round", "hqq", "torchao", "mxfp4")),
-    ({"quantization": {"group_size": 64, "bits": 4}}, "'bits': 4"),
+        "aqlm", "eetq", "quark", "auto-round", "hqq", "torchao", "mxfp4")),
+    ({"quantization": True}, "quantization=true"),
     ({"quantization_config": {"group_size": 64, "bits": 4}}, "'bits': 4"),
-    ({"compression_config": {"format": "pack-quantized"}}, "pack-quantized"),
+    ({"compression_config": {"quant_method": "sparse"}}, "sparse"),
 ]  # fmt: skip
 
 
