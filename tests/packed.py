@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dllm.models.files import Contents, Stored, headers
 from dllm.models.names import Source
-from dllm.models.packed_folders import unpacked
+from dllm.models.packed_folders import with_whole_weights
 from dllm.models.packed_settings import packed_settings
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.weights import contents_of, read_model_config
@@ -96,7 +96,7 @@ def widened(name: str, said: Mapping[str, Any], stored: Mapping[str, Stored]) ->
     """The matrix of a case as we read it, and as its program does."""
     own = {key: one for key, one in stored.items() if key.startswith(f"{name}.")}
     expected = own.pop(f"{name}.widened")
-    tensors = unpacked(Contents(own), packed_settings(said, name), {expected.shape[1]}).tensors
+    tensors = with_whole_weights(Contents(own), packed_settings(said, name), {expected.shape[1]}).tensors
     with TensorReader({**tensors, expected.name: expected}) as reader:
         return tuple(reader.read(Source(one), torch.float32) for one in (f"{name}.weight", expected.name))  # type: ignore[return-value]
 
@@ -112,7 +112,7 @@ def gguf_matrices(file: Path) -> Iterator[Matrix]:
     with TensorReader(stored) as reader:
         for name, one in stored.items():
             own = theirs[gguf_name(name)]
-            expected = torch.from_numpy(quants.dequantize(own.data, own.tensor_type)).reshape(one.shape)
+            expected = torch.tensor(quants.dequantize(own.data, own.tensor_type)).reshape(one.shape)
             yield Matrix(file, name, largest_difference(reader.read(Source(name), torch.float32), expected), 0)
 
 

@@ -1,9 +1,10 @@
 """Matrices that bitsandbytes has packed: NF4 and FP4 in blocks of one stream of numbers, and int8 by rows.
 
-As ``QuantState.as_dict(packed=True)`` of 0.50 writes them. Beside a tensor ``W`` of bytes, the first number of a byte
-in its high half, are ``W.quant_map`` [16], the table of its codes; ``W.absmax``, by which each block is multiplied;
-and ``W.quant_state.bitsandbytes__nf4`` (or ``__fp4``), bytes of a JSON with shape and size of blocks. A block may cross
-rows. Double quantisation has the maxima as codes of ``W.nested_quant_map`` [256] in blocks of their own.
+As its states write themselves (0.50, as_dict with packed=True). Beside a tensor ``W`` of bytes, the first number of a
+byte in its high half, are ``W.quant_map`` [16], the table of its codes; ``W.absmax``, by which each block is
+multiplied; and ``W.quant_state.bitsandbytes__nf4`` (or ``__fp4``), bytes of a JSON with shape and size of blocks. A
+block may cross rows. Double quantisation has the maxima as codes of ``W.nested_quant_map`` [256], in blocks of their
+own.
 
 Eight bits: ``P.weight`` int8 [N, D] and ``P.SCB`` [N], w = q SCB / 127.
 """
@@ -46,12 +47,12 @@ class NestedMaxima:
 
 
 @dataclass(frozen=True)
-class Blocks(Packing):
+class BlocksOfFour(Packing):
     """A tensor of NF4 or FP4."""
 
     shape: tuple[int, ...]  # of the tensor
     block: int  # numbers that share a maximum
-    weight: Stored
+    weight: Stored  # the codes
     maxima: Stored  # absmax
     table: Stored  # quant_map
     nested: NestedMaxima | None  # None: maxima are float32
@@ -71,7 +72,7 @@ class Blocks(Packing):
         maxima = self._maxima(part, start, -(-last // self.block))
         values *= maxima[:, None].expand(-1, self.block).flatten()[first - start * self.block :][: last - first]
         if not values.sum().isfinite():
-            raise broken(f"the maxima of tensor {printed(self.weight.name)} hold what is no number")
+            raise broken(f"the maxima of tensor {printed(self.weight.name)} hold what is not a number")
         return values.view(-1, *self.shape[1:])
 
     def _maxima(self, part: Part, begin: int, end: int) -> Tensor:
@@ -125,7 +126,7 @@ def _said(state: Stored, part: Part) -> Mapping[str, Any]:
     return dict(said)
 
 
-def _four_bits(path: str, tensors: dict[str, Stored], said: Mapping[str, Any]) -> Blocks:
+def _four_bits(path: str, tensors: dict[str, Stored], said: Mapping[str, Any]) -> BlocksOfFour:
     weight, maxima, table = (_taken(tensors, path, leaf) for leaf in ("", ".absmax", ".quant_map"))
     shape, block, count = tuple(said["shape"]), said["blocksize"], prod(said["shape"])
     told, nested = f"its quant_state of {list(shape)} in blocks of {block}", None
@@ -140,7 +141,7 @@ def _four_bits(path: str, tensors: dict[str, Stored], said: Mapping[str, Any]) -
         check_tensor(outer, (-(-blocks // said["nested_blocksize"]),), ("F32",), told)
         check_tensor(outer_table, (_CODES,), ("F32",), told)
         nested = NestedMaxima(outer, outer_table, said["nested_blocksize"], float(said.get("nested_offset") or 0))
-    return Blocks(shape, block, weight, maxima, table, nested)
+    return BlocksOfFour(shape, block, weight, maxima, table, nested)
 
 
 def _eight_bits(path: str, tensors: dict[str, Stored], part: Part) -> Scaled:

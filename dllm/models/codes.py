@@ -7,7 +7,7 @@ OCP's microscaling formats 1.0 have.
 | int8 | whole, with a sign |
 | e2m1 | 0, .5, 1, 1.5, 2, 3, 4, 6, and a sign in the fourth bit; the first of a byte is its low half |
 | e4m3 | float8 without infinities (``torch.float8_e4m3fn``) |
-| e8m0 | 2^(code - 127); 255 is no number |
+| e8m0 | 2^(code - 127); 255 is not a number |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLOAT4 = torch.tensor([*_HALVES, *(-one for one in _HALVES)])  # of each code of
 _AS_STORED = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e8m0": torch.float8_e8m0fnu}
 
 
-def decoded(data: Tensor, codes: str, count: int) -> Tensor:
+def from_codes(data: Tensor, codes: str, count: int) -> Tensor:
     """The first ``count`` numbers, float32 [..., count], of bytes [..., b]."""
     if codes in _AS_STORED:
         return data[..., :count].contiguous().view(_AS_STORED[codes]).float()

@@ -29,7 +29,7 @@ _OF_GEMMA = re.compile(r"(.+\.experts)\.(?:switch_glu\.|(\d+)\.)?(gate_up|gate|u
 class OneExpert(Packing):
     """A matrix of a plain tensor [E, N, D]."""
 
-    stack: Stored
+    stack: Stored  # of all experts
     number: int  # of the expert
 
     @property
@@ -41,7 +41,7 @@ class OneExpert(Packing):
 
 
 @dataclass(frozen=True)
-class Joined(Packing):
+class JoinedRows(Packing):
     """A tensor [E, N, D] whose rows are those of several, one after the other: of whole stacks, or of the matrices of
     each expert."""
 
@@ -124,7 +124,7 @@ def _joined(name: str, held: list[dict[int | None, Stored]], count: int) -> Stor
         stacks = tuple(one[None] for one in held)
         if len(stacks) == 1:
             return replace(first, name=name) if first.packing is not None else first
-        shapes, packing = [one.shape for one in stacks], Joined(stacks)
+        shapes, packing = [one.shape for one in stacks], JoinedRows(stacks)
         if len({(len(one), one[:1], one[2:]) for one in shapes}) > 1 or len(shapes[0]) != 3:
             raise broken(f"the tensors that make up {printed(name)} have shapes {' and '.join(map(str, shapes))}")
         return Stored(
@@ -139,4 +139,4 @@ def _joined(name: str, held: list[dict[int | None, Stored]], count: int) -> Stor
     ):
         raise broken(f"the experts that make up {printed(name)} differ in shape")
     rows = sum(one.shape[0] for one in matrices[0])
-    return Stored(name, first.file, (count, rows, *first.shape[1:]), first.dtype, Joined((), matrices))
+    return Stored(name, first.file, (count, rows, *first.shape[1:]), first.dtype, JoinedRows((), matrices))

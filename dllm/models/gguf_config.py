@@ -2,7 +2,8 @@
 names.
 
 As llama.cpp's converter writes them (``conversion/llada.py``, ``dream.py``, ``qwen.py``): its rotary embedding of LLaDA
-turns neighbours, so the rows of q and k are in another order there. None writes LLaDA2, SDAR and the others yet.
+turns neighbours, so the rows of q and k are in another order there. DiffusionGemma is in ``dllm.models.gguf_gemma``.
+None writes LLaDA2, SDAR and the others yet.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken, first_names
 from dllm.models.gguf_file import GgufFile, GgufTensor
+from dllm.models.gguf_gemma import ARCHITECTURE, GEMMA_KEYS, gemma_notes, gemma_published, gemma_stored
 from dllm.models.gguf_keys import FREQUENCIES, refuse_scaled, unread_keys
 from dllm.models.gguf_packing import GgufPacking, check_kind
 from dllm.models.keys import printed, shown
@@ -60,8 +62,21 @@ class _Metadata:
         return values[0]
 
     def need(self, key: str) -> Any:
+        """Raises UserError for a key that the file lacks."""
         if (value := self.get(key)) is None:
             raise broken(f"{self.file.files[0]} lacks {self.architecture}.{key}")
+        return value
+
+    def of_layers(self, key: str, count: int) -> list[Any]:
+        """A value for each of ``count`` layers, where the file has one for each, or one for all. Raises UserError for
+        another number of them, and for none."""
+        value = self.file.metadata.get(f"{self.architecture}.{key}")
+        if not isinstance(value, list):
+            return [self.need(key)] * count
+        if len(value) != count:
+            raise broken(
+                f"{self.file.files[0]} has {len(value)} values of {self.architecture}.{key} for {count} layers"
+            )
         return value
 
     def has(self, tensor: str) -> bool:
@@ -120,7 +135,7 @@ def _rnd1(said: _Metadata) -> dict[str, Any]:
 
 
 READ_ARCHITECTURES: dict[str, Callable[[_Metadata], dict[str, Any]]] = {
-    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1,
+    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, ARCHITECTURE: gemma_published,
 }  # fmt: skip
 
 
@@ -137,10 +152,12 @@ def gguf_published(file: GgufFile) -> dict[str, Any]:
             f"{', '.join(READ_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
         )
     said = _Metadata(file, architecture)
-    found = READ_ARCHITECTURES[architecture](said)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise broken(f"{where} has no tensor token_embd.weight")
+    found = READ_ARCHITECTURES[architecture](said)
+    if architecture == ARCHITECTURE:
+        return found
     found |= {
         "vocab_size": embedding.shape[0],
         **({"embedding_size": embedding.shape[0]} if "d_model" in found else {}),
@@ -182,10 +199,11 @@ def gguf_config(file: GgufFile) -> ModelConfig:
             f"{file.files[0]}: what its metadata say would be refused as a config.json: {why} Take another GGUF file, "
             "or the checkpoint's safetensors."
         ) from error
-    keys = unread_keys(file, str(file.metadata["general.architecture"]))
+    ours = config.gemma is not None
+    keys = unread_keys(file, str(file.metadata["general.architecture"]), GEMMA_KEYS if ours else ())
     names = ", ".join(map(printed, keys))
     notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.",) if keys else ()
-    return replace(config, notes=notes)
+    return replace(config, notes=(*notes, *gemma_notes(file)) if ours else notes)
 
 
 def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
@@ -193,10 +211,10 @@ def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:
     found: dict[str, Stored] = {}
     strange = []
     for name, tensor in file.tensors.items():
-        if name == FREQUENCIES:  # all of them 1: ``refuse_scaled``
+        if name == FREQUENCIES:  # what it says is known, or refused
             continue
         check_kind(tensor.kind)
-        stored = _stored(tensor, config)
+        stored = _stored(tensor, config) if config.gemma is None else gemma_stored(tensor)
         found |= {one.name: one for one in stored}
         strange += [] if stored else [name]
     if strange:

@@ -7,10 +7,12 @@ where the file names none, and type ``none`` switches it off. Its graphs of thes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dllm.errors import UserError
 from dllm.models.gguf_file import GgufFile, GgufTensor
@@ -44,14 +46,17 @@ model pre tokens token_type token_type_count scores merges add_bos_token add_eos
 """
 _OTHER = {"diffusion.shift_logits", "tokenizer.huggingface.json", "GGUF.version", "GGUF.tensor_count", "GGUF.kv_count"}
 _OTHER |= {f"tokenizer.ggml.{word}" for word in _TOKENIZER.split()}
-_SHIFTED = {"llada": False, "llada-moe": False, "dream": True, "rnd1": True}  # a column is read from the row before it
+_SHIFTED = {"llada": False, "llada-moe": False, "dream": True, "rnd1": True,
+            "diffusion-gemma": False}  # fmt: skip  # a column is read from the row before it
 
 
-def unread_keys(file: GgufFile, architecture: str) -> tuple[str, ...]:
-    """The keys of a file that nothing here reads, but for those whose value changes nothing."""
+def unread_keys(file: GgufFile, architecture: str, more: Collection[str] = ()) -> tuple[str, ...]:
+    """The keys of a file that nothing here reads, but for those whose value changes nothing. more: those of one
+    architecture."""
     read, own = _READ.split(), f"{architecture}."
+    known = {*_OTHER, *more}
     return tuple(key for key, value in file.metadata.items() if not (
-        key in _OTHER or key.startswith(_PREFIXES) or (key.startswith("tokenizer.ggml.") and key.endswith("_token_id"))
+        key in known or key.startswith(_PREFIXES) or (key.startswith("tokenizer.ggml.") and key.endswith("_token_id"))
         or (key.startswith(own) and (key.removeprefix(own) in read or _changes_nothing(key, value, architecture)))
     ))  # fmt: skip
 
@@ -63,11 +68,12 @@ def _changes_nothing(key: str, value: Any, architecture: str) -> bool:
     return any(value == one for one in _NEUTRAL.get(name, ()))
 
 
-def refuse_scaled(file: GgufFile, architecture: str) -> None:
+def refuse_scaled(file: GgufFile, architecture: str, in_part: bool = False) -> None:
     """Raise UserError for scaled rotary embeddings, and for columns that are read from another row than those of the
-    architecture."""
+    architecture. in_part: factors of frequencies say which part of a head turns."""
     where, given = file.files[0], {name: file.metadata.get(f"{architecture}.{name}") for name in _READ.split()}
-    if said := next(_scaled(given, architecture), None) or _frequencies(file.tensors.get(FREQUENCIES), file):
+    said = next(_scaled(given, architecture), None)
+    if said := said or ("" if in_part else _frequencies(file.tensors.get(FREQUENCIES))):
         raise UserError(f"{where} has scaled rotary embeddings ({said}), which are not supported. Take the checkpoint "
                         "without them.")  # fmt: skip
     shifted = file.metadata.get("diffusion.shift_logits", _SHIFTED[architecture])
@@ -88,13 +94,17 @@ def _scaled(given: Mapping[str, Any], architecture: str) -> Iterator[str]:
         yield f"{architecture}.rope.scaling.attn_factor={shown(given['rope.scaling.attn_factor'])}"
 
 
-def _frequencies(tensor: GgufTensor | None, file: GgufFile) -> str:
+def _frequencies(tensor: GgufTensor | None) -> str:
     """A word for factors of frequencies that are not all 1; empty: they are, or the file has none."""
     if tensor is None:
         return ""
-    with tensor.file.open("rb") as stream:
-        stream.seek(tensor.begin)
-        data = stream.read(tensor.bytes)
+    found = frequencies(tensor)
+    return "" if found is not None and (found == 1).all() else FREQUENCIES
+
+
+def frequencies(tensor: GgufTensor) -> NDArray[Any] | None:
+    """What frequencies are divided by; None: the tensor is not of plain floats."""
     kinds = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-    ones = tensor.kind in kinds and bool((np.frombuffer(data, kinds[tensor.kind]) == 1).all())
-    return "" if ones else FREQUENCIES
+    if tensor.kind not in kinds:
+        return None
+    return np.fromfile(tensor.file, kinds[tensor.kind], prod(tensor.shape), offset=tensor.begin)

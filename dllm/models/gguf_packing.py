@@ -39,13 +39,21 @@ class GgufPacking(Packing):
     # of heads whose rows the converter has put in another order: rows i and d / 2 + i of a head of d side by side;
     # 0: none
     heads: int = 0
+    stacked: bool = False  # its rows are the experts of a tensor [E, N, D], whole
 
     @property
     def bytes(self) -> int:
-        return self.rows * self.tensor.row_bytes
+        return self.tensor.bytes if self.stacked else self.rows * self.tensor.row_bytes
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
-        raw, kind = self._raw(begin, end), self.tensor.kind
+        if self.stacked:
+            inner = self.tensor.shape[1]
+            return self._widened(self._read(begin * inner, end * inner)).view(end - begin, *self.tensor.shape[1:])
+        return self._widened(self._raw(begin, end))
+
+    def _widened(self, raw: NDArray[np.uint8]) -> Tensor:
+        """Rows of bytes in float32, or as plain types have them."""
+        kind = self.tensor.kind
         if kind in PLAIN_KINDS:
             found = torch.from_numpy(raw).view(PLAIN_KINDS[kind])
             return found if len(self.tensor.shape) > 1 else found.flatten()
@@ -55,7 +63,7 @@ class GgufPacking(Packing):
 
     def four_bits(self, part: Part, begin: int, end: int) -> FourBits | None:
         kind = self.tensor.kind
-        if kind not in STEPPED_KINDS or self.tensor.shape[-1] % GROUP:
+        if self.stacked or kind not in STEPPED_KINDS or self.tensor.shape[-1] % GROUP:
             return None
         raw = torch.from_numpy(self._raw(begin, end))
         blocks = raw.view(len(raw), -1, STEPPED_KINDS[kind])

@@ -48,7 +48,7 @@ def _form(
     path: str, weight: Stored, scales: Stored, offsets: Stored | None, settings: MlxSettings, widths: Collection[int]
 ) -> MlxForm:
     """The form of a matrix: the one that config.json names for it, or for all, if its tensors have it; else, of those
-    that are not named, the only one that they can have. Raises UserError where there is none."""
+    that are not named, the only one that they can have. Raises UserError where none fits."""
     if len(weight.shape) not in (2, 3) or weight.dtype != "U32":
         raise broken(f"tensor {printed(weight.name)} is {weight.dtype} {list(weight.shape)}, and MLX packs words of 32 "
                      "bits with two or three sizes")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the config.json of an MLX folder says of its weights (mlx_lm 0.32: ``quantize_model``, ``load_model``)."""
+"""What the config.json of an MLX folder says of its weights (mlx_lm 0.32, its function quantize_model)."""
 
 from __future__ import annotations
 

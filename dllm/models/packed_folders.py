@@ -16,7 +16,7 @@ from dllm.models.scaled_folder import with_scaled
 from dllm.models.scaled_settings import ScaledSettings
 
 
-def unpacked(found: Contents, said: PackedSettings | None, widths: Collection[int]) -> Contents:
+def with_whole_weights(found: Contents, said: PackedSettings | None, widths: Collection[int]) -> Contents:
     """said: of the weights, by config.json (None: they are plain). widths: columns that matrices of the model have.
     Raises UserError where tensors do not fit each other, or what is said of them."""
     if said is None:
@@ -28,7 +28,7 @@ def unpacked(found: Contents, said: PackedSettings | None, widths: Collection[in
     return with_scaled(found, said) if isinstance(said, ScaledSettings) else with_bitsandbytes(found)
 
 
-def columns_of(config: ModelConfig) -> frozenset[int]:
+def matrix_widths(config: ModelConfig) -> frozenset[int]:
     """How many columns matrices of a model have."""
     found = {config.width, config.mlp_width, *(config.attention_widths(layer)[0] for layer in range(config.layers))}
     return frozenset(found if config.moe is None else {*found, config.moe.width, config.moe.shared_width})

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dllm.kernels.narrow_product import GROUP
-from dllm.models.codes import decoded, unsigned
+from dllm.models.codes import from_codes, unsigned
 from dllm.models.files import Stored, broken
 from dllm.models.keys import printed
 from dllm.models.packing import FourBits, Packing, Part
@@ -29,7 +29,7 @@ class Scaled(Packing):
 
     codes: str  # of its numbers, see ``dllm.models.codes``
     columns: int  # D
-    weight: Stored  # the codes, rows of which are rows of the tensor
+    weight: Stored  # the codes, by rows of the tensor
     scales: Stored  # s; a single one is that of all
     block: tuple[int, int]  # rows and columns that share a scale
     scale_codes: str = ""  # of scales that are bytes; empty: they are floats
@@ -58,7 +58,10 @@ class Scaled(Packing):
         return (*rows, self.columns)
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
-        values, scale = decoded(self._bytes(part, begin, end), self.codes, self.columns), self._scale(part, begin, end)
+        values, scale = (
+            from_codes(self._bytes(part, begin, end), self.codes, self.columns),
+            self._scale(part, begin, end),
+        )
         if self.middle or self.zeros is not None:
             values -= self._spread(self._zero(part, begin, end))
         values *= self._spread(scale)
@@ -69,7 +72,7 @@ class Scaled(Packing):
         if self.steps_of_one != 1:
             values /= self.steps_of_one
         if not values.sum().isfinite():
-            raise broken(f"tensor {printed(self.weight.name)} or its scales hold what is no number")
+            raise broken(f"tensor {printed(self.weight.name)} or its scales hold what is not a number")
         return values
 
     def four_bits(self, part: Part, begin: int, end: int) -> FourBits | None:
@@ -84,7 +87,7 @@ class Scaled(Packing):
             zero = zero + self._rows(part, self.offsets, begin, end).float()
         sizes = torch.stack([scale, zero], -1)
         if not sizes.sum().isfinite():
-            raise broken(f"the scales of tensor {printed(self.weight.name)} hold what is no number")
+            raise broken(f"the scales of tensor {printed(self.weight.name)} hold what is not a number")
         groups = self.columns // GROUP
         return FourBits(steps, sizes.repeat_interleave(-(-groups // sizes.shape[1]), 1)[:, :groups].contiguous())
 
@@ -104,7 +107,7 @@ class Scaled(Packing):
             found = part(self.scales).float().view(1, 1)
         else:
             found = self._rows(part, self.scales, begin // rows, -(-end // rows))
-            found = decoded(found, self.scale_codes, found.shape[-1]) if self.scale_codes else found.float()
+            found = from_codes(found, self.scale_codes, found.shape[-1]) if self.scale_codes else found.float()
             found = found.view(len(found), -1) if found.dim() == 1 else found
         if rows > 1 and len(found) > 1:
             found = found[torch.arange(begin, end) // rows - begin // rows]

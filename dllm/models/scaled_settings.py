@@ -1,8 +1,8 @@
 """What config.json says of weights that compressed-tensors, ModelOpt or transformers' float8 have written.
 
-Words and defaults are those of compressed-tensors 0.20 (``QuantizationConfig``, ``QuantizationArgs``), of ModelOpt's
-``hf_quant_config.json`` and of transformers' ``FineGrainedFP8Config``. Only weights are packed here: what a file says
-of activations and of the cache is told, and not done.
+Words and defaults are those of compressed-tensors 0.20 (its classes QuantizationConfig and QuantizationArgs), of
+ModelOpt's ``hf_quant_config.json`` and of transformers' FineGrainedFP8Config. Only weights are packed here: what a file
+says of activations and of the cache is told, and not done.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dllm.models.keys import printed, shown
 from dllm.models.prequantized import QUANTISATION, UNQUANTISED
 
 OLDER_KEY = "compression_config"  # of compressed-tensors
-COMPRESSED = "compressed-tensors"
-SCALED_METHODS = (COMPRESSED, "modelopt", "fp8")
+COMPRESSED_TENSORS = "compressed-tensors"
+SCALED_METHODS = (COMPRESSED_TENSORS, "modelopt", "fp8")
 _WHOLE = 1 << 62  # rows or columns of a block that is the whole tensor
 
 
@@ -44,11 +44,11 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SchemeOf:
     """Which modules have a scheme."""
 
     targets: tuple[str, ...]  # their names, ``re:`` and an expression, or their class; empty: all
-    scheme: Scheme
+    scheme: Scheme  # of their weights
 
     def names(self, module: str) -> bool:
         """Whether it is for a module. A linear layer is any that has scales but an embedding."""
@@ -60,8 +60,8 @@ class ScaledSettings:
     """What a config says of packed weights."""
 
     method: str  # compressed-tensors, modelopt or fp8
-    rules: tuple[Rule, ...]
-    ignored: tuple[str, ...] = ()  # modules that are plain, as ``Rule.targets``
+    rules: tuple[SchemeOf, ...]  # one for each group
+    ignored: tuple[str, ...] = ()  # modules that are plain, as ``SchemeOf.targets``
     notes: tuple[str, ...] = ()  # sentences about what is said and not done
 
     def scheme_of(self, module: str) -> Scheme:
@@ -114,7 +114,7 @@ _ACTIVATIONS = ("activations stay in full precision, though config.json says how
                 "differ from those of programs that do it")  # fmt: skip
 _CACHE = "keys and values stay in full precision, though config.json says how they are quantised"
 _KNOWN: Mapping[str, str] = {
-    COMPRESSED: """quant_method format quantization_status ignore kv_cache_scheme config_groups version
+    COMPRESSED_TENSORS: """quant_method format quantization_status ignore kv_cache_scheme config_groups version
                 global_compression_ratio sparsity_config transform_config""",
     "modelopt": """quant_method quant_algo kv_cache_quant_algo group_size exclude_modules ignore producer config_groups
                 has_zero_point pre_quant_scale kv_cache_scheme""",
@@ -129,14 +129,14 @@ def scaled_settings(published: Mapping[str, Any], file: str) -> ScaledSettings |
     key, said = _said(published)
     if said is None:
         return None
-    place = _Place(file, key, str(said.get("quant_method", COMPRESSED)))
-    return {COMPRESSED: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method](said, place)
+    place = _Place(file, key, str(said.get("quant_method", COMPRESSED_TENSORS)))
+    return {COMPRESSED_TENSORS: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method](said, place)
 
 
 def unread_scaled(published: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys about such weights that nothing here knows."""
     key, said = _said(published)
-    known = _KNOWN[said.get("quant_method", COMPRESSED)].split() if said else []
+    known = _KNOWN[said.get("quant_method", COMPRESSED_TENSORS)].split() if said else []
     return tuple(f"{key}.{one}" for one, value in (said or {}).items() if value is not None and one not in known)
 
 
@@ -145,7 +145,7 @@ def _said(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
         said = published.get(key)
         if (
             isinstance(said, Mapping)
-            and said.get("quant_method", COMPRESSED if key == OLDER_KEY else "") in SCALED_METHODS
+            and said.get("quant_method", COMPRESSED_TENSORS if key == OLDER_KEY else "") in SCALED_METHODS
         ):
             return key, said
     return QUANTISATION, None
@@ -155,9 +155,9 @@ def _said(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
 class _Place:
     """Where something is said, for messages."""
 
-    file: str
-    key: str
-    method: str
+    file: str  # that says it
+    key: str  # of the file, under which it is
+    method: str  # whose words it has
 
     def refused(self, what: str, value: Any, rule: str) -> UserError:
         return UserError(f"{self.file} has {self.method} weights with {what}={shown(value)} in {self.key}, which must "
@@ -174,7 +174,7 @@ def _compressed(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
     if said.get("transform_config"):
         raise place.refused("transform_config", said["transform_config"], "absent")
     ignored = _texts(said.get("ignore"), "ignore", place)
-    rules, notes = list[Rule](), dict[str, None]()
+    rules, notes = list[SchemeOf](), dict[str, None]()
     for name, group in groups.items():
         if not isinstance(group, Mapping):  # a preset's name, and what it is for
             if name not in _PRESETS:
@@ -187,7 +187,7 @@ def _compressed(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
         if group.get("weights") is not None:
             kind = group.get("format") or said.get("format")
             rules.append(
-                Rule(
+                SchemeOf(
                     _texts(group.get("targets"), f"{printed(name)}.targets", place),
                     _scheme(group["weights"], kind, place),
                 )
@@ -268,7 +268,7 @@ def _modelopt(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
     if said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme"):
         notes.append(f"{_CACHE}.")
     # The modules that it excludes are told with wildcards; they are those without scales.
-    return ScaledSettings(place.method, (Rule((), schemes[kind]),), (), tuple(notes))
+    return ScaledSettings(place.method, (SchemeOf((), schemes[kind]),), (), tuple(notes))
 
 
 def _fine_grained(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
@@ -276,7 +276,7 @@ def _fine_grained(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
         raise place.refused("fmt", said["fmt"], "e4m3")
     size = said.get("weight_block_size", [128, 128])
     block = _TENSOR if size is None else _rows_and_columns(size, "weight_block_size", place)
-    return ScaledSettings(place.method, (Rule((), _float8(block, "weight_scale_inv")),), (), tuple(_dynamic()))
+    return ScaledSettings(place.method, (SchemeOf((), _float8(block, "weight_scale_inv")),), (), tuple(_dynamic()))
 
 
 def _dynamic() -> Iterator[str]:

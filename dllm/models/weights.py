@@ -50,7 +50,7 @@ from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
-from dllm.models.packed_folders import columns_of, unpacked
+from dllm.models.packed_folders import matrix_widths, with_whole_weights
 from dllm.models.packed_settings import with_files_beside
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS
@@ -89,7 +89,7 @@ def contents_of(folder: Path, config: ModelConfig) -> Contents:
     """The headers of a checkpoint. Raises UserError as ``read_contents``, and for packed weights that do not fit each
     other."""
     found = gguf_contents(read_gguf(folder), config) if is_gguf(folder) else read_contents(folder)
-    return with_published_experts(unpacked(found, config.packed, columns_of(config)), config)
+    return with_published_experts(with_whole_weights(found, config.packed, matrix_widths(config)), config)
 
 
 def packed_words(stored: Mapping[str, Stored], kind: str, kept: int) -> str:

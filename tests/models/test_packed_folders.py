@@ -319,14 +319,14 @@ def test_tensors_that_do_not_fit_each_other_are_refused_before_they_are_read(
     ("mlx-4-64", "scales", float("nan")), ("fp8-channel", "weight", 0x7F), ("mlx-mxfp4", "scales", 0xFF),
     ("w4a16", "weight_scale", float("inf")), ("nf4", "weight.absmax", float("nan")), ("bnb-int8", "SCB", float("nan")),
 ])  # fmt: skip
-def test_what_is_no_number_is_refused(form: str, leaf: str, bad: float, tmp_path: Path) -> None:
+def test_what_is_not_a_number_is_refused(form: str, leaf: str, bad: float, tmp_path: Path) -> None:
     small, _ = folders(form, tmp_path)
     one = load_file(small / "model.safetensors")[f"{QUERY}.{leaf}"]
     plain = one.view(torch.uint8) if one.dtype == torch.float8_e4m3fn else one
     plain.view(-1)[3] = bad  # type: ignore[call-overload]
     changed(small, **{leaf: one})
     for how in ({}, {"dtype": torch.bfloat16, "quantize": "int4"}):
-        with pytest.raises(UserError, match=r"q_proj.* what is no number\. Copy the checkpoint again\."):
+        with pytest.raises(UserError, match=r"q_proj.* what is not a number\. Copy the checkpoint again\."):
             load_model(small, **how)
 
 
