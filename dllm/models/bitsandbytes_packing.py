@@ -2,7 +2,7 @@
 
 As its states write themselves (0.50, as_dict with packed=True). Beside a tensor ``W`` of bytes, the first number of a
 byte in its high half, are ``W.quant_map`` [16], the table of its codes; ``W.absmax``, by which each block is
-multiplied; and ``W.quant_state.bitsandbytes__nf4`` (or ``__fp4``), bytes of a JSON with shape and size of blocks. A
+multiplied; and ``W.quant_state.bitsandbytes__nf4`` (fp4 likewise), bytes of a JSON with shape and size of blocks. A
 block may cross rows. Double quantisation has the maxima as codes of ``W.nested_quant_map`` [256], in blocks of their
 own.
 

@@ -19,7 +19,7 @@ from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken, first_names
 from dllm.models.gguf_file import GgufFile, GgufTensor
-from dllm.models.gguf_gemma import ARCHITECTURE, GEMMA_KEYS, gemma_notes, gemma_published, gemma_stored
+from dllm.models.gguf_gemma import GEMMA_ARCHITECTURE, GEMMA_KEYS, gemma_notes, gemma_published, gemma_stored
 from dllm.models.gguf_keys import FREQUENCIES, refuse_scaled, unread_keys
 from dllm.models.gguf_packing import GgufPacking, check_kind
 from dllm.models.keys import printed, shown
@@ -135,7 +135,7 @@ def _rnd1(said: _Metadata) -> dict[str, Any]:
 
 
 READ_ARCHITECTURES: dict[str, Callable[[_Metadata], dict[str, Any]]] = {
-    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, ARCHITECTURE: gemma_published,
+    "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published,
 }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def gguf_published(file: GgufFile) -> dict[str, Any]:
     if embedding is None:
         raise broken(f"{where} has no tensor token_embd.weight")
     found = READ_ARCHITECTURES[architecture](said)
-    if architecture == ARCHITECTURE:
+    if architecture == GEMMA_ARCHITECTURE:
         return found
     found |= {
         "vocab_size": embedding.shape[0],

@@ -20,7 +20,7 @@ from dllm.models.gguf_keys import FREQUENCIES, frequencies, refuse_scaled
 from dllm.models.gguf_packing import GgufPacking
 from dllm.models.keys import shown
 
-ARCHITECTURE = "diffusion-gemma"
+GEMMA_ARCHITECTURE = "diffusion-gemma"
 CANVAS = "diffusion.canvas_length"
 _STILL = np.float32(1e30)  # what divides a frequency that does not turn
 _SAFETENSORS = "Take the checkpoint's safetensors"
@@ -31,7 +31,7 @@ _SAMPLER: Mapping[str, tuple[str, float]] = {
     "eb_confidence_threshold": ("stop_entropy", 0.005),
 }  # fmt: skip
 # Keys that no other architecture has.
-GEMMA_KEYS = (CANVAS, *(f"diffusion.{name}" for name in _SAMPLER), *(f"{ARCHITECTURE}.{name}" for name in (
+GEMMA_KEYS = (CANVAS, *(f"diffusion.{name}" for name in _SAMPLER), *(f"{GEMMA_ARCHITECTURE}.{name}" for name in (
     "attention.sliding_window_pattern", "attention.sliding_window", "attention.key_length_swa",
     "attention.value_length_swa", "attention.shared_kv_layers", "embedding_length_per_layer_input",
     "rope.freq_base_swa", "rope.dimension_count_swa", "final_logit_softcapping",
@@ -76,7 +76,7 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
     does not know."""
     where, layers = said.file.files[0], said.need("block_count")
     if not isinstance(layers, int) or not 1 <= layers <= len(said.file.tensors):
-        raise broken(f"{where} has {ARCHITECTURE}.block_count={shown(layers)}")
+        raise broken(f"{where} has {GEMMA_ARCHITECTURE}.block_count={shown(layers)}")
     _refuse_other(said)
     _refuse_unconditioned(said.file)
     heads, slides = (said.of_layers(f"attention.{key}", layers) for key in ("head_count_kv", "sliding_window_pattern"))
@@ -147,7 +147,7 @@ def _head(said: Metadata, kind: str) -> int:
         other = said.need(key) if "value" in key else said.get(key, size)
         if other != size:
             raise UserError(
-                f"{said.file.files[0]} has {ARCHITECTURE}.{key}={shown(other)}, and keys of {shown(size)}, which is "
+                f"{said.file.files[0]} has {GEMMA_ARCHITECTURE}.{key}={shown(other)}, and keys of {shown(size)}, which is "
                 f"not supported. {_SAFETENSORS}."
             )
     return int(size)
@@ -175,11 +175,11 @@ def _turning(file: GgufFile, head: int) -> float:
 
 def _refuse_other(said: Metadata) -> None:
     """Raise UserError for values that no DiffusionGemma has."""
-    refuse_scaled(said.file, ARCHITECTURE, in_part=True)
+    refuse_scaled(said.file, GEMMA_ARCHITECTURE, in_part=True)
     for key, value in (("attention.causal", False), ("attention.shared_kv_layers", 0),
                        ("embedding_length_per_layer_input", 0)):  # fmt: skip
         if (given := said.get(key, value)) != value:
-            raise UserError(f"{said.file.files[0]} has {ARCHITECTURE}.{key}={shown(given)}, and only {shown(value)} is "
+            raise UserError(f"{said.file.files[0]} has {GEMMA_ARCHITECTURE}.{key}={shown(given)}, and only {shown(value)} is "
                             f"supported. {_SAFETENSORS}.")  # fmt: skip
     if "output.weight" in said.file.tensors:
         raise UserError(f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
