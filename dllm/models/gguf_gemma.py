@@ -63,6 +63,7 @@ class Metadata(Protocol):
     """Values of one architecture's keys (``dllm.models.gguf_config``)."""
 
     file: GgufFile
+    architecture: str
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -147,8 +148,8 @@ def _head(said: Metadata, kind: str) -> int:
         other = said.need(key) if "value" in key else said.get(key, size)
         if other != size:
             raise UserError(
-                f"{said.file.files[0]} has {GEMMA_ARCHITECTURE}.{key}={shown(other)}, and keys of {shown(size)}, which is "
-                f"not supported. {_SAFETENSORS}."
+                f"{said.file.files[0]} has {said.architecture}.{key}={shown(other)}, and keys of {shown(size)}, which "
+                f"is not supported. {_SAFETENSORS}."
             )
     return int(size)
 
@@ -179,8 +180,8 @@ def _refuse_other(said: Metadata) -> None:
     for key, value in (("attention.causal", False), ("attention.shared_kv_layers", 0),
                        ("embedding_length_per_layer_input", 0)):  # fmt: skip
         if (given := said.get(key, value)) != value:
-            raise UserError(f"{said.file.files[0]} has {GEMMA_ARCHITECTURE}.{key}={shown(given)}, and only {shown(value)} is "
-                            f"supported. {_SAFETENSORS}.")  # fmt: skip
+            held = f"{said.file.files[0]} has {said.architecture}.{key}={shown(given)}"
+            raise UserError(f"{held}, and only {shown(value)} is supported. {_SAFETENSORS}.")
     if "output.weight" in said.file.tensors:
         raise UserError(f"{said.file.files[0]} has a head of its own, output.weight, and DiffusionGemma's is the "
                         f"embedding. {_SAFETENSORS}.")  # fmt: skip

@@ -6,6 +6,7 @@ as the published tokenizers have them; or, where a converter added it, the whole
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from dllm.errors import UserError
 from dllm.models.files import broken
 from dllm.models.gguf_file import GgufFile, is_gguf, read_gguf
 from dllm.models.keys import shown
+from dllm.models.pieces import SPACE
 from dllm.models.tokenizer import QWEN2_SPLIT, Tokenizer
 
 _LING_SPLIT = (  # Ling's, whose tokenizer LLaDA-MoE and LLaDA2 have
@@ -31,6 +33,11 @@ SPLITS = {
 }  # fmt: skip
 _COMPOSED = ("qwen2",)  # texts are brought into NFC first
 _MERGES_LAST = ("llama-bpe", "llama3")  # a whole word that is a token is one, whatever merges make of it
+_GEMMA, _GEMMA_TURN = "gemma4", "<turn|>"  # the kind of its vocabulary, and what ends its turns, as no key says
+# Tokens that its files may have as plain ones: control whatever they say, but for those that answers show.
+_MARKS = re.compile(r"<\|.*>|<.*\|>|</?s>")
+_VISIBLE = frozenset(("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
+                      '<|"|>'))  # fmt: skip
 _CONTROL, _OWN, _UNUSED = 3, 4, 5  # kinds of tokens: special, added by a user, no token at all
 _SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls",
             "mask": "mask"}  # fmt: skip  # sic: GGUF's word, and ours
@@ -59,6 +66,8 @@ def _assembled(backend: Backend, file: GgufFile, path: Path) -> Tokenizer:
     special = {f"{name}_token": text for name, number in ids.items()
                if isinstance(number, int) and (text := backend.id_to_token(number)) is not None}  # fmt: skip
     ends = [file.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    if file.metadata.get("tokenizer.ggml.model") == _GEMMA:
+        ends.append(backend.token_to_id(_GEMMA_TURN))
     known = [end for end in ends if isinstance(end, int) and backend.id_to_token(end) is not None]
     made = Tokenizer.assembled(backend, special, _templates(file.metadata), known, path)
     begins = file.metadata.get("tokenizer.ggml.add_bos_token") is True and "bos_token" in special
@@ -83,15 +92,44 @@ def _backend(metadata: Mapping[str, Any], path: Path) -> Backend | None:
             raise broken(f"{path}: its tokenizer.huggingface.json cannot be read ({error})") from error
     if kind in (None, "none", "no_vocab") or not tokens:
         return None
-    if kind != "gpt2":
-        raise UserError(f"{path} has a vocabulary of the kind {shown(kind)}, and only byte-level BPE (gpt2) is read.")
-    if (cut := metadata.get("tokenizer.ggml.pre")) not in SPLITS:
+    if kind not in ("gpt2", _GEMMA):
+        known = "byte-level BPE (gpt2) and Gemma 4's are read"
+        raise UserError(f"{path} has a vocabulary of the kind {shown(kind)}, and only {known}.")
+    if kind == "gpt2" and metadata.get("tokenizer.ggml.pre") not in SPLITS:
+        cut = metadata.get("tokenizer.ggml.pre")
         raise UserError(f"{path} has tokenizer.ggml.pre={shown(cut)}, and known ones are {', '.join(SPLITS)}.")
     kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     merges = [tuple(merge.split(" ")) for merge in metadata.get("tokenizer.ggml.merges") or ()]
     if len(kinds) != len(tokens) or not merges or any(len(merge) != 2 for merge in merges):
         raise broken(f"{path}: tokens, token types and merges of its vocabulary do not fit each other")
-    return _byte_level(dict(zip(tokens, kinds, strict=True)), tokens, merges, str(cut), path)
+    by_text = dict(zip(tokens, kinds, strict=True))
+    if kind == _GEMMA:
+        return _gemma(by_text, tokens, merges, path)
+    return _byte_level(by_text, tokens, merges, str(metadata["tokenizer.ggml.pre"]), path)
+
+
+def _gemma(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], path: Path) -> Backend:
+    """Gemma 4's: a blank is a sign of its own, and what the vocabulary lacks is spelt in bytes. Its tokenizer.json cuts
+    texts at blanks, after all of them are replaced: not at all."""
+    try:
+        backend = Backend(
+            models.BPE(
+                vocab={text: number for number, text in enumerate(tokens)},
+                merges=merges,
+                unk_token="<unk>",
+                fuse_unk=True,
+                byte_fallback=True,
+            )  # fmt: skip
+        )
+    except Exception as error:
+        raise broken(f"{path}: its vocabulary cannot be read ({error})") from error
+    backend.normalizer = normalizers.Replace(" ", SPACE)
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    own = {text for text, kind in kinds.items() if kind == _OWN} | _VISIBLE.intersection(kinds)
+    control = {text for text, kind in kinds.items() if kind == _CONTROL or _MARKS.fullmatch(text)} - own
+    backend.add_tokens([AddedToken(text, special=text in control, normalized=False)
+                        for text in tokens if text in control or text in own])  # fmt: skip
+    return backend
 
 
 def _byte_level(kinds: Mapping[str, int], tokens: list[str], merges: list[Any], cut: str, path: Path) -> Backend:

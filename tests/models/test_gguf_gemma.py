@@ -16,6 +16,7 @@ from rank_threads import threads, together
 from dllm import UserError, load
 from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.errors import SettingWarning
+from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.weights import load_model, read_model_config
 from tests.packed import gguf_matrices
 from tests.support.gemma_gguf import gemma_gguf
@@ -134,3 +135,47 @@ def test_settings_of_the_sampler_are_told(tmp_path: Path) -> None:
     assert any(re.search(said, one) for one in read_model_config(file).warnings)
     with pytest.warns(SettingWarning, match=said):
         load(file)
+
+
+MERGES = ["t h", "th e", "▁ the", "\n \n", "a b", "ab c", "1 2"]
+SPECIAL = {"<|turn>": 3, "<turn|>": 3, "<|channel>": 4, "<|tool_call>": 1, "<|odd|>": 1, "</s>": 1}
+
+
+def vocabulary(keys: dict[str, Any], tensors: dict[str, Any]) -> None:
+    letters = [*"abcdefghinort12▁\n", *(merge.replace(" ", "") for merge in MERGES)]
+    words = {"<pad>": 3, "<eos>": 3, "<bos>": 3, "<unk>": 2, **SPECIAL, **{f"<0x{at:02X}>": 6 for at in range(256)},
+             **dict.fromkeys(letters, 1)}  # fmt: skip
+    embedding = tensors["token_embd.weight"]
+    tensors["token_embd.weight"] = np.resize(embedding, (len(words), embedding.shape[1]))
+    ids = {"bos": 2, "unknown": 3}
+    keys |= {"tokenizer.ggml.model": "gemma4", "tokenizer.ggml.tokens": list(words), "tokenizer.ggml.merges": MERGES,
+             "tokenizer.ggml.token_type": list(words.values()), "tokenizer.ggml.add_bos_token": True,
+             **{f"tokenizer.ggml.{name}_token_id": number for name, number in ids.items()}}  # fmt: skip
+
+
+def merged(text: str, known: dict[str, int]) -> list[int]:
+    """Byte pair merges by a loop, the earliest rule first, and bytes for what is not known."""
+    parts = [*text.replace(" ", "▁")]
+    for rule in MERGES:
+        pair, at = rule.split(" "), 0
+        while at < len(parts) - 1:
+            if parts[at : at + 2] == pair:
+                parts[at : at + 2] = ["".join(pair)]
+            at += 1
+    spelt = [[part] if part in known else [f"<0x{byte:02X}>" for byte in part.encode()] for part in parts]
+    return [known[one] for part in spelt for one in part]
+
+
+def test_its_vocabulary_spells_blanks_and_bytes(tmp_path: Path) -> None:
+    tokenizer = tokenizer_at(gemma_gguf(DATA / "dg_dev", tmp_path / "m.gguf", edit=vocabulary))
+    assert tokenizer is not None
+    known = tokenizer.backend.get_vocab()
+    for text in ("the the  abc\n\n\n12", "né ∑ 12\n", " the", "", "\n" * 7 + "ab"):
+        ids = tokenizer.encode(text)
+        assert ids == merged(text, known) and tokenizer.decode(ids) == text
+    added = tokenizer.backend.get_added_tokens_decoder()
+    assert {one.content for one in added.values() if not one.special} == {"<|channel>", "<|tool_call>"}
+    assert {known["<turn|>"], known["<eos>"]} <= {*tokenizer.stop_ids} and tokenizer.opening == (known["<bos>"],)
+    assert tokenizer.backend.encode("a<|turn>the<|channel>").ids == [
+        known[one] for one in ("a", "<|turn>", "the", "<|channel>")
+    ]
