@@ -36,8 +36,7 @@ _MERGES_LAST = ("llama-bpe", "llama3")  # a whole word that is a token is one, w
 _GEMMA, _GEMMA_TURN = "gemma4", "<turn|>"  # the kind of its vocabulary, and what ends its turns, as no key says
 # Tokens that its files may have as plain ones: control whatever they say, but for those that answers show.
 _MARKS = re.compile(r"<\|.*>|<.*\|>|</?s>")
-_VISIBLE = frozenset(("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
-                      '<|"|>'))  # fmt: skip
+_VISIBLE = {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>'}
 _CONTROL, _OWN, _UNUSED = 3, 4, 5  # kinds of tokens: special, added by a user, no token at all
 _SPECIAL = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad", "cls": "cls",
             "mask": "mask"}  # fmt: skip  # sic: GGUF's word, and ours

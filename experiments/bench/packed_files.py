@@ -1,8 +1,8 @@
 """What loading files in few bits costs: ``python -m experiments.bench.packed_files FOLDER --layers 8``.
 
 Writes LLaDA-8B's shape with random codes as other programs pack it, one kind after the other, loads each in a process
-of its own into bfloat16, and prints the CPU's seconds and the most memory that the process held. Embedding and head stay
-in bfloat16. Of 32 layers a folder takes 6 to 10 GB, and there is one at a time.
+of its own into bfloat16, and prints the CPU's seconds and the most memory that the process held. Embedding and head
+stay in bfloat16. Of 32 layers a folder takes 6 to 10 GB, and there is one at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def int8(rows: int, columns: int) -> dict[str, Tensor]:
 
 
 def packed4(rows: int, columns: int) -> dict[str, Tensor]:
-    return {".weight_packed": codes(rows, columns // 2).view(torch.int32), ".weight_scale": scales(rows, columns // 128),
+    data = codes(rows, columns // 2).view(torch.int32)
+    return {".weight_packed": data, ".weight_scale": scales(rows, columns // 128),
             ".weight_shape": torch.tensor([rows, columns])}  # fmt: skip
 
 
