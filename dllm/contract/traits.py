@@ -77,6 +77,8 @@ class SamplerTraits(Traits):
     # changed; ``given``, tokens from elsewhere
     tokens: str = "proposed"
     lookahead: int = 0  # how many blocks are open beyond the current one
+    # what it decides in a block depends on the columns before it, or on what it remembers of earlier blocks
+    beyond_block: bool = False
     # how many turns in a row it may leave a row as it is, although something is open, or a full block is kept open
     patience: int = 16
 

@@ -32,6 +32,7 @@ class BACD(Sampler):
             raise UserError(f"sampler.lower={lower} must not exceed sampler.upper={upper}.")
         in_choices("sampler.history", history, ("block", "sequence"))
         self.lower, self.upper, self.history = lower, upper, history
+        self.traits = self.traits.but(beyond_block=history == "sequence")
 
     @property
     def per_block(self) -> Mapping[str, float]:

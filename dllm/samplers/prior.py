@@ -40,7 +40,7 @@ class Prior(Wrapper):
                 "thresholds=False in its traits.)"
             )
         super().__init__(inner)
-        self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False)
+        self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, beyond_block=True)
         self.sigma, self.over_thresholds = sigma, over_thresholds
 
     def propose(self, view: View, state: State) -> Step:
