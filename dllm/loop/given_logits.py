@@ -18,7 +18,7 @@ from dllm.cache.none import NoCache
 from dllm.cache.passes import ForwardPass
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import ForwardCost, ForwardPlan, Scores
+from dllm.contract import ForwardCost, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import needs_of
 from dllm.contract.needs import readouts_of
@@ -47,6 +47,7 @@ REASONS_AGAINST = {
     "verifies": "has drafts verified by forwards of their own",
     "revocable": "takes tokens back, and a block may have been sent",
     "commits_ahead": "commits more than one forward's proposals",
+    "soft": "shows mixtures of tokens and the mask, which a server cannot embed",
     "beyond_block": "goes by columns or memories of earlier blocks",
 }
 UNKNOWN_VOCAB = 1 << 31  # the model's size is told by its first logits
@@ -126,7 +127,7 @@ class GivenLogits:
         """Rows of blocks before their first forward. tokens [B, k]: as they are shown; given [B, k]: which of them are
         text already, the others are masks; seed [B]; temperature [B]."""
         canvas = self._canvas(tokens.long(), given, seed.long(), temperature.double())
-        return Rows.start(canvas, NothingKept(), self.parts, Shapes(), ConstrainedBatch.none(len(tokens)))
+        return Rows.start(canvas, NothingKept(), self.parts, Shapes(), ConstrainedBatch.none(len(tokens)), State())
 
     def _canvas(self, tokens: Tensor, given: Tensor, seed: Tensor, temperature: Tensor) -> Canvas:
         columns = torch.arange(self.length, device=tokens.device)

@@ -57,7 +57,7 @@ def decoded(model: Transformer, cache: Cache, prompt: list[int]) -> tuple[list[i
     length = ANSWER + -(len(prompt) + ANSWER) % BLOCK
     canvas = Canvas.of([Request.answer(prompt, length, MASK)], 0, "cpu", True)
     with torch.inference_mode():
-        *turns, last = denoise(canvas, Forward.of(model, Ids(MASK, None, ()), parts), parts)
+        *turns, last = denoise(canvas, Forward.of(model, Ids(MASK, -1, ()), parts), parts)
     rows = last.ledger.queries[0].expand(model.config.layers)
     return last.candidates.tokens[0, len(prompt) :].tolist(), len(turns) + 1, rows.tolist()
 

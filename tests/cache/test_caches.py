@@ -334,9 +334,9 @@ def test_the_sessions_do_not_outlive_their_rows() -> None:
         parts = parts_of(combination)
         forward = forward_of(model("tiny-llada"), parts, Sampling())
         with torch.inference_mode():
-            canvas, session, _ = forward.start(Canvas.of(requests(), 61))
+            canvas, session, carried = forward.start(Canvas.of(requests(), 61))
             free = ConstrainedBatch.none(len(canvas.row_id))
-            rows = Rows.start(canvas, session, parts, Shapes(), free)
+            rows = Rows.start(canvas, session, parts, Shapes(), free, carried)
             forward(rows)
             left = rows.select([0, 2])
         chosen = left.session
