@@ -19,7 +19,7 @@ from dllm import UserError
 def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[str]) -> None:
     works, refused, named = 0, 0, re.compile(r"The nearest that works is cache=(\w+)[.;]")
     groups = [*map(choices, ("sampler", "cache", "blocks")), MODELS]
-    for sampler, cache, blocks, name in drawn(*groups) if full() else islice(drawn(*groups), 8_000):  # of 35,000
+    for sampler, cache, blocks, name in drawn(*groups) if full() else islice(drawn(*groups), 10_000):  # of 82,000
         try:
             parts_of(Combination(sampler, blocks, cache, model=name))
             works += 1
@@ -71,7 +71,7 @@ def test_a_law_over_too_few_cases_fails() -> None:
 
 def test_a_sample_shows_every_part_and_most_pairs() -> None:
     """Samplers and caches alone make more pairs than there are cases: nearly each case shows one more of them."""
-    cases = law.widest_first(law.first(combinations, 4000), 80)  # as many as the laws decode daily
+    cases = law.widest_first(law.first(combinations, 8000), 80)  # as many as the laws decode daily
     many = combinations() if full() else islice(combinations(), 10_000)
     sample, everywhere = (
         {pair for case in found for pair in pairs(law.parts_shown(case), 2)} for found in (cases, many)

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "dllm"
 CONTRACT = {"Need.span", "Need.ratio", "Step.accepted",
             "Schedule.fixed_length", "Scores.repropose", "Step.edit",
             "Scores.drafts", "ForwardPlan.beside", "ForwardPlan.forced", "View.forced",
-            "Step.shown"}  # fmt: skip
+            "Step.shown", "Step.mixture", "Mixture.rejected"}  # fmt: skip
 CALLS = 9  # of ``Call`` and ``CandidateBuffers``: what a call does without
 FOLDERS = ("contract", "loop", "samplers", "blocks", "cache", "eos", "runtime")
 LINES = 400  # of the contract, which is to be read in a sitting

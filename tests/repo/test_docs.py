@@ -241,6 +241,7 @@ CAUSAL = {
     "model=nemotron-8b": "tiny-nemotron",
     "model=fastdllm-v2-7b": "tiny-fastdllm-v2",
     "model=efficient-dlm-8b": "tiny-a2d-bd3lm",
+    "model=dmax-16b": "tiny-llada21",
     "model=diffusiongemma-26b": "dg_dev",
 }  # their small ones
 
