@@ -28,7 +28,7 @@ class D2F(Sampler):
     """
 
     traits = SamplerTraits(
-        stateless=True, deterministic=True, by_confidence=False, ranks_by="confidence", tempered=True
+        stateless=True, deterministic=True, by_confidence=False, ranks_by="confidence", tempered=True, beyond_block=True
     )
     per_request = ("threshold", "sure_share")
 

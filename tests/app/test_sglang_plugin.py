@@ -181,6 +181,7 @@ def test_the_threshold_rule_is_sglangs_own(registry: dict[str, Any]) -> None:
         while mask in text[begin:]:
             with torch.inference_mode():
                 logits = network.logits(network.encode(torch.tensor([text])))[0, begin:].float()
+            logits = logits.clone()  # outside of inference mode
             logits[:, mask] = -torch.inf
             best = logits.softmax(-1).max(-1)
             sure = {column: float(best.values[column]) for column in range(4) if text[begin + column] == mask}

@@ -40,7 +40,7 @@ class OneByOne:
         self.running: set[int] = set()
         self.gone: set[int] = set()
         self.count, self.turns, self.state = 0, 0, "ready"
-        self.wake = threading.Condition()
+        self.condition = threading.Condition()
         self.thread: threading.Thread | None = None
 
     def runner_of(self, chosen: RequestParts) -> Runner:
@@ -52,18 +52,18 @@ class OneByOne:
             self.thread.start()
 
     def submit(self, job: Job, deliver: Deliver) -> int:
-        with self.wake:
+        with self.condition:
             if self.state != "ready":
                 raise Closing
             if len(self.waiting) >= self.limits.max_waiting:
                 raise Full(len(self.waiting))
             self.count += 1
             self.waiting.append((self.count, job, deliver))
-            self.wake.notify()
+            self.condition.notify()
             return self.count
 
     def abort(self, number: int) -> None:
-        with self.wake:
+        with self.condition:
             self.gone.add(number)
             self.waiting = deque(entry for entry in self.waiting if entry[0] != number)
 
@@ -76,10 +76,10 @@ class OneByOne:
         until = time.monotonic() + grace
         while self.busy and time.monotonic() < until:
             time.sleep(0.01)
-        with self.wake:
+        with self.condition:
             left, self.waiting = list(self.waiting), deque()
             self.state = "closed"
-            self.wake.notify()
+            self.condition.notify()
         for _, _, deliver in left:
             deliver(Failed("closing", "the server shuts down.", "none"))
 
@@ -88,8 +88,8 @@ class OneByOne:
 
     def work(self) -> None:
         while True:
-            with self.wake:
-                self.wake.wait_for(lambda: self.waiting or self.state == "closed")
+            with self.condition:
+                self.condition.wait_for(lambda: self.waiting or self.state == "closed")
                 if self.state == "closed":
                     return
                 number, job, deliver = self.waiting.popleft()
