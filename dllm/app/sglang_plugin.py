@@ -116,7 +116,7 @@ class ServedBlocks:
         for key in config:
             if key not in YAML_KEYS:
                 raise UserError(
-                    f"{key}: {ALGORITHM}'s YAML has no such key; it has {', '.join(YAML_KEYS)}.{nearest(key, YAML_KEYS)}"
+                    f"{key}: {ALGORITHM}'s YAML lacks this key; it has {', '.join(YAML_KEYS)}.{nearest(key, YAML_KEYS)}"
                 )
         sampling = config.get("sampling") or {}
         if not isinstance(sampling, Mapping):

@@ -195,7 +195,7 @@ def test_the_threshold_rule_is_sglangs_own(registry: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("config", "words"), [
     ({"sampler": "wino"}, "sampler=wino computes extra queries beside the canvas.*Use sampler=confidence"),
     ({"sampler": "conf"}, "sampler='conf' is unknown"), ({"sampler": {"name": "eb", "gama": 1}}, "gamma"),
-    ({"smapler": "eb"}, "smapler: is no key.*Did you mean 'sampler'"), ({"sampling": 3}, "must be a mapping"),
+    ({"smapler": "eb"}, "smapler: dllm's YAML lacks.*Did you mean 'sampler'"), ({"sampling": 3}, "must be a mapping"),
     ({"sampling": {"guidance": 1}}, "sampling.guidance is not served through sglang"),
     ({"sampling": {"temperature": "warm"}}, "must be a number, or request"),
     ({"sampler": {"name": "order", "positions": [0, 1]}}, "each of the 4 answer positions"),
