@@ -14,6 +14,7 @@ from itertools import takewhile
 
 import torch
 
+from dllm.cache.focus import Focus
 from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
@@ -87,6 +88,7 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     """A turn with something open commits. A rule of noise commits in the last of its forwards of a block. exempt: the
     rule may leave a row as it is."""
     sampler = trial.parts.sampler
+    exempt = exempt or isinstance(trial.parts.cache, Focus)  # whose closing forward of a block decides nothing
     for row, one in enumerate(trial.together):
         trace = one.known.trace
         assert trace is not None
@@ -164,7 +166,8 @@ def all_is_decided(trial: Trial) -> None:
         if trial.fills_up:
             holds(result.trace.mask_id not in result.canvas, f"row {row}: masks are left in {result.canvas}")
         holds(result.trace.mask_id not in result.tokens, f"row {row}: masks are left in the text {result.tokens}")
-        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one) + resized_turns(one)
+        most = 2 * (len(result.canvas) + redecoded(trial, one)) + held_turns(trial, one)
+        most += resized_turns(one) if trial.parts.length.traits.changes else 0
         holds(0 < result.nfe <= most, f"row {row}: {result.nfe} forwards for {length} positions, {most} at most")
 
 

@@ -135,7 +135,7 @@ def mixture_of(p: Tensor) -> tuple[Tensor, Tensor]:
     best = p.topk(min(MOST_TOKENS, p.shape[-1]), -1)
     most = (2 * best.values[..., :1]).clamp(0.2, 0.9)
     inside = best.values.cumsum(-1) <= most
-    inside[..., 0] = True
+    inside[..., :1].fill_(True)
     return best.indices, best.values * inside
 
 

@@ -248,4 +248,4 @@ def test_a_sweep_is_given_to_hydra_grid_by_grid(tmp_path: Path, monkeypatch: pyt
 def test_values_of_a_grid_arrive_as_they_are_written() -> None:
     grids = [{"prompt": ["a, b", "it's"], "sampler": "eb", "blocks.lengths": [[8, 8], None]}]
     assert list(grids_of(grids)) == [["prompt='a, b','it\\'s'", "sampler=eb", "blocks.lengths=[8, 8],null"]]
-    assert combinations(["eos=glob(stop*)", "seed=range(3)", "sampler=a,b"]) == 3 * 3 * 2
+    assert combinations(["eos=glob(stop*)", "seed=range(3)", "sampler=a,b"]) == 4 * 3 * 2

@@ -48,7 +48,7 @@ def test_what_broke_is_named_and_fails(make_laws: Callable[..., int], capsys: py
     assert make_laws("eb", "dus", "wino") == 1
     out = capsys.readouterr().out
     assert "2 laws over 3 cases, 4 checks" in out
-    assert "BROKEN even: dus-fixed-none-none-tiny-llada: AssertionError: dus is odd" in out
+    assert "BROKEN even: dus-fixed-none-none-tiny-llada-fixed: AssertionError: dus is odd" in out
     assert "     3 of      3 cases, 1 broken: even" in out and "     1 of      1 cases, 0 broken: any" in out
     assert "covered 3 of 3 cases, 4 of 4 checks" in out
 

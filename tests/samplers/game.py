@@ -17,6 +17,7 @@ from dllm.contract.readouts import AllLogits, AttentionMap, AttentionWeights, By
 from dllm.contract.shared_values import Shared
 from dllm.loop.proposals import lookup_stored
 from dllm.samplers.base import Sampler
+from dllm.samplers.remix import OwnLogits
 
 PROMPT, MASK, PAD = 2, 60, 61
 ATTENTION = (AttentionMap(), AttentionMap(received=True))  # what adas and dawn read by default
@@ -47,7 +48,8 @@ class Game:
         if "shadow" in statistics:
             readings[Shadow()] = self._lay(statistics.pop("shadow"))
         if logits is not None:
-            readings |= {AllLogits(): ByColumn(logits, rows), LogitLookup(): lookup_stored(logits, rows, False)}
+            found = ByColumn(logits, rows)
+            readings |= {AllLogits(): found, OwnLogits(): found, LogitLookup(): lookup_stored(logits, rows, False)}
         scores = Scores(
             scored=known, token=self._lay(token).long(), confidence=self._lay(confidence), committable=known,
             statistics={name: self._lay(value).long() if name == "likeliest" else self._lay(value)

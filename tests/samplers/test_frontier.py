@@ -63,7 +63,7 @@ def test_each_row_has_its_own_frontier_and_a_wide_one_is_none() -> None:
 # What writes tokens of its own: credited, explored, told, replaced.
 OWN_TOKENS, REFUSED = (
     {"credit", "ete", "joint_threshold", "oracle"},
-    {"dus", "flash_verify", "linear_spec", "freedave", "order", "prophet", "scout"},
+    {"d2f", "dmax", "dus", "flash_verify", "linear_spec", "freedave", "order", "prophet", "remix", "scout"},
 )
 
 

@@ -30,18 +30,21 @@ from dllm.contract.process import Uniform
 from dllm.contract.setting import Sampling, replaced
 from dllm.contract.shapes import Bounded
 from dllm.contract.shared_values import shared_by
+from dllm.contract.traits import Soft
 from dllm.eos.stop_strings import StopStrings
 from dllm.loop.proposals import Proposer
 from dllm.models.ids import Ids
 from dllm.samplers.base import Sampler
 from dllm.samplers.dream import Dream
 from dllm.samplers.pc import PC
+from dllm.samplers.remix import ReMix
 from dllm.samplers.static import Static
 from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {
     **{name: lambda n=name: build("sampler", n) for name in choices("sampler")},
     **{name: lambda n=name: replaced(build("sampler", n), process=Uniform(64)) for name in ("ancestral", "renoise")},
+    "remix": lambda: replaced(build("sampler", "remix"), traits=ReMix.traits.but(soft=Soft("undecided", 11))),
     "static-random": lambda: Static(score="random"),
     "dream-origin": lambda: Dream("origin"),
     "dream-drawn": lambda: Dream(alg_temp=0.5),
@@ -95,7 +98,8 @@ def at(view: View, sampler: Sampler, device: str) -> View:
                 for one, found in view.scores.readings.items()}  # fmt: skip
     statistics = {name: value.to(device) for name, value in view.scores.statistics.items()}
     scores = replace(moved(view.scores, device), readings=readings, statistics=statistics)
-    span = replace(moved(view.blocks, device), shapes=Bounded(width=3))
+    params = {name: value.to(device) for name, value in view.blocks.params.items()}
+    span = replace(moved(view.blocks, device), shapes=Bounded(width=3), params=params)
     return replace(moved(view, device), canvas=move(view.canvas, device), scores=scores, blocks=span,
                    shared=shared)  # fmt: skip
 

@@ -110,7 +110,7 @@ def test_most_pairs_work() -> None:
     names = {wrapper: [inner for at, inner in PAIRS if at == wrapper] for wrapper in WRAPPERS}
     revocable = {"joint_threshold", "rcr", "remdm", "saber"}
     assert revocable <= set(INNER)
-    assert set(names["prophet"]) == set(INNER) - revocable - {"flash_verify", "linear_spec"}
+    assert set(names["prophet"]) == set(INNER) - revocable - {"dmax", "flash_verify", "linear_spec", "remix"}
     assert set(names["freedave"]) >= {
         "adas", "confidence", "d3llm", "dawn", "dparallel", "dream", "dus", "easing", "eb", "entropy_distance",
         "factor", "frechet", "frontier", "learn2pd", "localleap", "oracle", "order", "pc", "prior", "spaced",
@@ -125,7 +125,7 @@ def test_most_pairs_work() -> None:
     assert set(names["adas"]) >= {
         "confidence", "d3llm", "dparallel", "dream", "easing", "eb", "factor", "frechet", "static"}  # fmt: skip
     assert set(names["frontier"]) == set(INNER) - {
-        "dus", "flash_verify", "freedave", "linear_spec", "order", "prophet", "scout"}  # fmt: skip
+        "dmax", "dus", "flash_verify", "freedave", "linear_spec", "order", "prophet", "remix", "scout"}  # fmt: skip
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
