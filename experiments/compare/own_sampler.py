@@ -87,6 +87,8 @@ PUBLISHED: list[tuple[str, Grid]] = [
     ("rcr", {"per_step": (2, 4)}),
     ("remdm", {"per_step": (2, 4), "extra": (1,), "number": (1,)}),
     ("joint_threshold", {"threshold": (0.7, 0.9), "edit_threshold": (0.5, 0.9)}),
+    ("slowfast", {"high": (0.85, 0.9), "explore": (6, 8)}),
+    ("remix", {"threshold": (0.8, 0.9), "mix": (0.5,)}),
 ]
 # Wrappers: the rules that each is tried over, besides its own options.
 SURE: Grid = {"threshold": (0.8, 0.9)}

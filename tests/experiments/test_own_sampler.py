@@ -90,7 +90,7 @@ def test_the_interval_of_a_saving_is_that_of_paired_items() -> None:
 def test_every_sampler_that_ships_takes_part_with_settings_that_differ() -> None:
     found = list(methods())
     assert len({(method, words) for method, words, *_ in found}) == len(found) > 100
-    needy = {"flash_verify", "linear_spec"}  # of its own cache
+    needy = {"flash_verify", "linear_spec", "d2f", "dmax"}  # of its own cache, or of models that attend by blocks
     assert {rule for _, _, rule, _ in found} == set(choices("sampler")) - {"oracle"} - needy - of_noise()
     assert min(Counter(method for method, *_ in found).values()) > 1  # nobody at its defaults alone
     for _, _, rule, options in found:
