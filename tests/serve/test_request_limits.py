@@ -126,7 +126,7 @@ def measured(place: Place, route: str, body: Any) -> tuple[httpx.Response, float
 ])  # fmt: skip
 def test_what_a_prompt_does_not_hold_costs_little(mini_place: Place, name: str, body: dict[str, Any]) -> None:
     """Such a request is sound, and as cheap as a refused one beside the decoding of four tokens."""
-    tries = [measured(mini_place, CHAT, {**body, "max_tokens": 4}) for _ in range(2)]  # the first may load what it needs
+    tries = [measured(mini_place, CHAT, {**body, "max_tokens": 4}) for _ in range(2)]  # the first may load something
     reply, seconds, memory = min(tries, key=lambda one: one[1])
     assert reply.status_code == 200, reply.text[:200]
     assert memory < 50 << 20 and seconds < 0.3, (name, seconds, memory >> 20)
