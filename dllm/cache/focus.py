@@ -46,7 +46,7 @@ class Focus(Buffered):
 
     traits = Buffered.traits.but(
         kinds=_KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
-        acts_in_layers=True, heads="summed",
+        acts_in_layers=True, closes=True, heads="summed",
     )  # fmt: skip
     shares = True
 

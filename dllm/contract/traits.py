@@ -120,6 +120,7 @@ class CacheTraits(Traits):
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
+    closes: bool = False  # a decided block takes a forward more, which computes it whole and commits nothing
     follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.moved``)
     # under tensor parallelism, where a rank holds some of the heads: ``local``, what it finds does not depend on heads;
     # ``summed``, it adds up over ``config.ranks`` what it reads of them (empty: not said, so it is refused there)

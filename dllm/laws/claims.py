@@ -14,7 +14,6 @@ from itertools import takewhile
 
 import torch
 
-from dllm.cache.focus import Focus
 from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.contract import State, Step, View
@@ -88,7 +87,7 @@ def every_turn_commits(trial: Trial, exempt: bool = False) -> None:
     """A turn with something open commits. A rule of noise commits in the last of its forwards of a block. exempt: the
     rule may leave a row as it is."""
     sampler = trial.parts.sampler
-    exempt = exempt or isinstance(trial.parts.cache, Focus)  # whose closing forward of a block decides nothing
+    exempt = exempt or trial.parts.cache.traits.closes
     for row, one in enumerate(trial.together):
         trace = one.known.trace
         assert trace is not None

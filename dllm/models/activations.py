@@ -16,7 +16,7 @@ from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.rounded_linear import left_wide, round_rows
 from dllm.kernels.rounded_machine import ROW_LEVELS, Processor, this_processor
 from dllm.models.config import ModelConfig
-from dllm.models.quantize import BITS, NARROWING
+from dllm.models.quantize import NARROWING, needs_narrow
 from dllm.models.transformer import Transformer
 
 ROW_KINDS = ("int8",)
@@ -32,10 +32,7 @@ def check_activations(
     name, plain = f"model.activations={kind}", "or set model.activations to null"
     if kind not in ROW_KINDS:
         raise UserError(f"model.activations={kind!r} must be null or int8.{nearest(kind, ROW_KINDS)}")
-    if weights not in BITS:
-        said = "null" if weights is None else weights
-        raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
-                        f"model.quantize=int8, {plain}.")  # fmt: skip
+    needs_narrow(name, weights, plain)
     if kernels != INVARIANT:
         return
     here = this_processor()

@@ -73,6 +73,15 @@ def check_quantize(
         raise UserError(f"{name} on a GPU needs our Triton kernel. Use kernels=auto on a GPU that has it, {plain}.")
 
 
+def needs_narrow(name: str, kind: str | None, plain: str) -> None:
+    """Raises UserError if layers of ``kind`` are not in int8 or int4, which setting ``name`` needs. plain: how to do
+    without it."""
+    if kind not in BITS:
+        said = "null" if kind is None else kind
+        raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
+                        f"model.quantize=int8, {plain}.")  # fmt: skip
+
+
 def check_head(head: str | None, kind: str | None, config: ModelConfig, device: torch.device) -> None:
     """Raises UserError for an unknown kind of embedding and head, and for one that does not go with the layers'
     ``kind``, the model or the device."""
@@ -81,10 +90,7 @@ def check_head(head: str | None, kind: str | None, config: ModelConfig, device: 
     name, plain = f"model.quantize_head={head}", "or set model.quantize_head to null"
     if head not in BITS:
         raise UserError(f"model.quantize_head={head!r} must be null, int8 or int4.{nearest(head, tuple(BITS))}")
-    if kind not in BITS:
-        said = "null" if kind is None else kind
-        raise UserError(f"{name} goes with layers in int8 or int4, and model.quantize is {said}. Set "
-                        f"model.quantize=int8, {plain}.")  # fmt: skip
+    needs_narrow(name, kind, plain)
     if device.type != "cpu":
         if config.stored_head is not None:
             plain = "or run task=quantize without model.quantize_head"

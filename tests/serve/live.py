@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -71,3 +72,17 @@ def live(
     server.should_exit = True
     thread.join(20)
     assert not thread.is_alive()
+
+
+def alone_and_under_load(
+    server: Live, bodies: Sequence[dict[str, Any]], reply_of: Callable[[httpx.Client, dict[str, Any], bool], list[Any]]
+) -> list[list[Any]]:
+    """The replies to ``bodies`` one after the other. AssertionError if one differs where they come at once, every
+    second one streamed. reply_of: to a body, streamed or not."""
+    numbers = range(len(bodies))
+    with server.client() as client, ThreadPoolExecutor(16) as crowd:
+        alone = [reply_of(client, body, False) for body in bodies]
+        found = list(crowd.map(lambda number: reply_of(client, bodies[number], number % 2 == 1), numbers))
+    differ = [number for number in numbers if alone[number] != found[number]]
+    assert differ == [], [(bodies[n], alone[n], found[n]) for n in differ[:2]]
+    return alone

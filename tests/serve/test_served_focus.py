@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dllm import load
-from tests.serve.live import live
+from tests.serve.live import alone_and_under_load, live
 from tests.serve.load import reply_of
 from tests.support.tiny import MODELS, make_tiny
 
@@ -39,10 +38,7 @@ def test_mixed_requests_get_under_load_what_they_get_alone(requests: int, tmp_pa
     dice = random.Random(5)
     bodies = [drawn(dice) for _ in range(requests)]
     model = load(make_tiny(tmp_path / "tiny", MODELS / "tiny-diffcoder"), dtype="float32")
-    with live(model, timeout=600.0) as server, server.client() as client, ThreadPoolExecutor(12) as crowd:
-        alone = [reply_of(client, body, stream=False) for body in bodies]
-        found = list(crowd.map(lambda number: reply_of(client, bodies[number], number % 2 == 1), range(requests)))
-    differ = [number for number in range(requests) if alone[number] != found[number]]
-    assert differ == [], [(bodies[n], alone[n], found[n]) for n in differ[:2]]
+    with live(model, timeout=600.0) as server:
+        alone = alone_and_under_load(server, bodies, reply_of)
     refused = [body for body, reply in zip(bodies, alone, strict=True) if reply[0][1] == "refused"]
     assert 0 < len(refused) < requests // 4

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from dllm import load
 from tests.serve.bodies import chat, mini_defaults, refusal
-from tests.serve.live import Live, live
+from tests.serve.live import Live, alone_and_under_load, live
 from tests.serve.test_serving_lengths import drawn, reply_of
 
 PIPELINE = ("sampler=d2f", "sampler.threshold=0.8", "blocks=pipelined", "blocks.block_length=8",
@@ -28,12 +27,7 @@ def server() -> Iterator[Live]:
 @pytest.mark.parametrize("count", [100])
 def test_mixed_requests_are_alike_alone_and_under_load(server: Live, count: int) -> None:
     dice = random.Random(7)
-    bodies = [drawn(dice) for _ in range(count)]
-    with server.client() as client, ThreadPoolExecutor(16) as crowd:
-        alone = [reply_of(client, body, False) for body in bodies]
-        found = list(crowd.map(lambda number: reply_of(client, bodies[number], number % 2 == 1), range(count)))
-    differ = [number for number in range(count) if alone[number] != found[number]]
-    assert differ == [], [(bodies[n], alone[n], found[n]) for n in differ[:2]]
+    alone = alone_and_under_load(server, [drawn(dice) for _ in range(count)], reply_of)
     assert len({text for reply in alone for text, *_ in reply}) >= count // 4
 
 

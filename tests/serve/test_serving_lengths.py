@@ -18,7 +18,7 @@ from dllm.serve.request_parts import Defaults
 from dllm.tasks.mini import tasks
 from dllm.tasks.mini.items import Draw
 from tests.serve.bodies import chat, mini_defaults, refusal
-from tests.serve.live import Live, live
+from tests.serve.live import Live, alone_and_under_load, live
 
 RULES: dict[str, dict[str, Any]] = {
     "daedal": {"limit": 40, "factor": 4, "checked": 4},
@@ -75,12 +75,7 @@ def reply_of(client: httpx.Client, body: dict[str, Any], stream: bool) -> list[A
 @pytest.mark.parametrize("count", [4, pytest.param(100, marks=pytest.mark.program)])
 def test_mixed_requests_are_alike_alone_and_under_load(server: Live, count: int) -> None:
     dice = random.Random(7)
-    bodies = [drawn(dice) for _ in range(count)]
-    with server.client() as client, ThreadPoolExecutor(16) as crowd:
-        alone = [reply_of(client, body, False) for body in bodies]
-        found = list(crowd.map(lambda number: reply_of(client, bodies[number], number % 2 == 1), range(count)))
-    differ = [number for number in range(count) if alone[number] != found[number]]
-    assert differ == [], [(bodies[n], alone[n], found[n]) for n in differ[:2]]
+    alone = alone_and_under_load(server, [drawn(dice) for _ in range(count)], reply_of)
     assert len({text for reply in alone for text, *_ in reply}) >= count // 4
 
 
