@@ -37,9 +37,11 @@ class Store:
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[int]:
-    """Exit codes with which ranks would have ended their processes."""
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleQueue[int]]:
+    """Exit codes with which ranks would have ended their processes. It outlives the threads of all ranks: one that came
+    to its end later would end the process of the tests."""
     codes: SimpleQueue[int] = SimpleQueue()
+    earlier = set(threading.enumerate())
 
     def leave(code: int) -> None:
         codes.put(code)
@@ -47,7 +49,10 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[int]:
 
     monkeypatch.setattr(module.os, "_exit", leave)
     monkeypatch.setattr(module, "PATIENCE", 0.05)
-    return codes
+    yield codes
+    for thread in set(threading.enumerate()) - earlier:
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 def opened(size: int, timeout: float, store: Store | None = None) -> list[Links]:
@@ -99,9 +104,11 @@ def test_a_silent_rank_is_late_and_then_ends_all(ended: SimpleQueue[int], monkey
         assert time.monotonic() - began < 5
         time.sleep(0.01)
     assert first.late == [1]
-    assert ended.get(timeout=5) == DIED
+    assert [ended.get(timeout=5) for _ in range(2)] == [DIED, DIED]
     assert 0.4 < time.monotonic() - began < 4
     assert "rank 1 of 2 has not answered for 0.8 s" in first.verdict
+    for one in (second, first):
+        one.close()
 
 
 def test_a_refusal_of_one_rank_is_said_by_rank_0_alone(
