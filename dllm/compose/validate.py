@@ -68,26 +68,10 @@ def validate(
     assert isinstance(blocks, Blocks)
     check_soft(setting, sampler)
     sampler.check(setting)
-    if setting.sampling.eos_last and not sampler.traits.by_confidence:
-        raise UserError(
-            "sampling.eos_last=true ranks end-of-text proposals last by their confidence, but "
-            f"sampler={name_of(sampler)} with these options does not rank by confidence alone. Set eos_last to false, "
-            "or use sampler=confidence, localleap or static."
-        )
+    check_eos_last(setting, sampler)
     blocks.check(setting, sampler)
     eos.check(setting)
-    if sampler.traits.edits and eos.traits.at_once:
-        raise UserError(
-            f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
-            "as its block is open. Use eos=fill_after_block, or eos=none. (A policy of your own that waits until the "
-            "block is full says at_once=False in its traits.)"
-        )
-    if sampler.traits.branches and sampler.traits.commits_ahead and eos.traits.fills:
-        raise UserError(
-            f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
-            "which no draft knows. Use eos=stop_at_last_eos, or eos=fill_after_block. (A policy of your own that "
-            "decides nothing in rows that go on says fills=False in its traits.)"
-        )
+    check_end(sampler, eos)
     check_length(setting, length, sampler, policy, eos)
     needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos), *length.needs())
     needs_of("cache", policy)
@@ -109,6 +93,32 @@ def validate(
         if sentence:
             warn_once(sentence)
     return sampler
+
+
+def check_eos_last(setting: Setting, sampler: Sampler) -> None:
+    """Raise UserError for ``sampling.eos_last`` with a rule that does not rank by confidence."""
+    if setting.sampling.eos_last and not sampler.traits.by_confidence:
+        raise UserError(
+            "sampling.eos_last=true ranks end-of-text proposals last by their confidence, but "
+            f"sampler={name_of(sampler)} with these options does not rank by confidence alone. Set eos_last to false, "
+            "or use sampler=confidence, localleap or static."
+        )
+
+
+def check_end(sampler: Sampler, eos: EndOfText) -> None:
+    """Raise UserError for an end-of-text policy that acts before the rule has had its say."""
+    if sampler.traits.edits and eos.traits.at_once:
+        raise UserError(
+            f"eos={name_of(eos)} acts on an end of text at once, but sampler={name_of(sampler)} may replace it as long "
+            "as its block is open. Use eos=fill_after_block, or eos=none. (A policy of your own that waits until the "
+            "block is full says at_once=False in its traits.)"
+        )
+    if sampler.traits.branches and sampler.traits.commits_ahead and eos.traits.fills:
+        raise UserError(
+            f"sampler={name_of(sampler)} drafts whole turns, but eos={name_of(eos)} fills positions between them, "
+            "which no draft knows. Use eos=stop_at_last_eos, or eos=fill_after_block. (A policy of your own that "
+            "decides nothing in rows that go on says fills=False in its traits.)"
+        )
 
 
 def check_doubted(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[Need]) -> None:

@@ -133,6 +133,14 @@ class Turn:
         return self.view.blocks.active
 
     @property
+    def forced(self) -> Tensor:
+        """Commits [N, L] that the rule did not choose: those it did not accept, and all of a row that the cache's plan
+        commits without it (there ``step.accepted`` tells of other rows alone)."""
+        step, planned = self.step, self.view.forced
+        forced = torch.zeros_like(step.commit) if step.accepted is None else step.commit & ~step.accepted
+        return forced if planned is None else forced | (step.commit & planned[step.owner.row])
+
+    @property
     def guesses(self) -> tuple[Tensor, Tensor]:
         """What the forward guesses at each position [B, L], and its probability: the proposals, or the likeliest tokens
         where proposals are draws that a rule shows."""

@@ -215,10 +215,10 @@ def _commits(turn: Turn, where: Tensor, candidate: int, row: int, start: int) ->
     columns = where[candidate].nonzero()[:, 0]
     # The decision itself, not the canvas after the end-of-text policy, which may have cut some of it off.
     tokens = step.tokens[candidate][columns]
-    accepted = None if step.accepted is None or edits else step.accepted[candidate][columns]
-    forced = turn.marks.replaced[candidate][columns] if accepted is None else ~accepted
-    if turn.view.forced is not None and not edits:  # no rule was asked: ``accepted`` tells of the batch's other rows
-        forced = forced | turn.view.forced[row][columns]
+    forced = torch.zeros_like(where) if edits else turn.forced
+    if step.accepted is None or edits:
+        forced = forced | turn.marks.replaced
+    forced = forced[candidate][columns]
     entropy = turn.view.scores.statistics.get("entropy")
     said = () if "own" not in turn.view.scores.statistics else log_probabilities(turn)
     own, drawn = [none_for_nan(values[candidate][columns]) for values in said] or ([], [])

@@ -63,11 +63,7 @@ class GatheredTurns:
         own, drawn = log_probabilities(turn)
         masked, left, commit = (inside(one) for one in (canvas.masked | step.remask, after.masked, step.commit))
         filled, number = masked & ~left & ~commit, turn.view.blocks.turn[:, None]
-        origin = torch.full_like(commit, Origin.DRAWN, dtype=torch.int8)
-        if step.accepted is not None:
-            origin = torch.where(inside(step.accepted), origin, Origin.FORCED)
-        if turn.view.forced is not None:  # no rule was asked, so ``accepted`` tells of other rows alone
-            origin = origin.masked_fill(inside(turn.view.forced), Origin.FORCED)
+        origin = torch.full_like(commit, Origin.DRAWN, dtype=torch.int8).masked_fill(inside(turn.forced), Origin.FORCED)
         origin = origin.masked_fill(inside(marks.corrected | marks.replaced), Origin.CONSTRAINED)
         early = (
             self.hole[names] & ~inside(canvas.masked) & (self.origin[names] == Origin.GIVEN)

@@ -27,7 +27,7 @@ from experiments.bench import llama_cpp
 from experiments.support import markdown
 from experiments.support.scripts import counted, refusing
 
-PROMPT, FIRST, BLOCK, LAYERS = 64, 100, 32, 32  # FIRST: id of the prompt's first token
+PROMPT, FIRST, BLOCK = 64, 100, 32  # FIRST: id of the prompt's first token
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ("bfloat16", "int8", "int4", "int8-rows", "int4-rows")  # rows: ``model.activations=int8``
 HEADS = ("weights", "tokens", "a forward", "forwards", "wall s", "CPU s", "tokens per CPU s")
@@ -100,7 +100,7 @@ def found(options: argparse.Namespace) -> Iterator[list[str]]:
     for kind in options.llama_kinds if options.llama_diffusion else ():
         with tempfile.TemporaryDirectory(dir=options.scratch) as place:
             file = Path(place) / "model.gguf"
-            llama_cpp.write(file, kind, LAYERS, spelt=True)
+            llama_cpp.write(file, kind, options.layers, spelt=True)
             for tokens, per_step in asked:
                 took = theirs(options.llama_diffusion, file, tokens, per_step, options.threads)
                 yield told(f"llama.cpp {kind}", tokens, per_step, *took)
@@ -123,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=counted, default=1)
     parser.add_argument("--llama-diffusion", type=Path, metavar="PROGRAM", help="llama.cpp's, measured beside")
     parser.add_argument("--llama-kinds", nargs="+", choices=llama_cpp.KINDS, default=["Q4_0"])
+    parser.add_argument("--layers", type=counted, default=32, help="of llama.cpp's file: as many as the checkpoint has")
     parser.add_argument("--scratch", type=Path, help="where llama.cpp's file may be, 4 to 16 GB")
     options = parser.parse_args(arguments)
     print(f"{options.threads} threads, load {os.getloadavg()[0]:.1f}\n\n{markdown.head(HEADS)}", flush=True)

@@ -31,12 +31,9 @@ class TurnDecisions:
     def of(turn: Turn) -> TurnDecisions:
         numbers, step = turn.view.canvas.param_index, turn.step
         commit = step.commit
-        forced = torch.zeros_like(commit) if step.accepted is None else commit & ~step.accepted
-        if turn.view.forced is not None:  # no rule was asked: ``accepted`` tells of the batch's other rows
-            forced = forced | (commit & turn.view.forced[step.owner.row])
         chances = probabilities(turn)
         bits = torch.where(commit & ~chances.isnan(), -chances.clamp(min=1e-300).log2(), 0.0).sum(1)
-        decided = torch.stack([bits, commit.sum(1), forced.sum(1)], 1)
+        decided = torch.stack([bits, commit.sum(1), turn.forced.sum(1)], 1)
         numbers, acts, owner, asked, chosen = (
             tensor.clone()  # it lasts until the next turn
             for tensor in (numbers, turn.active, step.owner.row, turn.tried_owner.row, turn.chosen)
