@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_INDEX ?=
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-programs test-experiments lint laws image-steps clean
+.PHONY: run help test test-rest test-programs test-experiments lint laws image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -14,8 +14,11 @@ run: .venv/installed  ## Install, and decode a prompt with a small model that co
 help:  ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
-test: .venv/developer lint  ## Install what tests need too, lint, check types, test the whole package. A few minutes on two cores.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not program" --ignore=tests/experiments
+test: .venv/developer lint  ## Install what tests need too, lint, check types, test every part of the package. A few minutes on two cores.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --part sample -m "not program" --ignore=tests/experiments
+
+test-rest: .venv/developer  ## Run the cases and the slow tests that "make test" leaves out. CI runs it too.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --part rest -m "not program" --ignore=tests/experiments
 
 test-programs: .venv/developer  ## Run what the documentation tells people to type, other harnesses, kills. CI runs it too.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m program --ignore=tests/experiments

@@ -23,33 +23,44 @@ import torch
 
 from tests.support.tiny import make_tiny, make_written
 
+CASES = 2  # of a parametrised test in ``--part sample``
+SLOW = Path(__file__).with_name("slow.txt")  # tests of more than a second of CPU, which ``--part sample`` leaves out
+
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
 os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that tests start
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", choices=("all", "sample", "rest"), default="all",
+        help=f"sample: {CASES} cases of each test that takes less than a second; rest: what sample leaves out",
+    )  # fmt: skip
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest goes by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What opens a browser is marked ``program``. Of a test that is marked ``daily(n)`` so many cases run, which
-    LAWS_SEED draws; under DLLM_LAWS=all, all do."""
+    """What opens a browser is marked ``program``. LAWS_SEED draws the cases of a test that run: n of one that is marked
+    ``daily(n)`` (under DLLM_LAWS=all, all), and in ``--part sample`` ``CASES`` of any other."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("program")
-    if os.environ.get("DLLM_LAWS") == "all":
-        return
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("daily"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    left = set[pytest.Item]()
+        cases[item.nodeid.partition("[")[0]].append(item)
+    part, slow = config.getoption("part"), set(SLOW.read_text().splitlines())
+    kept = set[pytest.Item]()
     for name, found in cases.items():
-        marker = found[0].get_closest_marker("daily")
-        assert marker is not None
         draw = Random(f"{name} {os.environ.get('LAWS_SEED', '0')}")
-        left |= {*found} - {*draw.sample(found, min(marker.args[0], len(found)))}
-    items[:] = [item for item in items if item not in left]
-    config.hook.pytest_deselected(items=[*left])
+        marker = found[0].get_closest_marker("daily")
+        count = len(found)
+        if marker and os.environ.get("DLLM_LAWS") != "all":
+            count = min(count, marker.args[0])
+        drawn = draw.sample(found, count)
+        first = [] if name in slow else drawn if marker else drawn[:CASES]
+        kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}}[part]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ def test_files_with_a_script_of_their_own_are_named(capsys: pytest.CaptureFixtur
     assert all((Path(__file__).parents[1] / script).is_file() for script in ELSEWHERE.values())
 
 
+@pytest.mark.daily(len(GOLDENS))  # every file, in each test run
 @pytest.mark.parametrize("file", GOLDENS, ids=lambda file: file.stem)
 def test_every_recorded_decode_is_reproduced(file: Path) -> None:
     data = json.loads(file.read_text())

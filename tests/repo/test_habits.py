@@ -30,13 +30,22 @@ def test_help_names_every_target_of_make() -> None:
 
 def test_ci_runs_make_test_on_every_python_that_the_package_takes() -> None:
     job = read(".github/workflows/ci.yml")["jobs"]["test"]
-    assert [step["run"] for step in job["steps"] if "run" in step][-3:] == [
+    assert [step["run"] for step in job["steps"] if "run" in step][-4:] == [
         "make test",
+        "make test-rest",
         "make test-programs",
         "make test-experiments",
     ]
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
     assert f">={job['strategy']['matrix']['python'][0]}" == oldest
+
+
+def test_slow_tests_are_there() -> None:
+    listed = (ROOT / "tests/slow.txt").read_text().splitlines()
+    assert listed == sorted(set(listed))
+    for line in listed:
+        file, _, name = line.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), line
 
 
 def test_hooks_run_what_make_lint_runs() -> None:
