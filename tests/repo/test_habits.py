@@ -89,7 +89,7 @@ def test_make_run_installs_what_running_needs_and_make_test_the_rest(clone: Path
     tested = make(clone, "test")
     assert (
         installed(tested) == ["-e .[dev]"]
-        and tested[-1] == "python -m pytest -n 2 -m not program --ignore=tests/experiments"
+        and tested[-1] == "python -m pytest -n 2 --part sample -m not program --ignore=tests/experiments"
     )
     assert installed(make(clone, "test") + make(clone, "run")) == []
 
