@@ -5,7 +5,7 @@ Letters as in ``dllm/contract/types.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from dllm.common.rowwise import Owner, Rowwise
 from dllm.contract.canvas import Canvas
 from dllm.contract.constrained import Constrained, ConstraintMarks
 from dllm.contract.reshape import Reshape
-from dllm.contract.step import Step
+from dllm.contract.step import State, Step
 from dllm.contract.types import BlockState, ForwardCost, View
 
 
@@ -112,6 +112,8 @@ class Turn:
     # what became of the columns of the rows at its end, which ``candidates``, ``blocks`` and ``ledger`` have followed
     # (None: no row has changed its length)
     reshape: Reshape | None = None
+    # [B, ...] what its rows hand to the next forward of their blocks (``loop.rows.Rows.carried``)
+    carried: State = field(default_factory=dict)
 
     @property
     def canvas(self) -> Canvas:

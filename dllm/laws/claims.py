@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 
 import torch
@@ -36,6 +36,7 @@ from dllm.laws.decodes import (
 from dllm.lengths.base import Length
 from dllm.loop.probing import sized
 from dllm.models.transformer import Transformer
+from dllm.record.turns import ShownMixtures, TurnRecord
 from dllm.runtime.runtime import FIXED, Runtime
 from dllm.samplers.base import Sampler
 
@@ -244,10 +245,14 @@ def same_row(one: Decoded, other: Decoded, which: str) -> None:
 
 
 def a_trace_redraws(trial: Trial) -> None:
-    """Every canvas that a forward saw is found again in the trace."""
+    """Every canvas that a forward saw is found again in the trace, and so is every mixture that it was given."""
     for row, one in enumerate(trial.together):
         trace = one.known.trace
         assert trace is not None
+        told = [{}, *map(partial(mixtures_told, trace.start), trace.turns)]
+        for turn, (given, mixed) in enumerate(zip(one.mixed, told, strict=False), 1):
+            apart = sorted(at for at in {*given, *mixed} if given.get(at) != mixed.get(at))
+            holds(not apart, f"row {row}: before forward {turn} the trace has other mixtures in columns {apart}")
         *seen, final = trace.canvases()
         noise, mask = trace.mask_id is None, trace.mask_id
         redrawn = [
@@ -257,6 +262,13 @@ def a_trace_redraws(trial: Trial) -> None:
         ]  # fmt: skip
         holds(redrawn == one.canvases, f"row {row}: the trace shows other canvases than the forwards saw")
         holds(final[trace.start :] == one.known.canvas, f"row {row}: the trace ends in another canvas")
+
+
+def mixtures_told(start: int, record: TurnRecord) -> dict[int, tuple[list[int], list[float]]]:
+    """The mixtures that a turn left, by column: tokens that have a weight, and their weights."""
+    shown = record.mixtures or ShownMixtures([], [], [])
+    rows = zip(shown.positions, shown.tokens, shown.weights, strict=True)
+    return {start + at: (tokens, weights) if any(weights) else ([], []) for at, tokens, weights in rows}
 
 
 def infilling_keeps_what_is_given(trial: Trial, gaps: Request, open_end: Request) -> None:

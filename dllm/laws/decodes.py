@@ -46,6 +46,8 @@ class Decoded:
 
     canvases: list[list[int]] = field(default_factory=list)  # that every forward saw: no padding, -1 for a mask
     undecided: list[list[bool]] = field(default_factory=list)  # of each canvas, the columns left to decide
+    # mixtures that every forward was given in the place of tokens, by column: tokens and weights
+    mixed: list[dict[int, tuple[list[int], list[float]]]] = field(default_factory=list)
     result: Result | None = None  # with its trace; None while it decodes
 
     @property
@@ -108,7 +110,13 @@ def recorded(
     out, ids = [Decoded() for _ in batch], ids_of(network.config)
     batch = [with_mask(request, ids.placeholder) for request in batch]
     collector = Collector(batch, ids, str, (), trace=True)
-    for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints):
+
+    def take(rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn]:
+        for name, found in given_mixtures(rows).items():
+            out[name].mixed.append(found)
+        return take_turn(rows, forward, parts)
+
+    for turn in turns_of_rows(network, parts, batch, sampling, lag, constraints, take):
         collector.observe(turn)
         canvas = turn.canvas
         for row, name in enumerate(canvas.row_id.tolist()):
@@ -118,6 +126,22 @@ def recorded(
             out[name].undecided.append(canvas.undecided[row, real].tolist())
     for decoded, result in zip(out, collector.results(), strict=True):
         decoded.result = result
+    return out
+
+
+def given_mixtures(rows: Rows) -> dict[int, dict[int, tuple[list[int], list[float]]]]:
+    """Of every row that takes part, by its name: the mixtures that its coming forward is given, by column."""
+    out = dict[int, dict[int, tuple[list[int], list[float]]]]()
+    if "where" not in rows.carried:
+        return out
+    for row, name in enumerate(rows.candidates.row_id.tolist()):  # a rule that mixes has one candidate
+        if not bool(rows.blocks.active[row]):
+            continue
+        begin, found = int(rows.blocks.begin[row]), out.setdefault(name, {})
+        for place in rows.carried["where"][row].nonzero()[:, 0].tolist():
+            tokens, weights = (rows.carried[part][row, place] for part in ("tokens", "weights"))
+            there = weights > 0
+            found[begin + place] = tokens[there].tolist(), weights[there].tolist()
     return out
 
 

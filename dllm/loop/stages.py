@@ -140,5 +140,5 @@ def close_turn(
     return after, Turn(
         tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.index, cost=scored.cost, view=view, step=step,
         candidates=candidates, blocks=blocks, ledger=after.ledger, constraints=rows.constraints, marks=decision.marks,
-        finished=(),
+        finished=(), carried=carried,
     )  # fmt: skip

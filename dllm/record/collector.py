@@ -171,7 +171,8 @@ class Collector:
         committed = [token for commits in written for token in commits.tokens]
         guessed = [token for record in records for token in record.guesses.tokens]
         shown = [token for record in records for one in record.shown for token in one.tokens]
-        tokens = sorted({*masks, *committed, *guessed, *shown, self.ids.eos})
+        mixed = [token for record in records if record.mixtures for one in record.mixtures.tokens for token in one]
+        tokens = sorted({*masks, *committed, *guessed, *shown, *mixed, self.ids.eos})
         words = dict(zip(tokens, self.words(tokens), strict=True))
         return Trace(masks, given, self.ids.mask, self.ids.eos, request.answer_start, len(masks), records, words,
                      [list(one) for one in request.probes])  # fmt: skip

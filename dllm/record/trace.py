@@ -97,7 +97,11 @@ class Trace:
     def to_json(self) -> dict[str, Any]:
         """The turns as dictionaries and lists, without the origin: what a trace file has under ``trace``. No text:
         ``save`` writes a file."""
-        return {name: value for name, value in asdict(self).items() if name != "origin"}
+        content = {name: value for name, value in asdict(self).items() if name != "origin"}
+        for turn in content["turns"]:
+            if turn["mixtures"] is None:
+                del turn["mixtures"]
+        return content
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Trace:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownTokens, TurnRecord
+from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
 
 COMPRESSED = {b"\x1f\x8b": "gzip", b"PK": "zip", b"\x28\xb5": "zstd", b"BZ": "bzip2", b"\xfd7": "xz"}  # first bytes
 
@@ -111,6 +111,7 @@ def turn_of(data: Any) -> TurnRecord:
         "block": tuple(known["block"]),
         "guesses": RecordedGuesses(**checked(RecordedGuesses, known.get("guesses", {}), "a turn of it")),
         "length": LengthRecord(**checked(LengthRecord, one, "a turn of it")) if (one := known.get("length")) else None,
+        "mixtures": ShownMixtures(**checked(ShownMixtures, mixed, "a turn of it")) if (mixed := known.get("mixtures")) else None,
         "shown": [ShownTokens(**checked(ShownTokens, one, "a turn of it")) for one in known.get("shown", ())],
     })  # fmt: skip
 

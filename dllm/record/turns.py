@@ -61,6 +61,23 @@ class ShownTokens:
 
 
 @dataclass(frozen=True)
+class ShownMixtures:
+    """What positions show between mask and token after a turn of a rule that mixes them; an entry of every list for
+    each. What the weights of a position leave to 1 is the mask's."""
+
+    positions: list[int]  # relative to the answer's start
+    tokens: list[list[int]]  # ids, those with a weight, in the rule's order: the likeliest first
+    weights: list[list[float]]  # theirs in the embedding that the next forward is given
+
+    def likeliest(self) -> dict[int, tuple[int, float]]:
+        """The first token of each position and its weight."""
+        return {
+            at: (tokens[0], weights[0])
+            for at, tokens, weights in zip(self.positions, self.tokens, self.weights, strict=True)
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
 class LengthRecord:
     """How the length of a row changed at the end of a turn: masks were inserted, then masks and ends of text appended,
     then it was cut. Positions and lengths are of its answer."""
@@ -112,6 +129,8 @@ class TurnRecord:
     # decided positions that its second forward masked, which guidance is against; empty under other guidance
     doubted: list[int] = field(default_factory=list)
     length: LengthRecord | None = None  # how the row's length changed then (None: it did not)
+    # what positions of the open block show from then on between mask and token (None, and not in the file: nothing)
+    mixtures: ShownMixtures | None = None
 
     def written(self, number: int) -> list[Commits]:
         """What a candidate committed, and what it edited."""
@@ -146,7 +165,22 @@ def record_turn(
         guesses=_guesses(turn, row, start, {} if known is None else known),
         shown=[] if turn.step.shown is None else [_shown(turn, n, row, start) for n in rows],
         doubted=_positions(turn.view.scores.statistics.get("doubted"), row, start), length=_length(turn, row, start),
+        mixtures=mixtures_of(turn, row, start),
     )  # fmt: skip
+
+
+def mixtures_of(turn: Turn, row: int, start: int) -> ShownMixtures | None:
+    """What the next forward of a row's block is given in the place of tokens; positions count from ``start``."""
+    if "where" not in turn.carried:
+        return None
+    where, tokens, weights = (turn.carried[name][row] for name in ("where", "tokens", "weights"))
+    places, begin = where.nonzero()[:, 0], int(turn.blocks.begin[row]) - start
+    entries = [
+        [(token, share) for token, share in zip(*one, strict=True) if share > 0] or [(one[0][0], 0.0)]
+        for one in zip(tokens[places].tolist(), weights[places].tolist(), strict=True)
+    ]  # fmt: skip
+    told = ([[entry[part] for entry in one] for one in entries] for part in (0, 1))
+    return ShownMixtures((places + begin).tolist(), *told) if entries else None
 
 
 def _length(turn: Turn, row: int, start: int) -> LengthRecord | None:

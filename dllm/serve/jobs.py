@@ -67,6 +67,8 @@ class Progress:
     turns: list[int] = field(default_factory=list)
     # of snapshots: what the model proposes for masked positions, and its probability
     guesses: dict[int, tuple[int, float]] = field(default_factory=dict)
+    # of snapshots: the likeliest token of what a position shows between mask and token, and its share
+    mixtures: dict[int, tuple[int, float]] = field(default_factory=dict)
     cached: int | None = None  # as ``Done.cached``
 
 

@@ -24,6 +24,7 @@ from dllm.record.cost import CostModel
 from dllm.record.likeliest import Likeliest, likeliest, own_and_drawn
 from dllm.record.results import Result
 from dllm.record.stopwatch import Stopwatch
+from dllm.record.turns import mixtures_of
 from dllm.serve.jobs import DeviceShare, Event, Job, Progress
 
 COLUMNS = 64  # canvases grow in such steps, so that joining rows seldom make the batch wider
@@ -313,7 +314,12 @@ def progress_of(
     if not any(job.snapshots for job in jobs):
         return found
     turns = turn.ledger.commit_turn[at].masked_fill(canvas.masked, 0).tolist()
-    return list(map(_pictured, jobs, found, turns, guesses_of(turn, canvas, at)))
+    pictured = map(_pictured, jobs, found, turns, guesses_of(turn, canvas, at))
+    if "where" not in turn.carried:
+        return list(pictured)
+    shown = (mixtures_of(turn, row, job.request.answer_start) for row, job in zip(rows, jobs, strict=True))
+    return [replace(one, mixtures=mixed.likeliest()) if mixed and job.snapshots else one
+            for one, mixed, job in zip(pictured, shown, jobs, strict=True)]  # fmt: skip
 
 
 def _progress(job: Job, counts: list[int], tokens: list[int], masked: list[bool]) -> Progress:

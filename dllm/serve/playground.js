@@ -305,6 +305,7 @@ function take(track, event, made) {
     const frame = { ...event.diffusion, ends: new Set(ends), guessed: new Set(guessed_ends) };
     frame.undone = undoneIn(frame, track.frames.at(-1));
     track.frames.push(frame);
+    if (frame.mixtures) byId("mixes").hidden = false;
     frame.words.forEach((_, at) => { // while it is decoded, a box only grows
       track.widths[at] = Math.max(track.widths[at] ?? 0, width(shownAt(frame, at)));
     });
@@ -386,8 +387,11 @@ function drawToken(span, word, at, frame, track) { // a frame may be late: it sa
   span.style.width = `${track.widths[at] ?? width("·")}em`;
   span.textContent = shown.replaceAll("\n", "");
   breakLine(span, track.breaks ? track.breaks[at] : lineEnds(shown));
+  const mixed = frame?.mixtures?.[at];
+  mark_share(span, mixed?.[1]);
   const what = undone ? ", remasked" : turn ? `, forward ${turn}` : decided ? ", given" : guess ? `, ${noise ? `likeliest ${guess[0]}` : "guessed"} with ${guess[1]}` : "";
-  span.title = `position ${at}${what}`;
+  const share = mixed ? `; the next forward sees ${percent(mixed[1])} ${visible(mixed[0])}` : "";
+  span.title = `position ${at}${what}${share}`;
 }
 
 function shownAt(frame, at) { // the word of a position: committed, just remasked, guessed, or masked

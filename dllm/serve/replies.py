@@ -105,6 +105,10 @@ class Envelope:
         }  # fmt: skip
         if prompts.ids.mask is None:
             canvas["shown"] = {at: words[at] for at, hidden in enumerate(now.masked) if hidden}
+        if now.mixtures:
+            canvas["mixtures"] = {
+                at: [prompts.words([token])[0], round(share, 4)] for at, (token, share) in now.mixtures.items()
+            }  # fmt: skip
         return {**self._chunk([]), "diffusion": canvas}
 
     def usage(self, choices: Sequence[Completed]) -> dict[str, Any]:

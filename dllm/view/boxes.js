@@ -17,4 +17,11 @@ function breakLine(span, count) { // so many line ends behind a token
   for (let made = 0; made < count; made++) span.after(document.createElement("br"));
 }
 
+function mark_share(span, share) { // of the likeliest token in what a position shows; undefined: no mixture
+  span.classList.toggle("mixed", share !== undefined);
+  if (share === undefined) span.style.removeProperty("--share");
+  else span.style.setProperty("--share", percent(share));
+}
+
+const percent = (share) => `${Math.round(100 * share)}%`;
 const lineEnds = (text) => text.split("\n").length - 1;

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from dllm.record.trace import Trace
-from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownTokens, TurnRecord
+from dllm.record.turns import Commits, LengthRecord, RecordedGuesses, ShownMixtures, ShownTokens, TurnRecord
 
-Positioned = TypeVar("Positioned", Commits, RecordedGuesses, ShownTokens)
+Positioned = TypeVar("Positioned", Commits, RecordedGuesses, ShownTokens, ShownMixtures)
 
 
 def on_final_columns(trace: Trace) -> Trace:
@@ -66,7 +66,7 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
     return replace(
         record, candidates=[moved(one, at) for one in record.candidates],
         edited=[moved(one, at) for one in record.edited], shown=[moved(one, at) for one in record.shown],
-        guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
+        mixtures=record.mixtures and moved(record.mixtures, at), guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
         replaced=each(record.replaced), corrected=at(record.corrected), doubted=at(record.doubted),
         block=(number, *bounds), length=None,
         filled=[[*one, *ends] for one in each(record.filled)], rolled=[[*one, *gone] for one in each(record.rolled)],

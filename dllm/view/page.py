@@ -21,7 +21,7 @@ from dllm.common.palette import hexes
 from dllm.compose.naming import part_words
 from dllm.constraints.kinds import Constraint
 from dllm.record.trace import Trace
-from dllm.record.turns import Commits, ShownTokens, TurnRecord
+from dllm.record.turns import Commits, ShownMixtures, ShownTokens, TurnRecord
 from dllm.view.final_columns import on_final_columns
 
 PARTS = ("sampler", "blocks", "cache", "eos")
@@ -31,6 +31,7 @@ TEMPLATE_TOKENS = re.compile(
     r"<\|start_header_id\|>\w+<\|end_header_id\|>|<\|im_start\|>\w+\n|<[|/]?\w[^<>\s]*>|<\|[^<>|]*\|>"
 )
 MAX_TITLE = 60
+MOST_MIXED = 3  # tokens of a mixture that a page names
 MAX_FACT = 120  # characters of a schema or grammar above a trace
 SIGNS = {
     "edited": ("a", "took the place of another token"),
@@ -39,6 +40,7 @@ SIGNS = {
     "waits": ("&oslash;", "waits, since it does not go with the others"),
     "drawn": ("a", "undecided: the next forward sees this draw"),
     "noise": ("a", "undecided: the next forward sees this noise"),
+    "mixed": ("a", "the next forward sees a mixture with the mask; the bar is the likeliest token's share"),
 }
 
 
@@ -147,9 +149,10 @@ def marks_legend(panes: Sequence[Pane]) -> str:
         "waits": any(any(turn.refused) for turn in turns),
         "drawn": any(any(one.drawn) for turn in turns for one in turn.shown),
         "noise": any(one.positions for turn in turns for one in turn.shown),
+        "mixed": any(turn.mixtures for turn in turns),
     }  # fmt: skip
     kinds = {"edited": "sample", "corrected": "sample", "replaced": "sample", "waits": "mask", "drawn": "mask open",
-             "noise": "mask open"}  # fmt: skip
+             "noise": "mask open", "mixed": "sample"}  # fmt: skip
     return "\n    ".join(
         f'<li><span class="t {kinds[name]} {name}">{sign}</span> {words}</li>'
         for name, (sign, words) in SIGNS.items() if there[name]
@@ -185,7 +188,20 @@ def turn_data(record: TurnRecord, kept: int) -> dict[str, Any]:
         "seconds": rounded(record.seconds), "flops": record.flops,
         "guess": {"at": record.guesses.positions, "token": record.guesses.tokens, "p": record.guesses.confidence},
         "shown": {"at": shown.positions, "token": shown.tokens, "drawn": [int(own) for own in shown.drawn]},
+        **mixture_data(record.mixtures),
     }  # fmt: skip
+
+
+def mixture_data(mixtures: ShownMixtures | None) -> dict[str, Any]:
+    """What positions show between mask and token after a turn: the ``MOST_MIXED`` likeliest tokens, and the mask's
+    share; nothing where none does."""
+    if mixtures is None:
+        return {}
+    shares = [[round(share, 4) for share in one[:MOST_MIXED]] for one in mixtures.weights]
+    return {"mixed": {
+        "at": mixtures.positions, "token": [one[:MOST_MIXED] for one in mixtures.tokens], "p": shares,
+        "mask": [round(max(0.0, 1 - sum(one)), 4) for one in mixtures.weights],
+    }}  # fmt: skip
 
 
 def of_kept(positions: Sequence[list[int]], kept: int) -> list[int]:

@@ -55,6 +55,14 @@ function showings(record) { // what undecided positions show after each forward;
   return all;
 }
 
+function mixtures(record) { // of every position: the mixtures that it shows, each for the forward after that turn alone
+  const all = record.answer.map(() => new Map());
+  record.turns.forEach(({ mixed }, index) => mixed?.at.forEach((at, n) => {
+    all[at].set(index + 1, { tokens: mixed.token[n], shares: mixed.p[n], mask: mixed.mask[n] });
+  }));
+  return all;
+}
+
 function eventAt(history, step) { // index of the last event up to a forward, -1: none
   let at = history.length - 1;
   while (at >= 0 && history[at].step > step) at--;
@@ -92,7 +100,7 @@ function new_pane(record) {
   text.setAttribute("aria-label", `Answer of ${record.heading}; left and right arrows walk its tokens`);
   const edges = new Set(record.turns.map((turn) => turn.block[1]).filter((at) => at > 0));
   const pane = {
-    record, text, history: histories(record), guesses: guessHistories(record), showing: showings(record), shown: record.answer.map(() => ""), chosen: -1,
+    record, text, history: histories(record), guesses: guessHistories(record), showing: showings(record), mixed: mixtures(record), shown: record.answer.map(() => ""), chosen: -1,
     edges, strip: null, totals: null, cached: record.turns.some(is_refresh), tokens: record.answer.map(() => element(text, "span", "t")), status: element(host, "p", "status"),
   };
   const width = measure(text);
@@ -147,10 +155,12 @@ function show(pane, step) {
     const inside = at >= begin && at < end;
     const guess = guessAt(pane, at, step, event);
     const laid = inside && !pane.record.given[at] ? pane.showing[at][eventAt(pane.showing[at], step)] : undefined;
-    const code = `${index} ${fresh} ${inside} ${guess?.step} ${laid?.step}`;
+    const mixed = pane.mixed[at].get(step);
+    const code = `${index} ${fresh} ${inside} ${guess?.step} ${laid?.step} ${mixed ? step : ""}`;
     if (code !== pane.shown[at]) {
       pane.shown[at] = code;
       draw(pane, at, event, fresh, inside, guess, laid);
+      mark_share(pane.tokens[at], mixed && mixed.shares[0]);
     }
   }
   pane.status.textContent = status(pane, Math.min(step, turns.length));
@@ -197,6 +207,7 @@ function status(pane, step) {
     `forward ${step} of ${turns.length}`, `block ${turn.block[0] + 1}`, `${done}, ${turn.commit.at.length} now`,
     forced ? `${forced} forced` : "", turn.remask.length ? `${turn.remask.length} remasked` : "",
     turn.shown.at.length ? `${turn.shown.drawn.reduce((sum, flag) => sum + flag, 0)} of ${turn.shown.at.length} draws kept` : "",
+    turn.mixed ? `${turn.mixed.at.length} show mixtures` : "",
     turn.roll.length ? `${turn.roll.length} rolled back` : "", turn.edit.at.length ? `${turn.edit.at.length} edited` : "",
     turn.corrected.length ? `${turn.corrected.length} proposals corrected` : "", turn.refused.length ? `${turn.refused.length} refused` : "",
     turn.replaced.length ? `${turn.replaced.length} replaced` : "", turn.fill.length ? `${turn.fill.length} filled with end of text` : "",
@@ -235,11 +246,19 @@ function explain(pane, at) {
     const what = laid.drawn ? `the draw of forward ${laid.step}` : "noise";
     element(tip, "p", "", `undecided, shows ${JSON.stringify(record.words[laid.token] ?? "")} (id ${laid.token}): ${what}`);
   }
+  const mixed = pane.mixed[at].get(step);
+  if (mixed) element(tip, "p", "", `the next forward sees ${mixture(record, mixed)}`);
   const box = pane.tokens[at].getBoundingClientRect(), room = document.documentElement;
   const left = Math.min(box.left, room.clientWidth - tip.offsetWidth - 8);
   const above = box.bottom + tip.offsetHeight + 10 > room.clientHeight;
   tip.style.left = `${Math.max(left, 8)}px`;
   tip.style.top = `${above ? Math.max(box.top - tip.offsetHeight - 6, 4) : box.bottom + 6}px`;
+}
+
+function mixture(record, { tokens, shares, mask }) { // its likeliest tokens and the mask, with their shares
+  const named = tokens.map((token, n) => `${percent(shares[n])} ${JSON.stringify(record.words[token] ?? "")}`);
+  const more = 1 - mask - shares.reduce((sum, share) => sum + share, 0);
+  return [...named, more > 0.0005 ? `${percent(more)} other tokens` : "", `${percent(mask)} mask`].filter(Boolean).join(", ");
 }
 
 function before_waiting(history, step) { // the last event up to a forward that is no commit in waiting

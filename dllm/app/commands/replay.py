@@ -7,6 +7,7 @@ of packages that the user names by ``task.packages``. Nothing else is imported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dllm.contract.canvas import Request
 from dllm.errors import UserError
 from dllm.record.code_hash import targets
 from dllm.record.trace import ADVICE, Trace, read_trace
-from dllm.record.turns import Commits, TurnRecord
+from dllm.record.turns import Commits, ShownMixtures, TurnRecord
 from dllm.view.page import PARTS
 
 TOLERANCE = 1e-6  # of confidences
@@ -141,11 +142,23 @@ def turn_differences(then: TurnRecord, now: TurnRecord) -> Iterator[str]:
             yield f"{name}={getattr(then, name)} in the trace, {getattr(now, name)} now"
     if then.shown != now.shown:
         yield "other tokens that undecided positions show next in the trace than now"
+    if not same_mixtures(then.mixtures, now.mixtures):
+        yield "other mixtures that positions show next in the trace than now"
     for what, before, after in (("commit", then.candidates, now.candidates), ("edit", then.edited, now.edited)):
         if len(before) != len(after):
             yield f"{len(before)} candidates that {what} in the trace, {len(after)} now"
         for one, other in zip(before, after, strict=False):
             yield from commit_differences(what, one, other)
+
+
+def same_mixtures(then: ShownMixtures | None, now: ShownMixtures | None) -> bool:
+    """Whether positions show the same tokens, with weights that agree to ``TOLERANCE``."""
+    if then is None or now is None:
+        return then is now
+    weights = zip(chain(*then.weights), chain(*now.weights), strict=False)
+    return then.positions == now.positions and then.tokens == now.tokens and all(
+        abs(one - other) <= TOLERANCE for one, other in weights
+    )
 
 
 def commit_differences(what: str, then: Commits, now: Commits) -> Iterator[str]:
