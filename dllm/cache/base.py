@@ -25,6 +25,7 @@ from dllm.contract.traits import CacheTraits, Rule, declared
 from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, KeyValues, Memory
+from dllm.models.visibility import called
 
 PlanKind = TypeVar("PlanKind", bound=ForwardPlan)  # what a session plans
 Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
@@ -230,7 +231,5 @@ class Cache:
         kinds = self.traits.kinds
         if kind.name not in kinds:
             raise IncompatibleParts(
-                f"{name} is for models with full attention; this one is {kind.is_called}." if "full" in kinds else
-                f"{name} rests on causal attention, by blocks or by tokens; in this model every row depends on all "
-                "others."
-            )  # fmt: skip
+                f"{name} is for models with {called(kinds)} attention; this one is {kind.is_called}."
+            )

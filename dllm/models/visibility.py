@@ -10,7 +10,7 @@ column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -384,6 +384,12 @@ ORDERED_KINDS = (
     BlockCausal, AnswerBlocks, PromptBlock, PipelinedBlocks, SeededBlocks, ContextCausal, DenoisedBlock, CausalByRank,
 )  # fmt: skip
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
+
+
+def called(kinds: Collection[str]) -> str:
+    """What messages say of the models that a cache of these ``kinds`` serves."""
+    found = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
+    return "full" if "full" in kinds else " or ".join(dict.fromkeys(found))
 
 
 def token_pages(decided: int) -> Sequence[int]:

@@ -111,7 +111,8 @@ def turn_of(data: Any) -> TurnRecord:
         "block": tuple(known["block"]),
         "guesses": RecordedGuesses(**checked(RecordedGuesses, known.get("guesses", {}), "a turn of it")),
         "length": LengthRecord(**checked(LengthRecord, one, "a turn of it")) if (one := known.get("length")) else None,
-        "mixtures": ShownMixtures(**checked(ShownMixtures, mixed, "a turn of it")) if (mixed := known.get("mixtures")) else None,
+        "mixtures": ShownMixtures(**checked(ShownMixtures, one, "a turn of it")) if (one := known.get("mixtures")) else
+                    None,
         "shown": [ShownTokens(**checked(ShownTokens, one, "a turn of it")) for one in known.get("shown", ())],
     })  # fmt: skip
 

@@ -170,8 +170,9 @@ def record_turn(
 
 
 def mixtures_of(turn: Turn, row: int, start: int) -> ShownMixtures | None:
-    """What the next forward of a row's block is given in the place of tokens; positions count from ``start``."""
-    if "where" not in turn.carried:
+    """What the next forward of a row's block is given in the place of tokens (None: nothing). A row that has finished
+    has no next forward. Positions count from ``start``."""
+    if "where" not in turn.carried or bool(turn.blocks.done[row]):
         return None
     where, tokens, weights = (turn.carried[name][row] for name in ("where", "tokens", "weights"))
     places, begin = where.nonzero()[:, 0], int(turn.blocks.begin[row]) - start

@@ -66,9 +66,9 @@ def by_place(record: TurnRecord, now: Sequence[int], then: Sequence[int]) -> Tur
     return replace(
         record, candidates=[moved(one, at) for one in record.candidates],
         edited=[moved(one, at) for one in record.edited], shown=[moved(one, at) for one in record.shown],
-        mixtures=record.mixtures and moved(record.mixtures, at), guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
+        guesses=moved(record.guesses, at), remasked=each(record.remasked), refused=each(record.refused),
         replaced=each(record.replaced), corrected=at(record.corrected), doubted=at(record.doubted),
-        block=(number, *bounds), length=None,
+        block=(number, *bounds), length=None, mixtures=record.mixtures and moved(record.mixtures, at),
         filled=[[*one, *ends] for one in each(record.filled)], rolled=[[*one, *gone] for one in each(record.rolled)],
     )  # fmt: skip
 

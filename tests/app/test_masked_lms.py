@@ -120,7 +120,7 @@ def test_an_adapter_of_drafts_goes_with_linear_speculation_alone(
 
 
 @pytest.mark.parametrize(("name", "words", "sentence"), [
-    ("a2d", ["cache=finished"], "in this model every row depends on all others"),
+    ("a2d", ["cache=finished"], "cache=finished is for models with block-causal or causal attention; this one is full"),
     ("a2d-bd3lm", ["cache=dual"], "cache=dual is for models with full attention; this one is block-causal from the"),
     ("a2d-bd3lm", ["model.attention_block=999"], r"model.attention_block=999 must be from 0 to the model's 512"),
     ("fastdllm_v2", ["model.attention_block=4"], "model.attention_block=4, but config.json says bd_size=8"),

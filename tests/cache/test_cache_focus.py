@@ -236,8 +236,10 @@ def test_what_it_cannot_serve_is_refused_in_a_sentence() -> None:
     assert "not the committed ones" in refused(sampler=build("sampler", "joint_threshold"))
     for name in ("static", "credit"):
         assert f"sampler={name} goes by more than a threshold" in refused(sampler=build("sampler", name))
-    for name in ("tiny-llada", "tiny-wedlm", "tiny-nbdiff"):
-        with pytest.raises(UserError, match="cache=focus rests on causal attention|cache=focus"):
+    for name, kind in (("tiny-llada", "full"), ("tiny-wedlm", "causal, known tokens before masks"),
+                       ("tiny-nbdiff", "causal outside the block")):  # fmt: skip
+        words = f"cache=focus is for models with block-causal attention; this one is {kind}"
+        with pytest.raises(UserError, match=words):
             parts_of(Combination("confidence", "fixed", "focus", model=name))
 
 

@@ -97,7 +97,7 @@ def test_a_constrained_answer_fits(tmp_path: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize(("parts", "words"), [
     ({"cache": "dual"}, "cache=dual is for models with full attention; this one is run through its own class"),
-    ({"cache": "finished"}, "in this model every row depends on all others"),
+    ({"cache": "finished"}, "with block-causal or causal attention; this one is run through its own class"),
     ({"cache": "dpad"}, "and the class counts positions without gaps"),
     ({"sampler": "wino"}, "sampler=wino reads attention or hidden states, or computes extra queries beside the canvas"),
     ({"runtime": "static"}, "runtime=static runs the layers of the model one by one"),

@@ -71,7 +71,7 @@ def test_embeddings_made_from_a_trace_are_those_that_the_network_was_given(shown
                 u = u * sum(share * table[token].norm() for token, share in parts) / (u.norm() + 1e-6)
             torch.testing.assert_close(soft[trace.start + at], u.float(), rtol=1e-4, atol=1e-6)
             mixed += len(tokens) > 1
-    assert mixed > 2
+    assert mixed > 2 and trace.turns[-1].mixtures is None
 
 
 def test_a_file_keeps_mixtures_and_a_replay_compares_them(shown: Any, tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_a_file_keeps_mixtures_and_a_replay_compares_them(shown: Any, tmp_path: 
     at = next(number for number, turn in enumerate(trace.turns) if turn.mixtures)
     told = trace.turns[at].mixtures
     assert told is not None
+    said = "other mixtures that positions show next in the trace than now"
     moved = replace(told, weights=[[one[0] + 1e-4, *one[1:]] for one in told.weights])
     for changed in (moved, None, replace(told, positions=[one + 1 for one in told.positions])):
         other = replace(trace, turns=[*trace.turns])
         other.turns[at] = replace(trace.turns[at], mixtures=changed)
-        assert list(trace_differences(trace, other)) == ["turn %d has other mixtures that positions show next in the "
-                                                         "trace than now" % (at + 1)]  # fmt: skip
+        assert list(trace_differences(trace, other)) == [f"turn {at + 1} has {said}"]
 
 
 def test_a_trace_without_mixtures_has_no_word_of_them(tmp_path: Path) -> None:

@@ -255,6 +255,28 @@ def test_guessed_ends_are_signs_and_nothing_moves(mini_tab: Any) -> None:
     assert mini_tab.inner_text("#play").endswith("Play")
 
 
+def test_positions_that_show_mixtures_have_a_bar(mini_tab: Any) -> None:
+    """As the stream says of each frame; the title names the token."""
+    choose(mini_tab, 0, sampler="remix")
+    mini_tab.fill("#prompt", "Latin square:\nA,B,C,D")
+    mini_tab.click("#run")
+    finished(mini_tab)
+    seen = 0
+    for step, frame in enumerate(mini_tab.evaluate("shown.tracks[0].frames.map((one) => one.mixtures ?? {})"), 1):
+        mini_tab.evaluate("(step) => { go(step); }", step)
+        bars = mini_tab.locator(".text .t").evaluate_all(
+            "all => all.flatMap((one, at) => one.matches('.mixed') ? [[String(at), one.title]] : [])"
+        )
+        assert [at for at, _ in bars] == [*frame]
+        assert all(title.split("next forward sees ")[1].endswith(visible(frame[at][0])) for at, title in bars)
+        seen += len(bars)
+    assert seen and mini_tab.locator("#mixes").is_visible()
+
+
+def visible(word: str) -> str:
+    return word.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}\n") or "\N{EMPTY SET}"
+
+
 def test_the_page_says_what_is_chosen(mini_tab: Any) -> None:
     assert "confidence (default)" in mini_tab.inner_text("select[name=sampler]")
     choose(mini_tab, 0, cache="dual")

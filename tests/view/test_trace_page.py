@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from math import inf
+from math import floor, inf
 from pathlib import Path
 from typing import Any
 
@@ -211,19 +211,20 @@ def test_a_canvas_of_noise_shows_what_each_forward_saw(browser: Any, tmp_path: P
 def test_a_mixture_has_a_bar_of_its_likeliest_share(browser: Any, model: Model, tmp_path: Path) -> None:
     """In the state after each forward: those that the next one sees; a tip names them."""
     rule = part("sampler", "remix", threshold=0.97, js_threshold=0.5, mix=0.6)
-    trace = Decoder(model, rule, "fixed", "none", gen_length=32)("Shuffle these names: Ada, Felix", trace=True)[0].traced()
+    decoder = Decoder(model, rule, "fixed", "none", gen_length=32)
+    trace = decoder("Shuffle these names: Ada, Felix", trace=True)[0].traced()
     tab = opened(browser, trace.to_html(tmp_path / "mixed.html"), reduced_motion="reduce")
     seen = 0
     for step in range(len(trace.turns) + 1):
         tab.fill("#step", str(step))
-        told = trace.turns[step - 1].mixtures.likeliest() if step and trace.turns[step - 1].mixtures else {}
-        bars = tab.locator(".text .t").evaluate_all(
-            "all => all.flatMap((one, at) => one.matches('.mixed') ? [[at, one.style.getPropertyValue('--share')]] : [])"
-        )
+        mixtures = trace.turns[step - 1].mixtures if step else None
+        told = mixtures.likeliest() if mixtures else {}
+        shares = tab.locator(".text .t").evaluate_all("all => all.map((one) => one.style.getPropertyValue('--share'))")
+        bars = [[at, share] for at, share in enumerate(shares) if share]
         assert bars == [[at, f"{floor(100 * round(share, 4) + 0.5)}%"] for at, (_, share) in told.items()]
         for at, (token, _) in [*told.items()][:1]:
             tab.hover(f".text .t:nth-of-type({at + 1})")
-            assert f'the next forward sees {bars[0][1]} "{trace.words[token]}"' in tab.inner_text("#tip").replace("\\", "")
+            assert f"the next forward sees {bars[0][1]} {json.dumps(trace.words[token])}" in tab.inner_text("#tip")
             assert f"{len(told)} show mixtures" in tab.inner_text(".status")
         seen += len(told)
     assert seen and tab.locator("li .t.mixed").count() == 1 and tab.problems == []

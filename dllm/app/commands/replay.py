@@ -156,8 +156,10 @@ def same_mixtures(then: ShownMixtures | None, now: ShownMixtures | None) -> bool
     if then is None or now is None:
         return then is now
     weights = zip(chain(*then.weights), chain(*now.weights), strict=False)
-    return then.positions == now.positions and then.tokens == now.tokens and all(
-        abs(one - other) <= TOLERANCE for one, other in weights
+    return (
+        then.positions == now.positions
+        and then.tokens == now.tokens
+        and all(abs(one - other) <= TOLERANCE for one, other in weights)
     )
 
 

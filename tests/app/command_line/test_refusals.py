@@ -221,7 +221,7 @@ def test_a_broken_checkpoint_is_one_sentence(
 @pytest.mark.parametrize(("model", "arguments", "words"), [
     ("tiny-wedlm", ["cache=prefix"], ["cache=prefix is for models with full attention", "cache=finished"]),
     ("tiny-nbdiff", ["cache=dkv"], ["cache=dkv is for models with full attention", "cache=finished"]),
-    ("tiny-llada", ["cache=finished"], ["cache=finished rests on causal attention", "cache=dual"]),
+    ("tiny-llada", ["cache=finished"], ["with block-causal or causal attention; this one is full", "cache=dual"]),
     ("tiny-wedlm", ["sampling.guidance=1.5"], ["sampling.guidance=1.5", "known tokens before masks", "guidance=0"]),
     ("tiny-nbdiff", ["sampling.guidance=2"], ["sampling.guidance=2", "the block that is decoded", "guidance=0"]),
 ], ids=str)  # fmt: skip
