@@ -25,7 +25,7 @@ from dllm.contract.traits import CacheTraits, Rule, declared
 from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Buffers, KeyValues, Memory
-from dllm.models.visibility import called
+from dllm.models.visibility import kinds_called
 
 PlanKind = TypeVar("PlanKind", bound=ForwardPlan)  # what a session plans
 Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
@@ -231,5 +231,5 @@ class Cache:
         kinds = self.traits.kinds
         if kind.name not in kinds:
             raise IncompatibleParts(
-                f"{name} is for models with {called(kinds)} attention; this one is {kind.is_called}."
+                f"{name} is for models with {kinds_called(kinds)} attention; this one is {kind.is_called}."
             )

@@ -386,7 +386,7 @@ ORDERED_KINDS = (
 CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text becomes final, piece by piece
 
 
-def called(kinds: Collection[str]) -> str:
+def kinds_called(kinds: Collection[str]) -> str:
     """What messages say of the models that a cache of these ``kinds`` serves."""
     found = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
     return "full" if "full" in kinds else " or ".join(dict.fromkeys(found))

@@ -1,8 +1,9 @@
-"""Blocks in a pipeline on held-out items of the mini models: ``python -m experiments.compare.pipeline``.
+"""Blocks in a pipeline and mixtures on held-out items of the mini models: ``python -m experiments.compare.pipeline``.
 
-Prints a Markdown table per model: the score, forwards and query rows of ``sampler=d2f`` beside ``confidence``,
-``joint_threshold`` and ``d3llm``, each in blocks of 8 with the cache made for it. The models were trained with full
-attention: none attends by blocks as D2F's adapters teach, replaces tokens, or was distilled for several blocks.
+Prints a Markdown table per model: the score, forwards and query rows of ``sampler=d2f``, ``dmax`` and ``remix`` beside
+``confidence``, ``joint_threshold`` and ``d3llm``, each in blocks of 8 with the cache made for it. The models were
+trained with full attention: none attends by blocks as D2F's adapters and DMax's weights do, replaces tokens, has seen
+mixtures, or was distilled for several blocks.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ class Line:
 
 LINES = (
     Line("confidence", "fixed", "dual"), Line("joint_threshold", "fixed", "dual"),
-    Line("d3llm", "ahead", "delayed", {"opening_share": 0.1}), Line("confidence", "fixed", "finished", by_blocks=True),
+    Line("d3llm", "ahead", "delayed", {"opening_share": 0.1}), Line("remix", "fixed", "prefix"),
+    Line("confidence", "fixed", "finished", by_blocks=True),
     *(Line("d2f", "pipelined", "finished", {"opening_share": share}, True) for share in (0.1, 0.7)),
+    Line("dmax", "fixed", "finished", by_blocks=True),
 )  # fmt: skip
 
 
@@ -65,7 +68,7 @@ def table(name: str, count: int, seed: int) -> str:
     items = [item for task in mini.SHORT_ANSWERS for item in mini.generate(task, seed, count)]
     models = {by: load(name, attention_block=BLOCK if by else None) for by in (False, True)}
     found = markdown.table(HEADS, [cells(line, models[line.by_blocks], items) for line in LINES])
-    return f"### {name}, {len(items)} items in blocks of {BLOCK}: a pipeline, untrained\n\n{found}"
+    return f"### {name}, {len(items)} items in blocks of {BLOCK}: pipeline and mixtures, untrained\n\n{found}"
 
 
 @refusing

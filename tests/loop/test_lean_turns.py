@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,9 +15,16 @@ import torch
 from harness import Combination, forward_of, late, model, parts_of, requests
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dllm.blocks.fixed import Fixed
+from dllm.cache.none import NoCache
+from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import denoise
+from dllm.contract.setting import Sampling, Setting
+from dllm.eos.none import FullLength
+from dllm.loop.denoise import denoise, start_rows
+from dllm.loop.denoise import turns as running
+from dllm.samplers.confidence import Confidence
+from dllm.samplers.remix import ReMix
 
 VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "transpose", "permute", "t", "unbind", "split",
          "alias", "detach", "as_strided", "_unsafe_view", "split_with_sizes", "unflatten", "_reshape_alias",
@@ -62,6 +70,40 @@ def turns(cache: str, lag: int | None) -> Iterator[Counter[str]]:
 def least(cache: str, lag: int | None) -> Counter[str]:
     """Of the turns in which no block opens and no row ends, which are most."""
     return min(list(turns(cache, lag))[3:9], key=Counter.total)
+
+
+# What a rule of mixtures adds to a turn, by file and function.
+OF_MIXTURES = {
+    ("mixed_inputs.py", ""), ("conditioning.py", ""), ("self_conditioning.py", "at_queries"), ("rows.py", "handed_on"),
+    ("step.py", "stands"), ("turns.py", "mixtures_of"),
+}  # fmt: skip
+
+
+def calls_of_mixtures(sampler: Any) -> int:
+    """Calls into ``OF_MIXTURES`` while the turns of a decode run."""
+    network, blocks, found = model("tiny-llada"), Fixed(8), 0
+    rule = sampler.resolved(Setting(network.config, blocks, None))
+    parts = Parts(rule, blocks, NoCache(), FullLength(), Sampling())
+    rows = start_rows(Canvas.of(requests(), 61), forward := forward_of(network, parts, Sampling()), parts, None)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        nonlocal found
+        name = frame.f_code.co_filename.rpartition("/")[2]
+        found += event == "call" and bool({(name, ""), (name, frame.f_code.co_name)} & OF_MIXTURES)
+
+    sys.setprofile(note)
+    try:
+        with torch.inference_mode():
+            for _ in islice(running(rows, forward, parts), 4):
+                pass
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_turn_of_masks_and_tokens_runs_no_code_of_mixtures() -> None:
+    assert calls_of_mixtures(Confidence(0.9)) == 0
+    assert calls_of_mixtures(ReMix()) > 4 * len(OF_MIXTURES - {("turns.py", "mixtures_of")})  # each in every turn
 
 
 @pytest.mark.daily(4)
