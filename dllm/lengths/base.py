@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas, PerRequest, per_row
-from dllm.contract.readouts import Statistic
+from dllm.contract.canvas import Canvas
 from dllm.contract.reshape import LengthChange
 from dllm.contract.setting import Setting
 from dllm.contract.traits import LengthTraits, declared
-from dllm.errors import UserError
 from dllm.models.ids import Ids
 
 Search = Generator[int, float, int]  # sizes to try, how sure the model is of each, and the size found
@@ -63,36 +61,3 @@ class Length:
         """What becomes of the rows ``canvas`` [B] after a turn, and the changed entries of ``state``. view, step: what
         the sampler saw and decided."""
         raise NotImplementedError
-
-
-# What ``end_confidence`` reads.
-READS_END = (Need("answer", committed=True, reads=Statistic.of("likeliest", "first")),)
-
-
-def end_confidence(view: View, eos_id: int, checked: int) -> Tensor:
-    """How sure a forward is that the text ends within the canvas [B], float32: probabilities of the last ``checked``
-    columns of the answer, decided ones too, whose likeliest token is the end of the text, divided by ``checked``
-    (DAEDAL, arXiv 2508.00819, as its code has it)."""
-    canvas, scores = view.canvas, view.scores
-    answer = scores.scored & (canvas.columns >= canvas.start[:, None]) & (canvas.columns < canvas.end[:, None])
-    says_end = answer & (scores.statistic("likeliest") == eos_id)
-    place = says_end.flip(1).cumsum(1).flip(1)  # 1 in the last of them
-    taken = says_end & (place <= checked)
-    sure = scores.statistic("first")
-    found = sure.new_zeros(len(sure), checked + 1).scatter(1, place.masked_fill(~taken, 0), sure * taken)
-    return (found[:, 1:].sum(1) / checked).float()
-
-
-def check_limit(limit: PerRequest, setting: Setting) -> None:
-    """Raise UserError for a limit below the length that an answer begins with."""
-    most = limit if isinstance(limit, int | float) else None
-    if most is not None and setting.gen_length is not None and most < setting.gen_length:
-        raise UserError(
-            f"length.limit={most} is less than gen_length={setting.gen_length}, which an answer begins with. Raise the "
-            "limit, or lower gen_length."
-        )
-
-
-def limit_of(limit: PerRequest, most: int, canvas: Canvas) -> Tensor:
-    """The most columns of the answer in each row [B]: what was asked for, and what is left of ``most`` columns."""
-    return torch.minimum(per_row(limit, canvas).long(), most - canvas.start)

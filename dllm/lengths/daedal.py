@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 from dllm.common.ranking import argmax_mask
-from dllm.contract import Need, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.reshape import LengthChange
-from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import LengthTraits
 from dllm.errors import in_range
-from dllm.lengths.base import READS_END, Length, check_limit, end_confidence, limit_of
-from dllm.models.ids import Ids
+from dllm.lengths.by_end import ByEnd, end_confidence
 
 
-class Daedal(Length):
+class Daedal(ByEnd):
     """Before anything is decided, append masks until the model itself would end the text inside the canvas. While
     decoding, put ``factor`` masks in the place of the mask of the open block that the model knows least of.
 
@@ -29,32 +27,19 @@ class Daedal(Length):
     """
 
     traits = LengthTraits(changes=True, moves=True)
-    per_request = ("limit",)
 
     def __init__(
         self, limit: PerRequest = 2048, factor: int = 8, checked: int = 32, sure_end: float = 0.5,
         sure_end_inside: float = 0.9, doubt: float = 0.1,
     ) -> None:  # fmt: skip
-        in_range("length.limit", limit, 1)
+        super().__init__(limit, factor, checked)
         in_range("length.factor", factor, 2, advice="It is how many masks take the place of one.")
-        in_range("length.checked", checked, 1)
         for name, value in (("sure_end", sure_end), ("sure_end_inside", sure_end_inside), ("doubt", doubt)):
             in_range(f"length.{name}", value, 0.0, 1.0)
-        self.limit, self.factor, self.checked = limit, factor, checked
         self.sure_end, self.sure_end_inside, self.doubt = sure_end, sure_end_inside, doubt
-        self.eos_id, self.most = -1, 1 << 30  # until they are resolved
-
-    def resolved(self, ids: Ids, most: int) -> Length:
-        return replaced(self, eos_id=ids.eos, most=most)
-
-    def check(self, setting: Setting) -> None:
-        check_limit(self.limit, setting)
-
-    def needs(self) -> tuple[Need, ...]:
-        return READS_END
 
     def start(self, canvas: Canvas) -> State:
-        return {"limit": limit_of(self.limit, self.most, canvas), "grown": torch.zeros_like(canvas.shortened)}
+        return super().start(canvas) | {"grown": torch.zeros_like(canvas.shortened)}
 
     def waits(self, state: State) -> Tensor | None:
         return ~state["grown"]

@@ -7,21 +7,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.contract import Need, State, Step, View
+from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
 from dllm.contract.reshape import LengthChange
-from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import LengthTraits
 from dllm.errors import UserError, in_choices, in_range
-from dllm.lengths.base import READS_END, Length, check_limit, end_confidence, limit_of
-from dllm.models.ids import Ids
+from dllm.lengths.by_end import ByEnd, end_confidence
 
 LAST_TURN = 64  # after which no row changes its length
 MOST_TIMES = 8  # times the factor: columns that one turn may append or cut
 SCHEDULES = ("const", "linear", "exp")
 
 
-class RhoEos(Length):
+class RhoEos(ByEnd):
     """After every turn, append masks if the forward does not see the end of the text within the canvas, and cut columns
     off, decided ones too, if it sees too much of it.
 
@@ -32,35 +30,19 @@ class RhoEos(Length):
     """
 
     traits = LengthTraits(changes=True, takes_back=True)
-    per_request = ("limit",)
 
     def __init__(
         self, limit: PerRequest = 2048, factor: int = 8, checked: int = 32, low: float = 0.4, high: float = 0.6,
         schedule: str = "exp",
     ) -> None:  # fmt: skip
-        in_range("length.limit", limit, 1)
+        super().__init__(limit, factor, checked)
         in_range("length.factor", factor, 1)
-        in_range("length.checked", checked, 1)
         in_range("length.low", low, 0.0, 1.0)
         in_range("length.high", high, 0.0, 1.0)
         in_choices("length.schedule", schedule, SCHEDULES)
         if low > high:
             raise UserError(f"length.low={low} must be at most length.high={high}, or rows would only grow.")
-        self.limit, self.factor, self.checked, self.low, self.high = limit, factor, checked, low, high
-        self.schedule = schedule
-        self.eos_id, self.most = -1, 1 << 30  # until they are resolved
-
-    def resolved(self, ids: Ids, most: int) -> Length:
-        return replaced(self, eos_id=ids.eos, most=most)
-
-    def check(self, setting: Setting) -> None:
-        check_limit(self.limit, setting)
-
-    def needs(self) -> tuple[Need, ...]:
-        return READS_END
-
-    def start(self, canvas: Canvas) -> State:
-        return {"limit": limit_of(self.limit, self.most, canvas)}
+        self.low, self.high, self.schedule = low, high, schedule
 
     def may_wait(self, canvas: Canvas) -> Tensor:
         return LAST_TURN + per_row(self.limit, canvas).long()

@@ -13,8 +13,7 @@ from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.shared_values import NOTHING_SHARED
 from dllm.errors import IncompatibleParts, UserError
-from dllm.lengths.base import end_confidence
-from dllm.loop.rows import Rows
+from dllm.lengths.by_end import end_confidence
 from dllm.models.bundle import Model
 from dllm.record.trace import Trace
 
@@ -65,11 +64,6 @@ def test_a_stream_shows_the_canvas_grow(model: Model) -> None:
     *grown, last = decoder(model, "daedal").stream(PROMPTS[0])
     assert [len(one.tokens) for one in (*grown, last)] == sorted(len(one.tokens) for one in (*grown, last))
     assert len(grown[0].tokens) == 5 + 3 and last.text == PROMPTS[0].partition("\n")[2]
-
-
-def test_rows_of_one_length_have_no_stage_for_it(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rows, "change_lengths", lambda *given: pytest.fail("a row of fixed length was asked"))
-    assert Decoder(model, gen_length=16)(PROMPTS[1])[0].text == '["Ada", "Kai"]'
 
 
 def test_end_confidence_averages_the_last_ends() -> None:
