@@ -184,6 +184,11 @@ class Cache:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        """How many numbers of the model's kind a row of so many ``columns`` keeps in all layers, when at most
+        ``opened`` of them are open. A server counts them before it lets the row join others."""
+        return (columns + 1) * config.column_numbers  # the last slot takes what padding writes
+
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the policy itself, where its forwards compute it. A policy with ``branches`` has no
         needs."""

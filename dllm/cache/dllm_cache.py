@@ -71,6 +71,10 @@ class DLLMCache(Buffered):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return FeatureSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        features = 2 * (config.layers - 1) * config.width
+        return super().kept_numbers(columns, opened, config) + (columns + 1) * features
+
     def state(self, canvas: Canvas) -> State:
         """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
         layer chooses by their values."""

@@ -69,6 +69,10 @@ class Elastic(Buffered):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return ElasticSession(self, canvas, config)
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        own = config.layers * (config.width + config.heads * config.head_dim)
+        return super().kept_numbers(columns, opened, config) + (columns + 1) * own
+
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
         later [B]: the first layer that computes the whole canvas in the next forward."""

@@ -52,6 +52,9 @@ class NoCache(Pruning):
         ragged = shrinks or self.prunes or not bool(canvas.valid.all())
         return NoCacheSession(self, canvas, config, ragged, narrows=self.prunes)
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        return 0
+
 
 class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (``dropped`` [B, L]).

@@ -99,6 +99,7 @@ class PageStore:
         """The name of the first page of a row that is not here; None: all are."""
         return next((name for name, *_ in beginning.pages(self.kind, self.model) if name not in self.pages), None)
 
+    @torch.inference_mode()  # the pool may have been made in it, and then cannot be written to outside
     def add(self, beginning: Beginning, row: int, stores: Sequence[KeyValues | None], most: int | None = None) -> int:
         """Keep the pages of a ``row`` whose keys and values are in ``stores`` [B, H_kv, S, h] by column, as far as
         there is room. most: columns of them (None: all that are decided). Returns how many columns of it are here."""
@@ -177,9 +178,7 @@ def page_store(model: Model, most_bytes: float) -> PageStore | None:
 
 def column_bytes(model: Model) -> int:
     """Bytes of the keys and values of a column in all layers."""
-    config = model.config
-    values = sum(2 * heads * size for heads, size in map(config.key_heads, range(config.layers)))
-    return values * model.transformer.dtype.itemsize
+    return model.config.column_numbers * model.transformer.dtype.itemsize
 
 
 def identity_of(model: Model) -> bytes:

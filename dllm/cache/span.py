@@ -27,6 +27,9 @@ class SpanCache(Cache):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return SpanSession(NoCache(), canvas, config, ragged=True, narrows=True)
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        return 0
+
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
         if not sampler.traits.spans:

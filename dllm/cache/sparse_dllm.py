@@ -86,6 +86,10 @@ class SparseDLLM(Cache):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return SparseSession(self, canvas, config, shrinks)
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        slots = opened + self.left(config) + int(columns * self.keep_ratio)
+        return super().kept_numbers(slots, opened, config)
+
 
 @dataclass(frozen=True)
 class SparseCall(Call):

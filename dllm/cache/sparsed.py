@@ -84,6 +84,11 @@ class SparseD(Cache):
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return PatternSession(self, canvas, config)
 
+    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
+        """A byte for each head and pair of blocks, and a number of four for each pair, in every layer."""
+        blocks = -(-columns // self.block_size)
+        return config.layers * blocks * (config.heads * -(-blocks // 2) + 2 * blocks)
+
 
 @dataclass(frozen=True)
 class PatternCall(Call):

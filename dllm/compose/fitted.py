@@ -57,6 +57,11 @@ class Parts:
         built = {group: build_part(group, config.get(group, {}), per_request=False) for group in groups}
         return Parts.built(built, sampling)
 
+    def kept_numbers(self, columns: int, config: ModelConfig) -> int:
+        """``Cache.kept_numbers`` of a row of so many ``columns``; guidance keeps each row twice."""
+        opened = min(columns, self.blocks.widest(columns) * (1 + self.sampler.traits.lookahead))
+        return (2 if self.sampling.guidance else 1) * self.cache.kept_numbers(columns, opened, config)
+
     @staticmethod
     def built(made: Mapping[str, Any], sampling: Sampling) -> Parts:
         """From parts by their groups (``length`` None: rows keep their lengths)."""

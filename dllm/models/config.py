@@ -284,6 +284,11 @@ class ModelConfig:
         return kind.kv_heads, kind.head_dim
 
     @property
+    def column_numbers(self) -> int:
+        """How many numbers the keys and values of a column have in all layers."""
+        return sum(2 * heads * size for heads, size in map(self.key_heads, range(self.layers)))
+
+    @property
     def sizes(self) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
         if self.gemma is not None:

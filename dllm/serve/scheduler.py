@@ -22,8 +22,7 @@ from typing import Any
 
 import torch
 
-from dllm.cache.none import NoCache
-from dllm.cache.pages import column_bytes, page_store
+from dllm.cache.pages import page_store
 from dllm.errors import UserError
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
@@ -314,13 +313,14 @@ class Scheduler:
         return not taken or self._has_room(entry, self.lanes.get(lane_key))
 
     def _has_room(self, entry: Entry, lane: SettingBatch | None) -> bool:
-        """Whether memory is left for the keys and values of a lane's rows and a job's: a row that joins has all of them
+        """Whether memory is left for what the cache keeps of a lane's rows and a job's: a row that joins has all of it
         copied to wider buffers. A job that waits for it joins at the latest when nothing else is decoded."""
-        if isinstance(entry.job.chosen.parts.cache, NoCache) or self.lead is not None:  # ranks ask when rows start
+        if self.lead is not None:  # ranks ask when rows start
             return True
         rows, widest = (0, 0) if lane is None else (len(lane), lane.columns)
-        needed = (rows + 1) * max(widest, entry.columns) * column_bytes(self.model)
-        return needed <= free_bytes(self.model.transformer.device, 1)
+        network = self.model.transformer
+        of_row = entry.job.chosen.parts.kept_numbers(max(widest, entry.columns), self.model.config)
+        return (rows + 1) * of_row * network.dtype.itemsize <= free_bytes(network.device, 1)
 
     def _shut_out(self, entry: Entry) -> bool:
         """Whether a request has no row where another has several, which might be all: ``n`` answers of a long prompt
