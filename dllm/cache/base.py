@@ -185,7 +185,7 @@ class Cache:
         raise NotImplementedError
 
     def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        """How many numbers of the model's kind a row of so many ``columns`` keeps in all layers, when at most
+        """How many numbers of the model's kind a row of ``columns`` keeps in all layers, when at most
         ``opened`` of them are open. A server counts them before it lets the row join others."""
         return (columns + 1) * config.column_numbers  # the last slot takes what padding writes
 

@@ -58,7 +58,7 @@ class Parts:
         return Parts.built(built, sampling)
 
     def kept_numbers(self, columns: int, config: ModelConfig) -> int:
-        """``Cache.kept_numbers`` of a row of so many ``columns``; guidance keeps each row twice."""
+        """``Cache.kept_numbers`` of a row of ``columns``; guidance keeps each row twice."""
         opened = min(columns, self.blocks.widest(columns) * (1 + self.sampler.traits.lookahead))
         return (2 if self.sampling.guidance else 1) * self.cache.kept_numbers(columns, opened, config)
 
