@@ -3,8 +3,9 @@
 A folder holds pairs NAME.json and NAME.safetensors (or .safetensors.xz). The first has {"source", "cases": {CASE:
 ...}} with what a config.json would say, the second the tensors of each case under ``CASE.LEAF``, and under
 ``CASE.widened`` the numbers that its program means. They must be ours bit for bit, but int8 of bitsandbytes, which
-multiplies by a rounded 1 / 127. Of GGUF files of DiffusionGemma each published tensor must be what the package ``gguf``
-makes of it. Exit code: 0 all equal, 1 some differ, 2 there is nothing that can be read.
+multiplies by a rounded 1 / 127. Cases of ggml are types of GGUF: ``TYPE.blocks``, and what ggml's C code makes of them.
+Of GGUF files of DiffusionGemma each published tensor must be what the package ``gguf`` makes of it. Exit code: 0 all
+equal, 1 some differ, 2 there is nothing that can be read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the tests share
+
 from dllm.models.files import Contents, Stored, headers
+from dllm.models.gguf_file import GgufTensor
+from dllm.models.gguf_packing import GgufPacking
 from dllm.models.names import Source
 from dllm.models.packed_folders import with_whole_weights
 from dllm.models.packed_settings import packed_settings
@@ -61,8 +66,12 @@ def _bitsandbytes(case: Case) -> dict[str, Any]:
     return {"quantization_config": {"quant_method": "bitsandbytes", bits: True}}
 
 
+def _ggml(case: Case) -> dict[str, Any]:
+    return {}  # a file's header names the type
+
+
 SOURCES: dict[str, Callable[[Case], dict[str, Any]]] = {
-    "mlx": _mlx, "compressed-tensors": _compressed, "bitsandbytes": _bitsandbytes,
+    "mlx": _mlx, "compressed-tensors": _compressed, "bitsandbytes": _bitsandbytes, "ggml": _ggml,
 }  # fmt: skip
 
 
@@ -87,7 +96,7 @@ def matrices_of(file: Path, folder: Path) -> Iterator[Matrix]:
     stored = {one.name: one for one in headers(weights)}
     for name, case in content["cases"].items():
         relative = said_by is _bitsandbytes and "quant_state" not in case
-        found, expected = widened(name, said_by(case), stored)
+        found, expected = blocks(name, stored, folder) if said_by is _ggml else widened(name, said_by(case), stored)
         difference = largest_difference(found, expected, relative)
         yield Matrix(file, name, difference, INT8_ROUNDING if relative else 0)
 
@@ -99,6 +108,17 @@ def widened(name: str, said: Mapping[str, Any], stored: Mapping[str, Stored]) ->
     tensors = with_whole_weights(Contents(own), packed_settings(said, name), {expected.shape[1]}).tensors
     with TensorReader({**tensors, expected.name: expected}) as reader:
         return tuple(reader.read(Source(one), torch.float32) for one in (f"{name}.weight", expected.name))  # type: ignore[return-value]
+
+
+def blocks(kind: str, stored: Mapping[str, Stored], folder: Path) -> tuple[Tensor, Tensor]:
+    """The numbers of a type's blocks as we read them, and as ggml does. folder: for their bytes."""
+    with TensorReader(stored) as reader:
+        raw = reader.read(Source(f"{kind}.blocks"), torch.uint8)
+        expected = reader.read(Source(f"{kind}.widened"), torch.float32)
+    file = folder / kind
+    file.write_bytes(raw.numpy().tobytes())
+    tensor = GgufTensor(kind, file, tuple(expected.shape), kind, 0, raw.numel())
+    return GgufPacking(tensor, len(expected)).numbers(torch.empty, 0, len(expected)), expected
 
 
 def gguf_matrices(file: Path) -> Iterator[Matrix]:

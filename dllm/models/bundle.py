@@ -27,7 +27,7 @@ from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.hub_name import HubName
 from dllm.models.ids import Ids, resolve_ids
-from dllm.models.load_progress import load_progress
+from dllm.models.load_progress import Watch, load_progress
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
@@ -190,29 +190,14 @@ def load(
     )
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
-    for sentence in config.warnings:
-        warn_once(f"{path}: {sentence}")
-    if name in shipped_models():
-        warn_once(f"{name} {KNOWS}")
+    _warn(path, name, config)
     if config.family == MASKED_LM_FAMILY:
         network = _of_own_class(folder, config, resolve_device(place), kind).requires_grad_(trainable)
         return Model(network, config, words, ids, name, folder)
-    invariant = kernels == INVARIANT
-    place = "cpu" if place == "auto" and not torch.cuda.is_available() else place
-    fuse, pack = not (invariant or trainable), pack and not trainable
-    packed = pack and quantize is None and not triton and can_pack(resolve_device(place), kind)
     ranks = Ranks.joined(tp) if tp > 1 else ALONE
-    with load_progress(name) as watch:
-        if config.stored_kind is not None:
-            transformer = load_narrow(folder, config, str(resolve_device(place)), triton, watch, ranks, ep)
-        else:
-            transformer = load_model(
-                folder, place, kind, config, lora, fuse, quantize, triton, packed, watch, head, ranks, ep
-            )
-    if trainable:
-        transformer.requires_grad_(True)
-    else:
-        transformer.use_kernels(triton, has_varlen(transformer.device, kind))
+    invariant = kernels == INVARIANT
+    build = _Build(config, place, kind, quantize, head, triton, invariant, trainable, pack, lora, ranks, ep)
+    transformer = build.network(folder, name)
     if drafts is not None:
         attach_drafts(transformer, drafts)
     if activations is not None:
@@ -223,6 +208,61 @@ def load(
     return Model(
         transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head, activations
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Build:
+    """How the weights of a checkpoint become a network, once everything has been checked. Fields without a comment are
+    arguments of ``load``."""
+
+    config: ModelConfig
+    place: str  # the device, of this rank
+    dtype: torch.dtype
+    quantize: str | None  # kind of the layers, as asked for or as stored
+    head: str | None  # of embedding and head
+    triton: bool  # our Triton kernels run
+    invariant: bool  # no number depends on the batch
+    trainable: bool
+    pack: bool
+    lora: Adapter | None  # to be merged
+    ranks: Ranks  # that hold the model together
+    ep: bool
+
+    @property
+    def device(self) -> torch.device:
+        return resolve_device(self.place)
+
+    def network(self, folder: Path, name: str) -> Transformer:
+        """Read the weights. name: what the progress calls the model."""
+        with load_progress(name) as watch:
+            if self.config.stored_kind is not None:
+                network = load_narrow(folder, self.config, str(self.device), self.triton, watch, self.ranks, self.ep)
+            else:
+                network = self._widened(folder, watch)
+        if self.trainable:
+            return network.requires_grad_(True)
+        network.use_kernels(self.triton, has_varlen(network.device, self.dtype))
+        return network
+
+    def _widened(self, folder: Path, watch: Watch) -> Transformer:
+        """From files in any published form."""
+        place = "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place
+        packed = (
+            self.pack and not self.trainable and self.quantize is None and not self.triton
+            and can_pack(self.device, self.dtype)
+        )  # fmt: skip
+        return load_model(
+            folder, place, self.dtype, self.config, self.lora, not (self.invariant or self.trainable), self.quantize,
+            self.triton, packed, watch, self.head, self.ranks, self.ep,
+        )  # fmt: skip
+
+
+def _warn(path: str | Path, name: str, config: ModelConfig) -> None:
+    """What a user should know of a model that is loaded."""
+    for sentence in config.warnings:
+        warn_once(f"{path}: {sentence}")
+    if name in shipped_models():
+        warn_once(f"{name} {KNOWS}")
 
 
 def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:

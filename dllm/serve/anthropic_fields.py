@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from dllm.serve.dialect import refuse_snapshots
 from dllm.serve.fields import MAX_BUDGET, MAX_SEED, MAX_TEMPERATURE, Diffusion, TemplateKwargs
 from dllm.serve.messages import ONLY_TEXT, few_entries
 from dllm.serve.response_formats import SentSchema
@@ -248,6 +249,5 @@ class MessagesBody(BodyObject):
 
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        if isinstance(value.get("diffusion"), Mapping) and value["diffusion"].get("snapshots"):
-            raise wrong("is served by /v1/chat/completions. Drop it.", "diffusion.snapshots")
+        refuse_snapshots(value)
         return {name: one for name, one in value.items() if name != "mcp_servers" or one != []}

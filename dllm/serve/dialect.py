@@ -9,6 +9,7 @@ from typing import Any
 from dllm.serve.api_errors import ApiError
 from dllm.serve.fields import Answered, ChatBody
 from dllm.serve.request_parts import Defaults
+from dllm.serve.typed import wrong
 from dllm.serve.wire import ParsedRequest, parse_request
 
 
@@ -39,3 +40,10 @@ def sent_name(name: str, called: Mapping[str, str]) -> str:
         if name == usual or name.startswith((f"{usual}.", f"{usual}[")):
             return sent + name.removeprefix(usual)
     return name
+
+
+def refuse_snapshots(sent: Mapping[str, Any]) -> None:
+    """Refuse a request for the canvas of each turn, which only the streams of chat and completions send."""
+    own = sent.get("diffusion")
+    if isinstance(own, Mapping) and own.get("snapshots"):
+        raise wrong("is served by /v1/chat/completions. Drop it.", "diffusion.snapshots")

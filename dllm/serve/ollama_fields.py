@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from dllm.common.coerce import is_text
+from dllm.serve.dialect import refuse_snapshots
 from dllm.serve.fields import MAX_LIKELIEST, Diffusion
 from dllm.serve.messages import ONLY_TEXT, few_entries
 from dllm.serve.neutral import NEUTRAL, is_one_of, not_served
@@ -130,8 +131,7 @@ class OllamaBody(BodyObject):
 
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        if isinstance(value.get("diffusion"), Mapping) and value["diffusion"].get("snapshots"):
-            raise wrong("is served by /v1/chat/completions. Drop it.", "diffusion.snapshots")
+        refuse_snapshots(value)
         return _without_empty(value)
 
 

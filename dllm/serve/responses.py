@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
-from dllm.serve.dialect import parse_as_chat
+from dllm.serve.dialect import parse_as_chat, refuse_snapshots
 from dllm.serve.fields import FROM_ONE, Sampled, TemplateKwargs
 from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of
 from dllm.serve.request_parts import Defaults
@@ -113,9 +113,7 @@ class ResponseBody(Sampled):
         for name, (allowed, why) in NEUTRAL_VALUES.items():
             if value.get(name) is not None and not is_one_of(value[name], allowed):
                 raise wrong(f"is not served: {why}. Drop it.", name, value[name])
-        snapshots = value["diffusion"].get("snapshots") if isinstance(value.get("diffusion"), Mapping) else None
-        if snapshots:
-            raise wrong("is served by /v1/chat/completions. Drop it.", "diffusion.snapshots")
+        refuse_snapshots(value)
         return super().given({name: entry for name, entry in value.items() if name not in NEUTRAL_VALUES})
 
     @classmethod

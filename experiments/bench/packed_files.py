@@ -2,7 +2,7 @@
 
 Writes LLaDA-8B's shape with random codes as other programs pack it, one kind after the other, loads each in a process
 of its own into bfloat16, and prints the CPU's seconds and the most memory that the process held. Embedding and head
-stay in bfloat16. Of 32 layers a folder takes 6 to 10 GB, and there is one at a time.
+stay in bfloat16, but in GGUF. Of 32 layers a folder takes 5 to 10 GB, and there is one at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,13 @@ from dllm.models.config import ModelConfig
 from dllm.models.names import published_shapes
 from dllm.models.networks import network_of
 from dllm.models.weights import load_model
+from experiments.bench import llama_cpp
 from experiments.bench.random_checkpoint import config_of
 from experiments.support.scripts import refusing
 
 Said = Mapping[str, Any]
 NAME, GIB = "llada-8b", 1 << 30
+GGUF = "GGUF "  # before a type that ``llama_cpp`` writes
 
 
 def codes(rows: int, width: int) -> Tensor:
@@ -103,8 +104,13 @@ KINDS: dict[str, tuple[Said, Callable[[int, int], dict[str, Tensor]]]] = {
 }  # fmt: skip
 
 
-def write(kind: str, folder: Path, layers: int) -> int:
-    """Write a folder of a kind. Returns its bytes."""
+def write(kind: str, folder: Path, layers: int) -> Path:
+    """Write a checkpoint of a kind. Returns what is loaded: the folder, or a file in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind.startswith(GGUF):
+        file = folder / "model.gguf"
+        llama_cpp.write(file, kind.removeprefix(GGUF), layers)
+        return file
     said, pack = KINDS[kind]
     config = {**config_of(NAME, layers), **said}
     with torch.device("meta"):
@@ -115,17 +121,16 @@ def write(kind: str, folder: Path, layers: int) -> int:
             tensors |= {name.removesuffix(".weight") + leaf: one for leaf, one in pack(*shape).items()}
         else:
             tensors[name] = torch.full(shape, 0.02, dtype=torch.bfloat16)
-    folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
-    return sum(prod(one.shape) * one.element_size() for one in tensors.values())
+    return folder
 
 
-def loaded(folder: Path) -> tuple[float, float]:
-    """CPU seconds to load a folder, and the most GiB of this process."""
+def loaded(checkpoint: Path) -> tuple[float, float]:
+    """CPU seconds to load a checkpoint, and the most GiB of this process."""
     torch.set_num_threads(1)
     before = time.process_time()
-    load_model(folder, dtype=torch.bfloat16)
+    load_model(checkpoint, dtype=torch.bfloat16)
     return time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
@@ -134,16 +139,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench.packed_files", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--load", action="store_true", help="load the folder, and print what that took")
+    parser.add_argument("--load", action="store_true", help="load what FOLDER is, and print what that took")
     given = parser.parse_args(arguments)
     if given.load:
         print(json.dumps(loaded(given.folder)))
         return 0
     print("| kind | file, GB | CPU s to load | at most while loading, GiB |\n|---|---:|---:|---:|")
-    for number, kind in enumerate(KINDS):
+    for number, kind in enumerate((*KINDS, *(GGUF + one for one in llama_cpp.KINDS if one != "BF16"))):
         folder = given.folder / str(number)
-        size = write(kind, folder, given.layers)
-        command = [sys.executable, "-W", "ignore", "-m", "experiments.bench.packed_files", str(folder), "--load"]
+        written = write(kind, folder, given.layers)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        command = [sys.executable, "-W", "ignore", "-m", "experiments.bench.packed_files", str(written), "--load"]
         seconds, most = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         shutil.rmtree(folder)
         print(f"| {kind} | {size / 1e9:.1f} | {seconds:.0f} | {most:.1f} |", flush=True)

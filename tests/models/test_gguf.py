@@ -13,7 +13,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 from harness import full
-from model_folders import HEADERS, byte_tokenizer, logits, published, random_folder, write_tokenizer
+from model_folders import DATA, HEADERS, byte_tokenizer, logits, published, random_folder, write_tokenizer
 from test_grouped_packing import held_weights
 
 from dllm import Decoder, UserError, load
@@ -22,6 +22,7 @@ from dllm.errors import SettingWarning
 from dllm.kernels.narrow_linear import packs_by_64
 from dllm.models.bundle import describe, locate
 from dllm.models.gguf_file import read_gguf
+from dllm.models.gguf_packing import PLAIN_KINDS, check_kind
 from dllm.models.gguf_tokenizer import SPLITS, tokenizer_at
 from dllm.models.load_progress import unwatched
 from dllm.models.names import Source
@@ -76,6 +77,20 @@ def test_blocks_of_256_are_what_their_layout_says(kind: str, tmp_path: Path) -> 
     expected, found = load_model(wide).state_dict(), load_model(file).state_dict()
     for key, tensor in expected.items():
         torch.testing.assert_close(found[key], tensor, rtol=1e-6, atol=1e-7)
+
+
+def test_each_type_that_is_read_is_compared_with_ggmls_own_code() -> None:
+    """By ``tests/packed.py``: gguf's arithmetic in NumPy, which reads them here, is another program."""
+
+    def reads(kind: str) -> bool:
+        try:
+            check_kind(kind)
+        except UserError:
+            return False
+        return kind not in PLAIN_KINDS
+
+    cases = json.loads((DATA.parent / "packed" / "ggml.json").read_text())["cases"]
+    assert {kind.name for kind in Kind if reads(kind.name)} == cases.keys() and len(cases) == 23
 
 
 @pytest.mark.parametrize("name", list(FAMILIES))

@@ -7,6 +7,8 @@ mean.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,13 @@ def same(small: Path, wide: Path, **how: Any) -> None:
 def test_what_their_own_packages_wrote_is_read_bit_for_bit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(DATA.parent / "packed")]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("matrices equal")
+
+
+@pytest.mark.program
+def test_the_command_runs_from_any_folder(tmp_path: Path) -> None:
+    command = [sys.executable, str(DATA.parents[1] / "packed.py"), str(DATA.parent / "packed")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "171 of 171 matrices equal", done.stderr
 
 
 def test_a_number_that_differs_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
