@@ -212,21 +212,20 @@ def load(
 
 @dataclass(frozen=True)
 class _Build:
-    """How the weights of a checkpoint become a network, once everything has been checked. Fields without a comment are
-    arguments of ``load``."""
+    """How the weights of a checkpoint become a network, once everything has been checked."""
 
-    config: ModelConfig
+    config: ModelConfig  # the description, with resolved ids
     place: str  # the device, of this rank
-    dtype: torch.dtype
+    dtype: torch.dtype  # of weights and arithmetic
     quantize: str | None  # kind of the layers, as asked for or as stored
     head: str | None  # of embedding and head
     triton: bool  # our Triton kernels run
     invariant: bool  # no number depends on the batch
-    trainable: bool
-    pack: bool
+    trainable: bool  # as given to ``load``
+    pack: bool  # as given to ``load``
     lora: Adapter | None  # to be merged
     ranks: Ranks  # that hold the model together
-    ep: bool
+    ep: bool  # as given to ``load``
 
     @property
     def device(self) -> torch.device:
