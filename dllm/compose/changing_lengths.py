@@ -52,6 +52,7 @@ def lacking(sampler: Sampler, schedule: Schedule) -> Iterator[str]:
         "branches": "offers several candidates", "verifies": "drafts tokens", "revocable": "takes tokens back",
         "edits": "replaces tokens", "soft": "shows mixtures of tokens", "renoises": "draws all positions again",
         "lookahead": "opens several blocks",
+        "spans": "keeps the columns of a span",
         "commits_ahead": "commits several turns at once", "fixed_order": "plans which position comes when",
     }  # fmt: skip
     yield from (what for trait, what in found.items() if getattr(sampler.traits, trait))

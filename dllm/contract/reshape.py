@@ -85,9 +85,11 @@ class Reshape:
             tail=valid & (columns > last), end=end, initial_end=end, columns=columns,
         )  # fmt: skip
 
-    def state(self, state: State, by_column: Mapping[str, float]) -> State:
-        """A sampler's state, in which the entries ``by_column`` are kept by column and begin with that number."""
-        return state | {name: self.moved(state[name], blank) for name, blank in by_column.items()}
+    def state(self, state: State, by_block: Mapping[str, float]) -> State:
+        """A sampler's state after it. by_block: entries that begin with that number; those that are kept by column
+        [B, L, ...] move, and numbers of a row [B] stay."""
+        moved = {name: blank for name, blank in by_block.items() if state[name].dim() > 1}
+        return state | {name: self.moved(state[name], blank) for name, blank in moved.items()}
 
 
 def reshaped(canvas: Canvas, change: LengthChange) -> Reshape | None:

@@ -38,8 +38,8 @@ class Sampler:
 
     @property
     def per_block(self) -> Mapping[str, float]:
-        """Entries of the state that end with their block, and what they are in every position when the next one
-        opens."""
+        """Entries of the state that end with their block, and what they are when the next one opens: kept by
+        column [B, L, ...], or numbers of a row [B]."""
         return {}
 
     def __init_subclass__(cls) -> None:

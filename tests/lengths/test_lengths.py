@@ -36,9 +36,13 @@ def decoder(model: Model, length: str, batch_size: int = 1, **more: Any) -> Deco
     return Decoder(model, length=chosen, eos="none", **{"gen_length": 5, "batch_size": batch_size, **more})
 
 
-@pytest.mark.parametrize("length", PARTS)
-def test_rows_decode_in_a_batch_as_alone_while_others_join_and_leave(model: Model, length: str) -> None:
-    together, alone = decoder(model, length, 3)(PROMPTS, trace=True), decoder(model, length)
+# bacd remembers counts of a block, one for a row
+@pytest.mark.parametrize(
+    ("length", "sampler"), [("daedal", "confidence"), ("rho_eos", "confidence"), ("rho_eos", "bacd")]
+)
+def test_rows_decode_in_a_batch_as_alone_while_others_join_and_leave(model: Model, length: str, sampler: str) -> None:
+    together = decoder(model, length, 3, sampler=sampler)(PROMPTS, trace=True)
+    alone = decoder(model, length, sampler=sampler)
     assert len({len(result.canvas) for result in together}) > 1
     for prompt, result in zip(PROMPTS, together, strict=True):
         (own,) = alone(prompt, trace=True)
@@ -85,6 +89,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cache": "prefix"}, "keeps keys and values by column"),
     ({"eos": "fill_after_block"}, "Use eos=none"), ({"sampler": "static"}, "plans how many turns"),
     ({"sampler": "wino"}, "Use sampler=confidence"), ({"sampler": "lopa"}, "offers several candidates"),
+    ({"sampler": "slowfast"}, "keeps the columns of a span"),
     ({"guidance": 1.0}, "Set sampling.guidance=0"), ({"stop": ["]"]}, "Drop stop"),
     ({"runtime": "static"}, "Use runtime=eager"),
 ]  # fmt: skip
