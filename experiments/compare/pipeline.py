@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from dllm import Decoder, Model, load, part
+from dllm.models.visibility import BlockCausal
 from dllm.tasks.mini import tasks as mini
 from dllm.tasks.mini.items import Sample
 from experiments.compare.samplers import interval
@@ -35,7 +36,7 @@ class Line:
     blocks: str
     cache: str
     options: dict[str, Any] = field(default_factory=dict)  # of the schedule, beside its length
-    by_blocks: bool = False  # the model attends by blocks, untrained
+    attention: str = "full"  # untrained but for that: ``pipelined`` and ``block-causal`` go by blocks of 8
 
     @property
     def words(self) -> str:
@@ -46,9 +47,10 @@ class Line:
 LINES = (
     Line("confidence", "fixed", "dual"), Line("joint_threshold", "fixed", "dual"),
     Line("d3llm", "ahead", "delayed", {"opening_share": 0.1}), Line("remix", "fixed", "prefix"),
-    Line("confidence", "fixed", "finished", by_blocks=True),
-    *(Line("d2f", "pipelined", "finished", {"opening_share": share}, True) for share in (0.1, 0.7)),
-    Line("dmax", "fixed", "finished", by_blocks=True),
+    Line("confidence", "fixed", "finished", attention="pipelined"),
+    *(Line("d2f", "pipelined", "finished", {"opening_share": share}, "pipelined") for share in (0.1, 0.7)),
+    Line("confidence", "fixed", "finished", attention="block-causal"),
+    Line("dmax", "fixed", "finished", attention="block-causal"),
 )  # fmt: skip
 
 
@@ -59,15 +61,21 @@ def cells(line: Line, model: Model, items: Sequence[Sample]) -> tuple[str, ...]:
         batch_size=BATCH,
     )  # fmt: skip
     rows, right = answered(decoder, items)
-    attention = f"by blocks of {BLOCK}" if line.by_blocks else "full"
-    return (line.words, attention, percent(right), interval([row.nfe for row in rows], 1),
+    return (line.words, line.attention, percent(right), interval([row.nfe for row in rows], 1),
             f"{fmean(row.query_tokens for row in rows):.0f}")  # fmt: skip
+
+
+def block_causal(name: str) -> Model:
+    """The model, whose columns see their own block and those before it, counted from column 0, as DMax's do."""
+    model = load(name)
+    model.transformer.config = replace(model.config, attention=BlockCausal(BLOCK))
+    return replace(model, config=model.transformer.config)
 
 
 def table(name: str, count: int, seed: int) -> str:
     items = [item for task in mini.SHORT_ANSWERS for item in mini.generate(task, seed, count)]
-    models = {by: load(name, attention_block=BLOCK if by else None) for by in (False, True)}
-    found = markdown.table(HEADS, [cells(line, models[line.by_blocks], items) for line in LINES])
+    models = {"full": load(name), "pipelined": load(name, attention_block=BLOCK), "block-causal": block_causal(name)}
+    found = markdown.table(HEADS, [cells(line, models[line.attention], items) for line in LINES])
     return f"### {name}, {len(items)} items in blocks of {BLOCK}: pipeline and mixtures, untrained\n\n{found}"
 
 

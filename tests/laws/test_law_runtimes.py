@@ -170,6 +170,38 @@ def test_every_cache_that_bounds_its_shapes_bounds_them(name: str) -> None:
         assert outcome(case, eager=False) == outcome(case, eager=True)
 
 
+BETWEEN = {  # rules whose blocks show mixtures or run in a pipeline, on models that they take
+    "dmax": Combination("dmax", "fixed", "finished", "fill_after_block", "sdar_b4"),
+    "remix": Combination("remix", "fixed", "prefix", "none", "tiny-llada"),
+    "d2f": Combination("d2f", "pipelined", "finished", "none", "tiny-llada-d2f"),
+}
+
+
+def agrees(rule: str, runtime: str, lag: int = 0) -> None:
+    case = Case(runtime, BETWEEN[rule], lag, 0.0)
+    assert case.accepted()
+    assert outcome(case, eager=False) == outcome(case, eager=True)
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("runtime", ["static", "cudagraph"])
+@pytest.mark.parametrize("rule", BETWEEN)
+def test_rules_between_mask_and_token_run_in_fixed_shapes(rule: str, runtime: str) -> None:
+    agrees(rule, runtime)
+
+
+@pytest.mark.program  # seconds
+@pytest.mark.parametrize("rule", BETWEEN)
+def test_rules_between_mask_and_token_are_compiled(rule: str) -> None:
+    agrees(rule, "compile")
+
+
+@pytest.mark.program  # seconds
+@pytest.mark.parametrize(("runtime", "lag"), [("static", 2), ("cudagraph", 1)])
+def test_mixtures_of_a_late_host_are_those_of_a_prompt_one(runtime: str, lag: int) -> None:
+    agrees("remix", runtime, lag)
+
+
 @law(drafting, daily=2, least=2)
 def test_drafts_in_static_turns_are_eager_ones(case: Case) -> None:
     """Several candidates in fixed shapes, which the other laws' daily samples may miss."""

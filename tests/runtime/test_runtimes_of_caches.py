@@ -18,11 +18,13 @@ PAGE = Path(__file__).parents[2] / "docs/kernels.md"
 RUNTIMES = ("static", "cudagraph", "compile", "compile_cudagraph")
 
 
-def takes(runtime: str, cache: str) -> bool:
+def takes(
+    runtime: str, cache: str, sampler: str = "confidence", blocks: str = "fixed", kind: str = "tiny-llada"
+) -> bool:
     """Whether a cache runs on a GPU, beside usual parts."""
-    made = Parts(part("sampler", "confidence"), part("blocks", "fixed"), part("cache", cache), part("eos", "none"))
+    made = Parts(part("sampler", sampler), part("blocks", blocks), part("cache", cache), part("eos", "none"))
     try:
-        Runtime(runtime).check(made, model("tiny-llada").config, torch.device("cuda"))
+        Runtime(runtime).check(made, model(kind).config, torch.device("cuda"))
     except UserError:
         return False
     return True
@@ -36,3 +38,12 @@ def test_the_page_lists_what_each_cache_runs_under(monkeypatch: pytest.MonkeyPat
         for cache in re.findall(r"\w+", caches)
     }  # fmt: skip
     assert told == {cache: {name for name in RUNTIMES if takes(name, cache)} for cache in choices("cache")}
+
+
+def test_the_page_lists_what_rules_between_mask_and_token_run_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tests/laws/test_law_runtimes.py`` decodes with them."""
+    monkeypatch.setattr("dllm.runtime.runtime.check_compiler", lambda *_: None)
+    (told,) = re.findall(r"under `sampler=dmax` or `d2f`, `prefix` under `remix` \| (.*) \|", PAGE.read_text())
+    for case in (("finished", "dmax", "fixed", "sdar_b4"), ("prefix", "remix", "fixed", "tiny-llada"),
+                 ("finished", "d2f", "pipelined", "tiny-llada-d2f")):  # fmt: skip
+        assert set(re.findall(r"\w+", told)) == {name for name in RUNTIMES if takes(name, *case)}

@@ -177,6 +177,12 @@ def samplers() -> Iterator[Case]:
         "freedave": [{"inner": build("sampler", "static"), "as_published": True}],
         "confidence": [{"threshold": [0.9, 0.5]}],
     }  # fmt: skip
+    for lag in (None, 0):  # rules between mask and token, with their schedules and caches
+        title = "" if lag is None else "-static"
+        yield Case(f"sampler=dmax-finished{title}", "dmax", cache="finished", model="sdar_b4", lag=lag)
+        yield Case(f"sampler=remix-prefix{title}", "remix", cache="prefix", model="tiny-llada", lag=lag)
+        pipeline = made("blocks", "pipelined", block_length=4)
+        yield Case(f"sampler=d2f-pipelined{title}", "d2f", pipeline, "finished", model="tiny-llada-d2f", lag=lag)
     for name, listed in variants.items():
         for options in listed:
             shown = "-".join(f"{key}={value}" for key, value in options.items() if key not in ("inner", "frequencies"))
