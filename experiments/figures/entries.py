@@ -107,6 +107,11 @@ ENTRIES = [
         same_tables, Tolerance(1), columns={4: ANY, 5: ANY, 6: ANY, 7: Tolerance(share=0.3)}, timed=True,
     ),
     Entry(
+        "packed-files", "docs/measured/speed.md",
+        (("-m", "experiments.bench.packed_files", "OUT", "--layers", "8"),), 6, same_tables, Tolerance(0.1),
+        columns={3: ANY, 4: Tolerance(0.5)}, timed=True,
+    ),
+    Entry(
         "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding", "mini-llada"),), 1, same_tables,
         Tolerance(1.5, 0.15),
     ),
