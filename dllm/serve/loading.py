@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 
 from dllm.models.load_progress import latest
-from dllm.serve.api_errors import ApiError
+from dllm.serve.api_errors import ApiError, error_form
 
 BACKLOG = 128  # connections that wait to be answered
 HEAD_SECONDS = 1.0  # that a request may take to say what it wants
@@ -75,12 +76,13 @@ def _reply(head: bytes) -> bytes:
 
 
 def loading_reply(path: str) -> dict[str, object]:
-    """What a request of ``path`` is told, with 503."""
+    """What a request of ``path`` is told, with 503, in the form that its clients read."""
     state = loading_state()
     if path == "/health":
         return state
     far = "" if state["share"] is None else f" ({state['share']:.0%}, {state['part']})"
-    return ApiError(503, f"the model is still loading{far}. Ask again.", code="loading").to_json()
+    refused = ApiError(503, f"the model is still loading{far}. Ask again.", code="loading")
+    return error_form(refused, path, token_hex(8))
 
 
 def loading_state() -> dict[str, object]:

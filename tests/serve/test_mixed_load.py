@@ -142,11 +142,13 @@ def test_health_says_how_far_the_loading_is(listening: socket.socket) -> None:
         meanwhile = httpx.get(f"{address(listening)}/health?x=1")
         asked = httpx.post(f"{address(listening)}/v1/chat/completions", json={"messages": "x" * 100_000})
         bare = httpx.head(f"{address(listening)}/health")
+        claude, llama = (httpx.post(f"{address(listening)}{path}").json() for path in ("/v1/messages", "/api/chat"))
     assert before.status_code == 503 and before.json() == {"status": "loading", "share": None, "part": None}
     assert meanwhile.json() == {"status": "loading", "share": 0.42, "part": "layer 13 of 32"}
     assert asked.status_code == bare.status_code == 503 and int(asked.headers["retry-after"]) > 0
     assert asked.json()["error"]["message"] == "the model is still loading (42%, layer 13 of 32). Ask again."
     assert asked.json()["error"]["code"] == "loading" and latest() is None
+    assert claude["error"]["type"] == "overloaded_error" and claude["error"]["message"] == llama["error"]
 
 
 def test_the_socket_is_handed_over_and_nobody_is_lost(listening: socket.socket) -> None:
