@@ -36,6 +36,11 @@ def refuse_parts(parts: Parts) -> None:
             "sampling.guidance_against=doubted mixes logits of a second canvas, which rollouts do not keep, so their "
             "log-probabilities cannot be computed again. Set sampling.guidance_against=prompt, or sampling.guidance=0."
         )
+    if traits.soft is not None and not why:
+        raise UserError(
+            f"sampler={name_of(parts.sampler)} shows the model mixtures of tokens and the mask, which rollouts do not "
+            f"keep, so their log-probabilities cannot be computed again. {PLAIN_RULES}"
+        )
     if why:
         raise UserError(f"sampler={name_of(parts.sampler)} {why}: its tokens have no log-probability. {PLAIN_RULES}")
 

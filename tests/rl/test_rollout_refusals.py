@@ -41,6 +41,7 @@ def scored(rollouts: Rollouts, **how: Any) -> torch.Tensor:
             {"sampler": "joint_threshold", "temperature": 0.0},
             "sampler=joint_threshold replaces tokens that it has decided",
         ),
+        ({"sampler": "remix", "temperature": 0.0}, "sampler=remix shows the model mixtures of tokens and the mask"),
         ({"sampler": "ete", "temperature": 0.0}, "sampler=ete tries several canvases"),
         ({"sampler": "freedave", "temperature": 0.0}, "sampler=freedave tries several canvases"),
         ({"sampler": "flash_verify", "cache": "flash_verify", "temperature": 0.0}, "lets a later forward judge"),
