@@ -9,12 +9,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-import torch.nn.attention.varlen as varlen
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from dllm.kernels.skinny_product import SKINNY_ROWS, skinny_product
-from dllm.kernels.split_attention import BUILT_HEAD, PROGRAMS, split_attention
 
 
 class Switch(NamedTuple):
@@ -30,34 +24,11 @@ def plainly(stage: Callable[..., Any], *args: Any, **named: Any) -> Any:
     return stage(*args, **named)
 
 
-LINEAR, VARLEN = F.linear, varlen.varlen_attn
-
-
-def own_product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear``, by our kernel where it takes the rows."""
-    width, plain = weight.shape[-1], type(weight) in (Tensor, nn.Parameter)
-    fits = weight.is_cuda and rows.dtype == weight.dtype == torch.bfloat16 and width % 16 == len(weight) % 16 == 0
-    if bias is not None or not fits or not plain or rows.numel() > SKINNY_ROWS * width:
-        return LINEAR(rows, weight, bias)
-    return skinny_product(rows.reshape(-1, width), weight, True).view(*rows.shape[:-1], len(weight))
-
-
-def own_attention(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Any:
-    """``varlen_attn``, by our kernels where few programs of the library's would read the keys."""
-    _, first_keys, _, longest = rest
-    few = (len(first_keys) - 1) * query.shape[1] <= PROGRAMS // 2
-    if query.shape[2] != BUILT_HEAD or query.dtype != torch.bfloat16 or not few:
-        return VARLEN(query, key, value, *rest, **named)
-    return split_attention(query, key, value, first_keys[:-1], named["seqused_k"], longest, True)
-
-
 RECORDED = "dllm.loop.recorded"
 PLAIN_STAGES = "compiled stages off"
 # Both ways of a switch are timed in one process.
 SWITCHES: dict[str, Switch] = {
     PLAIN_STAGES: Switch(RECORDED, "CompiledStages", lambda: plainly),
-    "own products": Switch("torch.nn.functional", "linear", own_product),
-    "split attention": Switch("torch.nn.attention.varlen", "varlen_attn", own_attention),
 }
 
 
