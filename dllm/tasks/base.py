@@ -39,7 +39,6 @@ class Task:
 
     name: str
     estimator: Estimator | None = None  # for items with choices; None: its defaults
-    extracts = False  # ``extract`` finds answers
     apart = False  # ``score`` waits for processes of its own, so several threads may call it at a time
 
     def items(self) -> Sequence[Item]:
@@ -48,11 +47,6 @@ class Task:
 
     def score(self, item: Item, text: str) -> AnswerScores:
         """Scores of an answer. Tables show the one called ``score`` first."""
-        raise NotImplementedError
-
-    def extract(self, item: Item, text: str) -> str | float | None:
-        """The answer in a text, as ``score`` sees it, so that answers can be compared; None: it holds none. Tasks with
-        ``extracts`` have it."""
         raise NotImplementedError
 
     def stamp(self) -> dict[str, str]:

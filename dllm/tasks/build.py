@@ -9,7 +9,7 @@ from dllm.compose.parts import build_part, choices
 from dllm.errors import UserError, nearest
 from dllm.tasks.base import Task
 
-FOR_THE_COMMAND_LINE = ("name", "run", "vote", "vote_rule")  # all others are arguments of the task's class
+FOR_THE_COMMAND_LINE = ("name", "run")  # all others are arguments of the task's class
 
 
 def task_of(config: Mapping[str, Any]) -> Task:

@@ -69,7 +69,7 @@ ENTRIES = [
         Tolerance(3, 0.05),
     ),
     Entry(
-        "doubts-votes", METHODS, (("-m", "experiments.compare.doubts_and_votes"),), 5, same_tables, Tolerance(3, 0.05),
+        "doubts", METHODS, (("-m", "experiments.compare.doubts"),), 2, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
         "kinds", "docs/measured/speed.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dllm.app.runs.block_votes import Vote, block_lengths, check_vote
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content
@@ -40,11 +39,10 @@ from dllm.tasks.choices import likeliest_choice
 
 
 class AnswerShape(NamedTuple):
-    """length: tokens of the answer. stop: strings that end it. block_length: of a member of a vote."""
+    """length: tokens of the answer. stop: strings that end it."""
 
     length: int
     stop: tuple[str, ...]
-    block_length: int | None = None  # under ``task.vote``
 
 
 @dataclass(frozen=True)
@@ -54,15 +52,6 @@ class Batch:
 
     shape: AnswerShape  # length and stop texts that its answers share
     samples: tuple[PlannedSample, ...]  # in the order in which they join
-    members: tuple[AnswerShape, ...] = ()  # of a vote, which decode one after the other; sample n is of member n
-
-    @property
-    def parts(self) -> list[Batch]:
-        """What is decoded at once."""
-        if not self.members:
-            return [self]
-        return [Batch(shape, tuple(sample for sample in self.samples if sample.sample == number))
-                for number, shape in enumerate(self.members)]  # fmt: skip
 
     @property
     def keys(self) -> tuple[SampleKey, ...]:
@@ -92,19 +81,15 @@ class Evaluation:
         if not items:
             raise UserError(f"task={config['task']['name']} has no items. Choose others of its settings.")
         shapes = dict.fromkeys(answer_shape(config, item) for item in items.values())
-        members = [[shape._replace(block_length=one) for one in block_lengths(config)] for shape in shapes]
-        plans = {shape: _plan(config, shape) for same in members for shape in same}
-        first = next(iter(plans.values()))
-        if members[0][0].block_length is not None:
-            check_vote(config, task, list(items.values()), first.prompts.config)
-        batches = [batch for shapes in members for batch in _batches(config, shapes, plans[shapes[0]], items)]
-        content = {**first.content(), **_stamped(task)}
+        plans = {shape: _plan(config, shape) for shape in shapes}
+        batches = [batch for shape in shapes for batch in _batches(config, shape, plans[shape], items)]
+        content = {**next(iter(plans.values())).content(), **_stamped(task)}
         return Evaluation(dict(config), task, items, plans, batches, content)
 
     @property
     def keys(self) -> list[SampleKey]:
         """Every sample, in the order of the items."""
-        return [(name, sample) for name in self.items for sample in range(answers_each(self.config))]
+        return [(name, sample) for name in self.items for sample in range(self.config["samples"])]
 
     def missing(self, done: set[SampleKey]) -> list[Batch]:
         """The batches that hold a sample which is not ``done``."""
@@ -139,23 +124,10 @@ class Evaluation:
 
         Scores that need processes of their own are awaited while the next batches decode.
         """
-        samples = (sample for batch in batches for part in batch.parts for sample in self._decoded(part))
+        samples = (sample for batch in batches for sample in self._decoded(batch))
         if follows():  # rank 0 scores
             return samples
-        workers = scorers(self.task, self.model.transformer.device)
-        if self.config["task"].get("vote") is None:
-            return scored(samples, self._scores, workers)
-        return (sample for batch in batches for sample in self._voted(batch, workers))
-
-    def _voted(self, batch: Batch, workers: int) -> list[FinishedSample]:
-        """The samples of a batch whose members vote."""
-        samples = [sample for part in batch.parts for sample in self._decoded(part)]
-        finished = list(scored(samples, self._scores, workers))
-        requests = {sample.id: sample.request for sample in batch.samples}
-        vote = Vote(self.task, self.model, self.config["task"]["vote"], self.config["task"]["vote_rule"])
-        for name, request in requests.items():
-            vote.note(self.items[name], request, [row for row, _ in finished if row["id"] == name])
-        return finished
+        return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
 
     def _scores(self, row: ResultRow) -> AnswerScores:
         item, text = self.items[row["id"]], row["text"]
@@ -241,32 +213,21 @@ def item_constraint(config: Mapping[str, Any], item: Item, plan: RunPlan) -> Con
 
 def _plan(config: Mapping[str, Any], shape: AnswerShape) -> RunPlan:
     sampler = with_reference(config["sampler"])
-    blocks = config["blocks"]
-    if shape.block_length is not None:
-        blocks = {**blocks, "block_length": shape.block_length}
-    return RunPlan.of({**config, "sampler": sampler, "blocks": blocks, "gen_length": shape.length,
-                       "stop": list(shape.stop)})  # fmt: skip
+    return RunPlan.of({**config, "sampler": sampler, "gen_length": shape.length, "stop": list(shape.stop)})
 
 
 def _batches(
-    config: Mapping[str, Any], shapes: Sequence[AnswerShape], plan: RunPlan, items: Mapping[str, Item]
+    config: Mapping[str, Any], shape: AnswerShape, plan: RunPlan, items: Mapping[str, Item]
 ) -> Iterator[Batch]:
-    """The batches of answers of one length. shapes: of the members of a vote, or one. A batch holds all members."""
-    shape, answers = shapes[0], answers_each(config)
+    """The batches of answers of one shape."""
     samples = [
         _planned(config, item, number, plan)
         for item in items.values()
-        if answer_shape(config, item) == shape._replace(block_length=None)
-        for number in range(answers)
+        if answer_shape(config, item) == shape
+        for number in range(config["samples"])
     ]
-    members = tuple(shapes) if len(shapes) > 1 else ()
-    size = requests_per_batch(config["batch_size"]) * max(1, len(members))
-    yield from (Batch(shape, tuple(samples[at : at + size]), members) for at in range(0, len(samples), size))
-
-
-def answers_each(config: Mapping[str, Any]) -> int:
-    """How many answers each item gets."""
-    return max(config["samples"], len(block_lengths(config)))
+    size = requests_per_batch(config["batch_size"])
+    yield from (Batch(shape, tuple(samples[at : at + size])) for at in range(0, len(samples), size))
 
 
 def _planned(config: Mapping[str, Any], item: Item, number: int, plan: RunPlan) -> PlannedSample:

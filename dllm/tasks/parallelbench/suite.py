@@ -30,7 +30,6 @@ class ParallelBench(Task):
     """
 
     name = "parallelbench"
-    extracts = True
 
     def __init__(
         self, suite: str = "r1", tasks: str | list[str] = "all", count: int | None = None, seed: int = 42,
@@ -70,9 +69,6 @@ class ParallelBench(Task):
         if self.suite == MINI:
             return mini.judged(item, text)
         return classic_scores(item, text, self.judges)
-
-    def extract(self, item: Item, text: str) -> str | None:
-        return text.strip() or None
 
     def missing(self) -> dict[str, str]:
         """Tasks without questions and metrics without a judge, each with a sentence that says why."""

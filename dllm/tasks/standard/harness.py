@@ -33,8 +33,6 @@ class Harness(Task):
 
     stock: str | None = None  # a subclass that scores by itself names the task's file below lm_eval/tasks
 
-    extracts = True
-
     def __init__(
         self, harness: str | None = None, fields: Sequence[str] = (), score: str | None = None, path: str | None = None,
         shots_path: str | None = None, shots: int | None = None, limit: int | None = None, budget: int | None = None,
@@ -143,11 +141,6 @@ class Harness(Task):
         scores = self.judge(item, text)
         first = self.primary if self.primary is not None and self.primary in scores else next(iter(scores))
         return {"score": scores[first], **scores}
-
-    def extract(self, item: Item, text: str) -> str | float | None:
-        found = self.filtered(item, text)
-        answer = found[self.primary] if self.primary in found else next(iter(found.values()))
-        return None if answer in ("", "[invalid]") else str(answer)
 
     def filtered(self, item: Item, text: str) -> dict[str, Any]:
         """What each of the harness's filters leaves of a text, by the filter's name."""

@@ -59,7 +59,7 @@ class JsonLines(Task):
             raise UserError(f"task.match={match!r} is unknown; choose one of {', '.join(MATCHES)}.{hint}")
         if budget < 1 or (limit is not None and limit < 1):
             raise UserError(f"task.budget={budget} and task.limit={limit} must be at least 1.")
-        self.path, self.match, self.budget, self.extracts = path, match, budget, match != "contains"
+        self.path, self.match, self.budget = path, match, budget
         self.stop = (stop,) if isinstance(stop, str) else tuple(stop)
         self.rows = read_docs(path, ("prompt", "answer"))[:limit]
         self._items = [self._item(place, row) for place, row in enumerate(self.rows, 1)]
@@ -92,12 +92,6 @@ class JsonLines(Task):
     def score(self, item: Item, text: str) -> AnswerScores:
         same = MATCHES[self.match]
         return {"score": float(any(same(text, answer) for answer in item.truth["answers"]))}
-
-    def extract(self, item: Item, text: str) -> str | float | None:
-        if self.match == "exact":
-            return text.strip() or None
-        found = NUMBER.findall(text)
-        return number_value(found[-1]) if found else None
 
     def stamp(self) -> dict[str, str]:
         return {

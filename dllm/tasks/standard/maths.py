@@ -35,9 +35,6 @@ class Math500(Harness):
         answer = item.truth["doc"]["answer"]
         return {"math_verify": float(equivalent(answer, text)), "exact_match": float(same(answer, text))}
 
-    def extract(self, item: Item, text: str) -> str | None:
-        return (boxed(text) or "").strip() or None
-
 
 def equivalent(answer: str, text: str) -> bool:
     """Whether the last answer in ``text`` means ``answer`` (LaTeX)."""
