@@ -77,8 +77,8 @@ class Way:
 
     @property
     def tokens(self) -> int:
-        """Of the answers and their ends, which take a forward from left to right, too."""
-        return sum(row.useful_tokens + (row.stop_reason == "eos") for row in self.rows)
+        """Of the answers, without their ends."""
+        return sum(row.useful_tokens for row in self.rows)
 
     def cells(self, first: Way, score: str = "") -> list[str]:
         """A row of the table. first: what it is measured against."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from rich.console import Console
 from rich.progress import track
@@ -40,9 +39,9 @@ class Line:
     right: list[float]
 
     def __str__(self) -> str:
-        nfe, tpf = fmean(row.nfe for row in self.rows), fmean(row.tpf for row in self.rows)
-        queries, useful = (sum(getattr(row, key) for row in self.rows) for key in ("query_tokens", "useful_tokens"))
-        cells = (self.label, percent(self.right), f"{nfe:.1f}", f"{tpf:.2f}", f"{queries / len(self.rows):.0f}",
+        sums = (sum(getattr(row, key) for row in self.rows) for key in ("nfe", "query_tokens", "useful_tokens"))
+        (nfe, queries, useful), count = sums, len(self.rows)
+        cells = (self.label, percent(self.right), f"{nfe / count:.1f}", f"{useful / nfe:.2f}", f"{queries / count:.0f}",
                  f"{100 * useful / queries:.1f} %")  # fmt: skip
         return markdown.line(cells)
 

@@ -51,6 +51,15 @@ def interval(values: Sequence[float], digits: int) -> str:
     return f"{mean:.{digits}f} ±{1.96 * sqrt(spread / len(values)):.{digits}f}"
 
 
+def tokens_per_forward(rows: Sequence[Result]) -> str:
+    """Useful tokens over forwards, sums over sums, with the 95 % interval of a ratio (normal, linearised)."""
+    tokens, forwards = ([getattr(row, key) for row in rows] for key in ("useful_tokens", "nfe"))
+    ratio, count = sum(tokens) / sum(forwards), len(rows)
+    square = sum((mine - ratio * spent) ** 2 for mine, spent in zip(tokens, forwards, strict=True))
+    half = 1.96 * sqrt(square / max(1, count - 1) / count) / fmean(forwards)
+    return f"{ratio:.2f} ±{half:.2f}"
+
+
 def autoregressive(items: list[Sample]) -> Line:
     """mini-ar from left to right on the same items: what diffusion is measured against."""
     (words,) = LEFT_TO_RIGHT.values()
@@ -98,7 +107,7 @@ class Comparison:
 
     def table(self) -> str:
         before = autoregressive(self.items)
-        nfe, tpf = interval([row.nfe for row in before.rows], 1), interval([row.tpf for row in before.rows], 2)
+        nfe, tpf = interval([row.nfe for row in before.rows], 1), tokens_per_forward(before.rows)
         lines: list[tuple[str, ...]] = [(before.label, percent(before.right), nfe, tpf, "", "")]
         lines += [self._line(column) for column in self.columns.values()]
         bounds = {"lossless minimum": self.minimum, f"... drafting {DRAFT} ahead": self.minimum_at_depth}
@@ -109,7 +118,7 @@ class Comparison:
     def _line(self, column: Column) -> tuple[str, ...]:
         nfe, oracle = [row.nfe for row in column.rows], [row.nfe for row in self.columns["oracle"].rows]
         return (
-            column.name, percent(column.right), interval(nfe, 1), interval([row.tpf for row in column.rows], 2),
+            column.name, percent(column.right), interval(nfe, 1), tokens_per_forward(column.rows),
             percent([float(same) for same in self.same(column)]), f"{fmean(oracle) / fmean(nfe):.2f}",
         )  # fmt: skip
 
