@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
 from dllm import Result, load
+from dllm.view.scores import HEADS, task_cells
+from experiments.bench.wedlm import Way
 from experiments.compare import kinds as compare_kinds
 from experiments.compare.kinds import HEAD, Line, one_forward_each
+from experiments.compare.samplers import Column, Comparison, tokens_per_forward
 from experiments.mini.decoders import CACHES, LEFT_TO_RIGHT, NBDIFF, WEDLM, settings_of
 from tests.support.tiny import MODELS, make_tiny
 
@@ -20,10 +25,34 @@ def result(tokens: int, nfe: int, queries: int, reason: str = "eos") -> Result:
 def test_a_line_by_hand() -> None:
     """Two items of 4 and 6 tokens in 5 and 2 forwards, 40 and 60 rows: 10 of 100 rows are useful."""
     one = Line("it", [result(4, 5, 40), result(6, 2, 60)], [1.0, 0.0])
-    assert str(one) == "| it | 50 (9-91) | 3.5 | 1.90 | 50 | 10.0 % |"
+    assert str(one) == "| it | 50 (9-91) | 3.5 | 1.43 | 50 | 10.0 % |"
     assert one_forward_each(one)
     assert not one_forward_each(Line("it", [result(4, 6, 40)], [1.0]))
     assert not one_forward_each(Line("it", [result(4, 5, 40, "length")], [1.0]))
+
+
+def test_a_run_and_all_tables_of_experiments_print_one_number_of_tokens_per_forward() -> None:
+    """10 tokens in 7 forwards; the mean of the two ratios, 1.90, is another number."""
+    found = [result(4, 5, 40), result(6, 2, 60)]
+    product = task_cells([{**one.to_json(), "scores": {}, "batch": str(at)} for at, one in enumerate(found)])
+    comparison = Comparison.__new__(Comparison)
+    comparison.columns = {name: Column(name, found, [1.0, 0.0]) for name in ("static", "oracle")}
+    ours = str(Line("it", found, [1.0, 0.0])).split(" | ")[3]
+    way = Way("it", lambda _: found[0], found, 1.0, 1.0)
+    printed = [product[HEADS.index("TPF")], ours, comparison._line(comparison.columns["static"])[3].split()[0],
+               way.cells(way)[2]]  # fmt: skip
+    assert printed == ["1.43"] * 4
+
+
+def test_the_interval_of_a_ratio_is_that_of_resampled_items() -> None:
+    draw = random.Random(0)
+    rows = [result(draw.randrange(1, 20), draw.randrange(1, 9), 9) for _ in range(200)]
+    ratios = []
+    for _ in range(1000):
+        some = draw.choices(rows, k=len(rows))
+        ratios.append(sum(row.useful_tokens for row in some) / sum(row.nfe for row in some))
+    ratio, half = map(float, tokens_per_forward(rows).split(" ±"))
+    assert ratio == pytest.approx(fmean(ratios), abs=0.02) and half == pytest.approx(1.96 * stdev(ratios), rel=0.1)
 
 
 def test_all_kinds_in_one_table(

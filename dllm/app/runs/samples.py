@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, cast
 from dllm.common.coerce import refuse_unwritable
 from dllm.common.digest import digest
 from dllm.common.terminal import complain
+from dllm.common.unzip import read_unzipped
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
@@ -24,9 +23,12 @@ from dllm.record.trace import origin_of
 
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
-
-
-GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
+# of benchmarks whose questions are tasks
+BENCHMARKS = {"mmlu": {"question", "choices", "answer"}, "gsm8k": {"question", "answer"}, "math500": {"problem", "answer"}}
+# what other files call a prompt, and where it is; turns: MT-bench's
+TEXT_KEYS = {"turns": "turns[0]"} | {
+    name: name for name in ("question", "instruction", "problem", "query", "text", "input")
+}
 
 
 @dataclass(frozen=True)
@@ -111,17 +113,16 @@ def prompt_entries(
         except UserError as error:
             complain(f"{file}, line {number + 1} is skipped: {error}")
     if not entries:
-        raise UserError(f'prompts={str(file)!r} holds no usable line. Write one {{"prompt": "..."}} per line.')
+        raise UserError(f"prompts={str(file)!r} holds no usable line. {_way_out(file)}")
     return list(entries.values())
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that hold something, by number. A file compressed by gzip is read, and any end of line."""
     try:
-        text = file.read_bytes()
-        text = gzip.decompress(text) if text.startswith(GZIP) else text
-    except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
+        text = read_unzipped(file)
+    except OSError as error:
+        why = error.strerror or error
         raise UserError(f"prompts={str(file)!r} cannot be read ({why}). Name a JSON-lines file.") from None
     if text.lstrip()[:1] == b"[" and _is_array(text):
         raise UserError(
@@ -130,6 +131,22 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         )
     lines = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")  # within a JSON text \r is escaped
     yield from ((number, line) for number, line in enumerate(lines) if line.strip())
+
+
+def _way_out(file: Path) -> str:
+    """What to do with a file without prompts: a benchmark's questions are a task."""
+    try:
+        row = json.loads(next(line for _, line in _lines(file)))
+    except (StopIteration, ValueError, RecursionError):
+        row = {}
+    keys = set(row) if isinstance(row, dict) else set()
+    task = next((name for name, columns in BENCHMARKS.items() if columns <= keys), None)
+    if task is not None:
+        return f"Its lines are those of a task: python run.py task={task} task.path={file}"
+    old = next((old for key, old in TEXT_KEYS.items() if key in keys), None)
+    if old is not None:
+        return f"Convert it: jq -c '{{prompt: .{old}}}' {file} > prompts.jsonl"
+    return 'Write one {"prompt": "..."} per line.'
 
 
 def _is_array(text: bytes) -> bool:

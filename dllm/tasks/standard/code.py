@@ -57,7 +57,7 @@ class HumanEval(Code):
     def judge(self, item: Item, text: str) -> AnswerScores:
         doc = item.truth["doc"]
         raw = text.split("```")[0] if self.style == "instruct" else text
-        clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"])
+        clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"], doc["test"])
         tests = f"\n{doc['test']}\ncheck({doc['entry_point']})\n"
         return {"raw": self.passed(doc["prompt"] + raw + tests), "sanitized": self.passed(clean + tests)}
 
@@ -71,7 +71,7 @@ class MBPP(Code):
         doc = item.truth["doc"]
         tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
         raw = text.split("```")[0] if self.style == "instruct" else text
-        clean = sanitized(fenced(text), entry_of(doc["test_list"]))
+        clean = sanitized(fenced(text), entry_of(doc["test_list"]), tests)
         return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}
 
 
@@ -94,16 +94,18 @@ def fenced(text: str) -> str:
     return (rest if opened else text).split(FENCE)[0]
 
 
-def sanitized(program: str, entry: str) -> str:
-    """Imports, assignments and definitions that ``entry`` can reach, from the longest stretch that parses and has it.
+def sanitized(program: str, entry: str, tests: str = "") -> str:
+    """Imports, assignments and definitions that ``entry`` and ``tests`` can reach, from the longest stretch that parses
+    and has ``entry``.
 
     The program itself where nothing parses or ``entry`` is not defined: then the test fails for that reason.
     """
     tree = longest_program(program, entry)
     if tree is None:
         return program
-    needed, known = {entry}, {name: node for node in tree.body for name in defined(node)}
-    todo = [entry]
+    known = {name: node for node in tree.body for name in defined(node)}
+    needed = {entry, *read_names(tests) & known.keys()}  # HumanEval/50's test calls a helper of its prompt
+    todo = [*needed]
     while todo:
         for name in names_in(known[todo.pop()]) & known.keys() - needed:
             needed.add(name)
@@ -144,6 +146,14 @@ def defined(node: ast.stmt) -> set[str]:
 
 def names_in(node: ast.AST) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+
+
+def read_names(program: str) -> set[str]:
+    """No name where it does not parse, and so fails anyway."""
+    try:
+        return names_in(ast.parse(program))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
 
 
 def is_import(node: ast.stmt) -> bool:

@@ -7,21 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dllm.common.unzip import read_unzipped
 from dllm.errors import UserError, nearest
 
 Doc = dict[str, Any]
 
 
 def read_docs(path: str, fields: Sequence[str], argument: str = "task.path") -> list[Doc]:
-    """The objects of a file, one per line, each with all ``fields``.
+    """The objects of a file, one per line, each with all ``fields``. It may be compressed by gzip.
 
     Raises UserError, naming the line, for a file that cannot be read, is cut off, or lacks a field: a benchmark with
     a question missing is another benchmark.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").split("\n")
+        lines = read_unzipped(Path(path).expanduser()).decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        why = error.strerror or error if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"{argument}={path!r} cannot be read ({why}). Name a file of JSON lines.") from None
     rows = [_row(line, f"{argument}={path!r}, line {at}", fields) for at, line in enumerate(lines, 1) if line.strip()]
     if not rows:

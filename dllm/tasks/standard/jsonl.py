@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from dllm.common.digest import json_digest
@@ -14,7 +16,25 @@ from dllm.errors import UserError, nearest
 from dllm.tasks.base import AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs
 
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
+_PLAIN = r"(?:[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<!\d)\.\d+"  # commas only before groups of three digits
+_MINUS = "-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"  # hyphens, dashes and minus signs; an em dash is none
+_POWER = (
+    rf"[eE](?P<e>[+{_MINUS}]?\d{{1,3}})(?!\d)|"
+    rf"\ ?(?:\\times|\\cdot|[x*×·])\ ?10(?:\^|\*\*)\{{?(?P<ten>[+{_MINUS}]?\d{{1,3}})(?!\d)"
+)
+NUMBER = re.compile(
+    rf"""
+    (?:(?<![\w)\]}}%])(?P<sign>[{_MINUS}]))?   # between two numbers, and after a name, it is no sign
+    (?:\\?[$€£¥]\ ?)?                        # of currency: -$5
+    (?:
+        (?<![/\d])(?:(?P<whole>\d{{1,3}})\ )?(?P<top>{_PLAIN})/(?P<under>{_PLAIN})(?![\d/]|\.\d)  # 3/4, 1 1/2, no date
+        |
+        (?P<plain>{_PLAIN})(?:{_POWER})?
+    )""",
+    re.VERBOSE,
+)
+_LATEX = ((re.compile(r"\{,\}|,\\!"), ","), (re.compile(r"(?<=\d)\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r" \1/\2"),
+         (re.compile(r"\\[dt]?frac\{(\d+)\}\{(\d+)\}"), r"\1/\2"))  # fmt: skip
 
 
 def exact(text: str, answer: str) -> bool:
@@ -28,14 +48,37 @@ def contains(text: str, answer: str) -> bool:
 
 
 def same_number(text: str, answer: str) -> bool:
-    """The last number of the text is the answer's last number; commas group thousands."""
-    found, truth = (NUMBER.findall(part) for part in (text, answer))
-    return bool(found and truth) and number_value(found[-1]) == number_value(truth[-1])
+    """The last number of the text is the answer's last number."""
+    found, truth = last_number(text), last_number(answer)
+    return found is not None and found == truth
 
 
-def number_value(digits: str) -> float:
-    """A number whose commas group thousands."""
-    return float(digits.replace(",", ""))
+def last_number(text: str) -> Fraction | None:
+    """The last number of a text; None without one.
+
+    Commas group thousands, by three digits; elsewhere they part numbers. A minus counts where it is no operator (10-5
+    ends in 5). Powers of ten (1.5e3, 1.5 x 10^3), fractions (3/4, 1 1/2, \\frac{3}{4}) and their LaTeX are numbers.
+    Currencies and per cent signs say nothing.
+    """
+    for pattern, plain in _LATEX:
+        text = pattern.sub(plain, text)
+    *_, found = (None, *NUMBER.finditer(text))
+    return None if found is None else _value(found)
+
+
+def _value(found: re.Match[str]) -> Fraction:
+    if found["plain"] is None:
+        top, under = _plain(found["top"]), _plain(found["under"])
+        whole = int(found["whole"] or 0)
+        value = whole * (top < under) + top / under if under else under
+    else:
+        power = found["e"] or found["ten"] or "0"
+        value = _plain(found["plain"]) * Fraction(10) ** int(re.sub(f"[{_MINUS}]", "-", power))
+    return -value if found["sign"] else value
+
+
+def _plain(digits: str) -> Fraction:
+    return Fraction(Decimal(digits.replace(",", "")))  # Python makes no int of a text of over 4,300 digits
 
 
 MATCHES: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": contains, "number": same_number}

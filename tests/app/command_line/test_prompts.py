@@ -105,6 +105,25 @@ def test_an_array_over_several_lines_is_refused_in_one_sentence(run: Run, tmp_pa
 
 
 @pytest.mark.usefixtures("no_weights")
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [
+        ({"question": "1 + 1?", "answer": "#### 2"}, "task=gsm8k task.path=q.jsonl"),
+        ({"question": "?", "choices": ["a"], "answer": 0, "subject": "x"}, "task=mmlu task.path=q.jsonl"),
+        ({"question_id": 81, "turns": ["Hello", "Again"]}, "jq -c '{prompt: .turns[0]}' q.jsonl"),
+        ({"instruction": "Sort", "output": ""}, "jq -c '{prompt: .instruction}' q.jsonl"),
+        ({"x": 1}, "Write one"),
+    ],
+)
+def test_questions_of_a_benchmark_are_no_prompts(run: Run, tmp_path: Path, line: object, way_out: str) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps(line) + "\n")
+    outcome = run("prompts=q.jsonl")
+    assert outcome.code == 2 and f"holds no usable line. {way_out}" in outcome.err.replace(
+        "python run.py ", ""
+    ).replace("Its lines are those of a task: ", "").replace("Convert it: ", "")
+
+
+@pytest.mark.usefixtures("no_weights")
 def test_a_file_without_a_usable_line_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_bytes(b"\xff\n")
     outcome = run("prompts=p.jsonl")

@@ -43,6 +43,16 @@ def test_what_the_function_reaches_is_kept() -> None:
     assert space["add"](1.5, 2) == 6  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("tests", "right"), [("assert shift(1) == 2 and back(2) == 1", True), ("(", False)])
+def test_what_only_the_tests_call_is_kept(tests: str, right: bool) -> None:
+    """As of HumanEval/50, whose prompt has a helper that the test alone calls."""
+    program = "def shift(x):\n    return x + 1\n\ndef unused():\n    pass\n\ndef back(x):\n    return x - 1\n"
+    kept = sanitized(program, "back", tests)
+    assert ("shift" in kept) is right and "unused" not in kept
+    if right:
+        exec(f"{kept}\n{tests}", {})
+
+
 @pytest.mark.parametrize(
     "program",
     [
