@@ -24,7 +24,11 @@ from dllm.record.trace import origin_of
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
 # of benchmarks whose questions are tasks
-BENCHMARKS = {"mmlu": {"question", "choices", "answer"}, "gsm8k": {"question", "answer"}, "math500": {"problem", "answer"}}
+BENCHMARKS = {
+    "mmlu": {"question", "choices", "answer"},
+    "gsm8k": {"question", "answer"},
+    "math500": {"problem", "answer"},
+}
 # what other files call a prompt, and where it is; turns: MT-bench's
 TEXT_KEYS = {"turns": "turns[0]"} | {
     name: name for name in ("question", "instruction", "problem", "query", "text", "input")
