@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from dllm.errors import UserError
 
@@ -32,6 +33,7 @@ def is_list_of(entry: KindTest) -> KindTest:
 
 
 PER_REQUEST = "PerRequest"  # the annotation of an option that may differ by request (``dllm.contract.canvas``)
+_EVALUATED = {"float", "Sequence[float]", "Tensor"}  # the kinds that the name stands for
 MAPPING = "Mapping[str, Any]"  # the annotation of an option that is a mapping itself
 _NUMBERS, _TEXTS = (is_list_of(is_number), "a list of numbers"), (is_list_of(is_text), "a list of texts")
 # By the words of an annotation, such as ``int | None``: the test, and the kind as messages call it.
@@ -74,9 +76,16 @@ def coerce(name: str, value: Any, annotation: Any, example: Any = None) -> Any:
 
 
 def words_of(annotation: Any) -> list[str]:
-    """``int | None`` as its two words. The annotation is text, or a type."""
-    written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    return [re.sub(r"\b[\w.]+\.(?=\w)", "", word).strip() for word in re.split(r" \| (?![^\[]*\])", written)]
+    """``int | None`` and ``Optional[int]`` as their two words. The annotation is text, or what Python makes of it in a
+    module without ``from __future__ import annotations``: a type, or a union of them."""
+    if get_origin(annotation) in (Union, UnionType):
+        words = [word for entry in get_args(annotation) for word in words_of(entry)]
+        return [*(word for word in words if word not in _EVALUATED), PER_REQUEST] if set(words) >= _EVALUATED else words
+    named = isinstance(annotation, type) and not get_args(annotation)
+    written = annotation.__name__ if named else re.sub(r"[\w.]*Literal\[['\"][^]]*\]", "str", str(annotation))
+    words = [re.sub(r"\b[\w.]+\.(?=\w)", "", word).strip() for word in re.split(r" \| (?![^\[]*\])", written)]
+    words = [kind for word in words for kind in re.sub(r"^Optional\[(.+)\]$", r"\1|None", word).split("|")]
+    return ["None" if word == "NoneType" else word for word in words]
 
 
 _HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: in JSON as \ud83d, or in place of a byte outside UTF-8

@@ -14,14 +14,12 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from dllm.compose.parts import choices
+from dllm.compose.parts import choice_text, choices, is_shipped
 from dllm.errors import UserError
 
-CONF = files("dllm.conf")
 FACT = re.compile(r"^# (idea|paper|checked): (.+)$", re.MULTILINE)
 SERVED = re.compile(r"(?:^|[;,] )serve_max (\d+)$")
 
@@ -36,8 +34,11 @@ class PartFacts:
 
 
 def part_facts(group: str, name: str) -> PartFacts:
-    """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one without an idea."""
+    """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one of ours without an
+    idea; one of the user's own may have a comment in its place."""
     found = dict(FACT.findall(choice_file(group, name)))
+    if "idea" not in found and not is_shipped(group, name):
+        found["idea"] = choice_summary(group, name)
     if "idea" not in found:
         raise UserError(f"dllm/conf/{group}/{name}.yaml does not say what the part does: begin it with # idea: LINE.")
     papers = tuple(number.strip() for number in found.get("paper", "").split(",") if number)
@@ -84,7 +85,7 @@ def choice_notes(group: str, name: str) -> dict[str, str]:
 
 
 def choice_file(group: str, name: str) -> str:
-    return (CONF / group.removesuffix("/inner") / f"{name}.yaml").read_text()
+    return choice_text(group, name)
 
 
 def serve_limits(group: str, name: str) -> dict[str, int]:

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from functools import cache
+from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from pkgutil import resolve_name
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
@@ -43,6 +45,8 @@ INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
 MORE = {"experiment": "published"}  # folders in a group that are not groups of their own: experiment=published/prefix
 
 
+SHIPPED = files("dllm.conf")
+OWN: list[Path] = []  # the folder of the user's own choices, if there is one
 MADE_FROM: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # the configuration of each part built here
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
@@ -169,9 +173,15 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
         GlobalHydra.instance().clear()
         try:
             with initialize_config_module("dllm.conf", version_base="1.3"):
-                return compose("config", overrides=overrides, return_hydra_config=whole)
+                own = [f'hydra.searchpath=["file://{_quoted(str(folder))}"]' for folder in OWN]
+                return compose("config", overrides=[*own, *overrides], return_hydra_config=whole)
         finally:
             GlobalHydra.instance().hydra = outer
+
+
+def _quoted(text: str) -> str:
+    """Inside of quotes of Hydra's command line."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
@@ -325,14 +335,34 @@ def store_inner_choices() -> None:
         ConfigStore.instance().store(name, {"defaults": [f"/sampler/{name}@_here_"]}, INNER_GROUP)
 
 
-def choices(group: str) -> list[str]:
-    """Names in a configuration group, sorted; a folder of more choices is before theirs (``published/prefix``)."""
-    from importlib.resources import files
+def use_folder(folder: Path | None) -> None:
+    """Let the choices of a user's own folder (``--config-dir``) stand beside those that ship; None: those alone."""
+    if (found := [] if folder is None else [folder.absolute()]) == OWN:
+        return
+    OWN[:] = found
+    for made in (_configurations, options_of_choices, store_inner_choices):
+        made.cache_clear()
+    store_inner_choices()
 
+
+def choices(group: str) -> list[str]:
+    """Names in a configuration group, the user's own among them, sorted; a folder of more choices is before theirs
+    (``published/prefix``)."""
     group = group.removesuffix("/inner")  # every sampler may be inside another
-    entries = (files("dllm.conf") / group).iterdir()
+    found = {entry.name[:-5] for folder in (SHIPPED / group, *(own / group for own in OWN)) if folder.is_dir()
+             for entry in folder.iterdir() if entry.name.endswith(".yaml")}  # fmt: skip
     inner = [f"{MORE[group]}/{name}" for name in choices(f"{group}/{MORE[group]}")] if group in MORE else []
-    return sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".yaml")) + inner
+    return sorted(found) + inner
+
+
+def choice_text(group: str, name: str) -> str:
+    """The YAML file of a choice; the shipped one where the user has one of the same name, as Hydra takes it."""
+    places = [folder / group.removesuffix("/inner") / f"{name}.yaml" for folder in (SHIPPED, *OWN)]
+    return next((place for place in places if place.is_file()), places[0]).read_text(encoding="utf-8")
+
+
+def is_shipped(group: str, name: str) -> bool:
+    return (SHIPPED / group.removesuffix("/inner") / f"{name}.yaml").is_file()
 
 
 def choice_of(group: str, config: Mapping[str, Any]) -> str:
@@ -350,26 +380,19 @@ def choice_of(group: str, config: Mapping[str, Any]) -> str:
 @cache
 def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
     """What the file of each choice of a group sets."""
-    from importlib.resources import files
-
     import yaml
 
-    folder = files("dllm.conf") / group.removesuffix("/inner")
-    found = {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) or {} for name in choices(group)}
+    found = {name: yaml.safe_load(choice_text(group, name)) or {} for name in choices(group)}
     return {name: options.get(group, options) for name, options in found.items()}
 
 
 def wrappers() -> list[str]:
     """Names of the samplers that have another sampler inside."""
-    from importlib.resources import files
-
-    folder = files("dllm.conf") / "sampler"
-    return [name for name in choices("sampler") if "- inner:" in (folder / f"{name}.yaml").read_text()]
+    return [name for name in choices("sampler") if "- inner:" in choice_text("sampler", name)]
 
 
 def config_groups() -> list[str]:
     """The configuration's groups: model, sampler, blocks, ..., and groups inside groups."""
-    from importlib.resources import files
 
     def below(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
@@ -377,4 +400,4 @@ def config_groups() -> list[str]:
                 yield prefix + entry.name
                 yield from below(entry, f"{prefix}{entry.name}/")
 
-    return sorted([*below(files("dllm.conf"), ""), INNER_GROUP])
+    return sorted([*below(SHIPPED, ""), INNER_GROUP])

@@ -19,7 +19,17 @@ from typing import Any
 from dllm.common.coerce import PER_REQUEST, coerce, is_number, words_of
 from dllm.common.hints import other_choice
 from dllm.compose.choice_files import choice_notes, part_facts, serve_limits
-from dllm.compose.parts import arguments_of, build_part, choices, class_of, options_of_choices, takes_part
+from dllm.compose.parts import (
+    arguments_of,
+    build_part,
+    choice_of,
+    choices,
+    class_of,
+    configurations,
+    is_shipped,
+    options_of_choices,
+    takes_part,
+)
 from dllm.errors import UnknownChoice, UserError, nearest
 
 OFFERED_GROUPS = ("sampler", "blocks", "cache", "eos")
@@ -153,7 +163,10 @@ def _builds(group: str, name: str) -> bool:
 
 
 def _config(group: str, name: str) -> dict[str, Any]:
-    """What the file of a choice says, and those of the parts inside it."""
+    """What the file of a choice says, and those of the parts inside it. What a user's own file may do more, Hydra
+    composes."""
+    if not is_shipped(group, name):
+        return configurations(group, name)[group]
     own = dict(options_of_choices(group)[name])
     inside = [entry for entry in own.pop("defaults", []) if isinstance(entry, Mapping)]
     return {key: _config(group, choice) for entry in inside for key, choice in entry.items()} | own
@@ -174,6 +187,8 @@ def _option(
     """An option as it is offered; None: it is not."""
     words, default = words_of(argument.annotation), config[key]
     if takes_part(argument):
+        if not isinstance(default, Mapping):  # an annotation that says nothing to us
+            return None
         inner = tuple(choice for choice in choices(f"{group}/inner") if _builds(group, choice))
         return Option("part", _name_of(group, default), choices=inner, note=note)
     if PER_REQUEST in words:  # a number, which in Python may differ by request
@@ -197,4 +212,5 @@ def _words(group: str, config: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _name_of(group: str, config: Mapping[str, Any]) -> str:
-    return next(name for name in choices(group) if _config(group, name) == config)
+    """The choice inside another part, whose options may differ from the choice's own."""
+    return next((name for name in choices(group) if _config(group, name) == config), choice_of(group, config))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Optional
 
 import pytest
 import torch
@@ -18,10 +19,11 @@ from dllm import Decoder, UserError, load, part
 from dllm.blocks.adablock import AdaBlock
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.tccf import TCCF
+from dllm.common.coerce import words_of
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import arguments_of, choices, takes_part
 from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
+from dllm.contract.canvas import Canvas, PerRequest, Request
 from dllm.contract.setting import Sampling, Setting
 from dllm.contract.traits import SamplerTraits
 from dllm.eos.stop_strings import StopStrings
@@ -188,3 +190,13 @@ def test_an_argument_without_an_annotation_is_of_its_defaults_kind() -> None:
     kinds = {name: argument.annotation for name, argument in found.items() if name != "inner"}
     assert kinds == {"threshold": "float", "count": "int", "score": "str", "width": "int"}
     assert [name for name, argument in found.items() if takes_part(argument)] == ["inner"]
+
+
+@pytest.mark.parametrize(("written", "words"), [
+    (PerRequest, ["PerRequest"]), (PerRequest | None, ["None", "PerRequest"]), ("PerRequest", ["PerRequest"]),
+    (Optional[float], ["float", "None"]), ("Optional[float]", ["float", "None"]),  # noqa: UP045
+    (Literal["a", "b"], ["str"]), ("Literal['a', 'b'] | None", ["str", "None"]),
+    (Sequence[float] | None, ["Sequence[float]", "None"]), (Optional[Static], ["Static", "None"]),  # noqa: UP045
+], ids=str)  # fmt: skip
+def test_an_annotation_is_read_alike_as_text_and_as_python_evaluates_it(written: Any, words: list[str]) -> None:
+    assert words_of(written) == words

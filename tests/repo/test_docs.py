@@ -90,7 +90,7 @@ def test_what_a_page_adds_runs_with_its_config_and_its_test(page: str, monkeypat
     made = types.ModuleType(name)
     monkeypatch.setitem(sys.modules, name, made)
     monkeypatch.setattr(debug, "ON", False)  # and put back whatever the page's test makes of it
-    exec(compile(module, paths[0], "exec"), made.__dict__)
+    exec(compile(module, paths[0], "exec", dont_inherit=True), made.__dict__)  # its own imports of __future__
     names: dict[str, Any] = {}
     exec(compile(test, paths[2], "exec"), names)
     (run,) = [value for key, value in names.items() if key.startswith("test_")]

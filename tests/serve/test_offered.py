@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +16,14 @@ import pytest
 from dllm.app.command_line.help import help_text
 from dllm.compose import choice_files
 from dllm.compose.choice_files import choice_file, comments, serve_limits
-from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_config
+from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_config, use_folder
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import UserError
+from dllm.models.bundle import Model
 from dllm.samplers.base import Sampler
 from dllm.serve import offered
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, validated_options
+from tests.serve.conftest import Place
 
 PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]
 NEVER = {("learn2pd", "filter"), ("pc", "frequencies"), ("oracle", "reference")}
@@ -73,6 +80,7 @@ def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.Monk
               "fast": True, "names": None}  # fmt: skip
     text = "copies: 3   # of each\n"
     monkeypatch.setattr(offered, "options_of_choices", lambda group: {"fresh": config})
+    monkeypatch.setattr(offered, "is_shipped", lambda group, name: True)
     monkeypatch.setattr(choice_files, "choice_file", lambda group, name: text)
     assert set(dict(offered._options("sampler", "fresh"))) == {"threshold", "fast"}
     text = "copies: 3   # of each; serve_max 5\n"
@@ -169,3 +177,95 @@ def test_wrappers_within_wrappers_end() -> None:
         validated_options(
             "sampler", "prophet", {"inner": {"name": "prophet", "inner": {"name": "prophet", "inner": deep}}}
         )
+
+
+OWN_RULE = """# idea: Whatever is surest
+_target_: own_rules.Rule
+low: 0.8   # probability from which a position is committed
+high: 0.9
+most: 3   # positions of a forward; serve_max 8
+inner: {_target_: dllm.samplers.static.Static}
+word: a
+odd: [1.0]
+"""
+OWN_MODULE = """
+from typing import Literal, Optional
+from dllm.contract.canvas import PerRequest
+from dllm.samplers.base import Sampler
+from dllm.samplers.confidence import Confidence
+
+class Rule(Confidence):
+    per_request = ("low", *Confidence.per_request)
+    def __init__(self, low: PerRequest = 0.8, high: Optional[float] = None, most: Optional[int] = None,
+                 inner: Optional[Sampler] = None, word: Literal["a", "b"] = "a",
+                 odd: tuple[float, ...] = (1.0,)):
+        super().__init__(0.9)
+        self.low, self.inner = low, inner
+"""
+
+
+@pytest.fixture
+def own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A rule in a folder of a user's own, in a module whose annotations Python evaluates."""
+    with own_choices(tmp_path, monkeypatch, "own_rules", OWN_MODULE, "rule", OWN_RULE):
+        yield
+
+
+@contextmanager
+def own_choices(
+    folder: Path, patch: pytest.MonkeyPatch, module: str, code: str, name: str, text: str
+) -> Iterator[None]:
+    made = types.ModuleType(module)
+    patch.setitem(sys.modules, module, made)
+    exec(compile(code, module, "exec", dont_inherit=True), made.__dict__)
+    (folder / "sampler").mkdir()
+    (folder / "sampler" / f"{name}.yaml").write_text(text)
+    use_folder(folder)
+    kept = offered.offers, offered._builds
+    for one in kept:
+        one.cache_clear()
+    yield
+    use_folder(None)
+    for one in kept:
+        one.cache_clear()
+
+
+@pytest.mark.usefixtures("own_rule")
+def test_a_rule_of_the_users_own_folder_is_offered_by_its_annotations_as_python_evaluates_them() -> None:
+    assert "rule" in choices("sampler") and "confidence" in offers("sampler")
+    made = offers("sampler")["rule"]
+    told = {key: (option.kind, option.default, option.null, option.most) for key, option in made.options.items()}
+    assert told == {
+        "low": ("number", 0.8, False, None), "high": ("number", 0.9, True, None), "most": ("integer", 3, True, 8),
+        "inner": ("part", "static", False, None),
+    }  # fmt: skip
+    assert (made.doc, made.options["low"].note) == (
+        "Whatever is surest", "probability from which a position is committed"
+    )  # fmt: skip
+    assert "rule" in offers("sampler")["credit"].options["inner"].choices
+    json.dumps(parts_offered())
+
+
+@pytest.mark.parametrize("asked", ["rule", {"name": "rule", "low": 0.5}, {"name": "credit", "inner": "rule"}], ids=str)
+@pytest.mark.usefixtures("own_rule")
+def test_a_request_may_choose_a_rule_of_the_users_own_folder(served: Model, asked: Any) -> None:
+    place = Place(served)
+    found = place.ask(diffusion={"sampler": asked})
+    place.close()
+    assert found.status_code == 200, found.text
+
+
+def test_the_guides_sampler_is_offered_and_served_as_the_page_writes_it(
+    served: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "add_a_sampler.md"
+    blocks = re.findall(r"^`(\S+)`:\n\n```\w+\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    code, text = (text for path, text in blocks if not path.startswith("tests/"))
+    with own_choices(tmp_path, monkeypatch, "dllm.samplers.alternate", code, "alternate", text):
+        place = Place(served)
+        parts = place.call("GET", "/v1/parts").json()
+        assert parts["sampler"]["alternate"]["options"]["threshold"]["kind"] == "number"
+        for name in ("alternate", "eb"):
+            assert place.ask(diffusion={"sampler": {"name": name}, "threshold": 0.5}
+                             if name == "alternate" else {"sampler": name}).status_code == 200  # fmt: skip
+        place.close()

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from dllm.app.command_line.brought import UNSETTABLE, setting_values
 from dllm.app.command_line.commands import COMMANDS
 from dllm.app.command_line.program import program
-from dllm.compose.choice_files import CONF, choice_file, choice_notes, choice_summary, comments
-from dllm.compose.parts import choice_of, choices, composed, config_groups
+from dllm.compose.choice_files import choice_file, choice_notes, choice_summary, comments
+from dllm.compose.parts import SHIPPED, choice_of, choices, composed, config_groups
 
 EXAMPLES = r"""
 python run.py                                   the default prompt with a small model that comes along
@@ -141,7 +141,7 @@ def setting_lines(
     config: DictConfig, chosen: dict[str, str | None], width: int, only: Collection[str] | None = None
 ) -> Iterator[str]:
     """Every setting with its comment; only: the keys to show, None: all."""
-    notes = comments((CONF / "config.yaml").read_text())
+    notes = comments((SHIPPED / "config.yaml").read_text())
     for group, name in chosen.items():
         if name is not None:
             notes |= {f"{group}.{key}": note for key, note in choice_notes(group, name).items()}

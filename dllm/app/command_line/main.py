@@ -37,7 +37,7 @@ from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
-from dllm.compose.parts import composed, store_inner_choices
+from dllm.compose.parts import composed, store_inner_choices, use_folder
 from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line
 
 
@@ -139,6 +139,7 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
     flags, hydras = flags_of(arguments)
+    use_folder(Path(flags.config_dir) if flags.config_dir else None)
     # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, QuotedString
@@ -190,36 +188,14 @@ def _names(override: Override) -> list[str]:
 def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
     for override in overrides:
         key = str(override.key_or_group)
-        known = [*choices(key), *brought_choices(key)] if key in config_groups() else []
+        known = choices(key) if key in config_groups() else []
         for value in _names(override) if known else ():
             if value in OWN_CLASSES:
                 continue
-            if (
-                key == INNER_GROUP
-                and value not in known
-                and value in (*choices("sampler"), *brought_choices("sampler"))
-            ):
-                place = f"{config_dir() or 'dllm/conf'}/{INNER_GROUP}/{value}.yaml"
-                lines = f"'defaults:' and '  - /sampler/{value}@_here_'"
-                yield f"{key}={value} lacks the file {place}. Write it, with the two lines {lines}."
-            elif value not in known and (advice := of_choice(key, value)) is not None:
+            if value not in known and (advice := of_choice(key, value)) is not None:
                 yield f"{key}={value!r} is no {key.rpartition('/')[2]} here: {advice}."
             elif value not in known:
                 yield f"{key}={value!r} is unknown; choose one of {', '.join(known)}.{nearest(value, known)}"
-
-
-def config_dir() -> Path | None:
-    """The folder of the user's own choices, as ``--config-dir`` of this command line names it."""
-    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
-        if word in ("--config-dir", "-cd") or word.startswith("--config-dir="):
-            return Path(word.partition("=")[2] or following)
-    return None
-
-
-def brought_choices(group: str) -> list[str]:
-    """The choices of a group that the user's own folder adds."""
-    folder = config_dir()
-    return [] if folder is None else sorted(file.stem for file in (folder / group).glob("*.yaml"))
 
 
 def _misplaced_inner(overrides: Sequence[Override]) -> Iterator[str]:
