@@ -4,9 +4,11 @@ BIN := .venv/bin
 # Where else to look for PyTorch: the URL of an index of its builds. pip's own build for Linux is for CUDA and takes
 # several gigabytes, one for CPUs 0.8.
 TORCH_INDEX ?=
+# Tests that run at once: a number, or auto for one a core.
+PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-rest test-programs test-experiments lint laws image-steps clean
+.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -15,16 +17,24 @@ help:  ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
 test: .venv/developer lint  ## Install what tests need too, lint, check types, test every part of the package. A few minutes on two cores.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --part sample -m "not program" --ignore=tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --part sample -m "not program" --ignore=tests/experiments
 
-test-rest: .venv/developer  ## Run the cases and the slow tests that "make test" leaves out. CI runs it too.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --part rest -m "not program" --ignore=tests/experiments
+test-rest: .venv/developer  ## Run the cases and the slow tests that "make test" leaves out, and the GPU's tests on a CPU.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --part rest -m "not program" --ignore=tests/experiments
+	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) tests/gpu
 
 test-programs: .venv/developer  ## Run what the documentation tells people to type, other harnesses, kills. CI runs it too.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m program --ignore=tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) -m program --ignore=tests/experiments
 
 test-experiments: .venv/developer  ## Test what trains and measures. CI runs it too.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) tests/experiments
+
+# Their packages pin versions of others that the rest does not take, so they lie in an environment over .venv.
+EXTRAS := tests/app/test_engines.py tests/constraints/test_second_judge.py tests/models/test_quantize.py tests/serve/test_door_clients.py \
+  tests/serve/test_frameworks.py tests/serve/test_ray.py tests/serve/test_ray_ranks.py tests/trainers/test_trl.py
+
+test-extras: .venv-extras/installed  ## Run the tests that need Ray, sweep launchers, other clients, TRL, torchao.
+	OMP_NUM_THREADS=1 .venv-extras/bin/python -m pytest -n $(PROCESSES) $(EXTRAS)
 
 lint: .venv/developer  ## ruff (rules and format) and mypy.
 	$(BIN)/ruff check .
@@ -52,5 +62,11 @@ image-steps:  ## The steps of the Dockerfile in an empty folder, without Docker:
 	$(PIP) -e '.[dev]'
 	touch $@
 
+.venv-extras/installed: .venv/developer
+	$(BIN)/python -m venv .venv-extras
+	$(BIN)/python -c 'import sysconfig as s, pathlib as p; *_, v = p.Path(".venv-extras/lib").glob("python*/site-packages"); (v / "over.pth").write_text(s.get_path("purelib"))'
+	.venv-extras/bin/pip install --disable-pip-version-check -e '.[extras]'
+	touch $@
+
 clean:  ## Remove .venv and what building left behind.
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-extras build *.egg-info
