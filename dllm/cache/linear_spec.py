@@ -6,7 +6,6 @@ linear_spec_generate.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,12 +16,10 @@ from dllm.cache.base import AnySession
 from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.passes import Call, ForwardPass
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.beside import InPlace
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.errors import in_range
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AnyLayer, Memory
 from dllm.models.rope import Angles
@@ -55,16 +52,6 @@ class DraftWindow(Buffered):
     def __init__(self, window_length: int = 32) -> None:
         in_range("cache.window_length", window_length, 2, advice="The last decided column counts.")
         self.window_length = window_length
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        kind = setting.model.attention
-        if kind.name not in self.traits.kinds:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} needs decided rows that are causal and predict the next token, as those of "
-                f"Nemotron-Labs-Diffusion and NBDiff; the attention of {setting.model.architecture} is "
-                f"{kind.is_called}. Use sampler=confidence."
-            )
-        super().check(setting, sampler, needs)
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
         return DraftSession(self, canvas, replace(config, attention=CausalThenWindow()), False)

@@ -65,7 +65,7 @@ class Pruning(Cache):
         if self.prunes and (regions := {need.region for need in needs} - {"block"}):
             raise IncompatibleParts(
                 f"cache.suffix_window={self.suffix_window} leaves out masks after the open blocks, but a chosen part "
-                f"reads the region {min(regions)!r}. Use cache.suffix_window=null (eos=eotp: or eos.scope=block)."
+                f"reads the region {min(regions)!r}. Use cache.suffix_window=null (policy eotp: or eos.scope=block)."
             )
         if self.prunes and setting.blocks.traits.slides:
             raise IncompatibleParts(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from dllm.blocks.base import Blocks
@@ -23,6 +23,7 @@ from dllm.eos.base import EndOfText
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of, warn_once
 from dllm.lengths.base import Length
 from dllm.lengths.fixed_length import FixedLength
+from dllm.models.config import ModelConfig
 from dllm.models.shipped import shipped_folder, shipped_models
 from dllm.models.weights import read_model_config
 from dllm.samplers.base import Sampler
@@ -73,10 +74,17 @@ def validate(
     eos.check(setting)
     check_end(sampler, eos)
     check_length(setting, length, sampler, policy, eos)
-    needs = (*needs_of("sampler", sampler), *needs_of("blocks", blocks), *needs_of("eos", eos), *length.needs())
+    asked: Asked = {
+        f"sampler={name}": ("sampler=confidence", needs_of("sampler", sampler)),
+        f"blocks={name_of(blocks)}": ("blocks=fixed", needs_of("blocks", blocks)),
+        f"eos={name_of(eos)}": ("eos=none", needs_of("eos", eos)),
+        f"length={name_of(length)}": ("length=fixed", length.needs()),
+    }
+    needs = all_of(asked)
     needs_of("cache", policy)
     readouts = readouts_of(needs)
     setting.check_attention(sampler, needs)
+    setting.check_regions(asked)
     setting.check_layers(sampler, readouts)
     if sum(one.reads_attention for one in readouts) > 1:
         raise UserError(
@@ -86,7 +94,7 @@ def validate(
     try:
         policy.check(setting, sampler, needs)
     except IncompatibleParts as error:
-        raise UserError(f"{error} {way_out(setting, sampler, policy, needs)}.") from None
+        raise UserError(f"{error} {way_out(setting, sampler, policy, asked)}.") from None
     if setting.sampling.doubts:
         check_doubted(setting, sampler, policy, needs)
     for sentence in (*(rule.warning(setting) for rule in nested(sampler)), policy.warning(setting)):
@@ -147,17 +155,62 @@ def check_doubted(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequ
         )
 
 
-def way_out(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequence[Need]) -> str:
-    """What to choose instead of a policy that does not serve these parts, as the end of a sentence."""
-    if (name := working(setting, sampler, needs)) is None:
-        return (
-            f"No cache serves sampler={name_of(sampler)} with these blocks and this eos policy: use blocks=whole, "
-            "another eos, or sampler=confidence"
-        )
-    verifies, drafters = policy.traits.verifies, ""
-    if verifies and not sampler.traits.verifies:
-        drafters = "; drafts for it: " + ", ".join(f"sampler={name}" for name in drafting(verifies))
-    return f"The nearest that works is cache={name}{models_for(setting, policy)}{drafters}"
+# What each part needs, by its name, with the choice that needs nothing but what is open.
+Asked = dict[str, tuple[str, Sequence[Need]]]
+
+
+def all_of(asked: Asked, but: str = "") -> tuple[Need, ...]:
+    """What the parts need, ``but`` for one group of them."""
+    return tuple(need for part, (_, own) in asked.items() if part.partition("=")[0] != but for need in own)
+
+
+def way_out(setting: Setting, sampler: Sampler, policy: Cache, asked: Asked) -> str:
+    """What to choose instead of a policy that does not serve these parts, as the end of a sentence. Each way that it
+    names has been tried."""
+    if name := working(setting, sampler, all_of(asked)):
+        return f"The nearest that works is cache={name}{to_serve(setting, sampler, policy, asked)}"
+    rest = all_of(asked, but="sampler")
+    tried = {
+        f"model={name}": (replace(setting, model=_config(name)), sampler, all_of(asked)) for name in shipped_models()
+    }
+    for part_name, (way, own) in asked.items():
+        group = part_name.partition("=")[0]
+        if group == "sampler":
+            tried[way] = (setting, _at_defaults("sampler", "confidence"), rest)
+        elif own:
+            blocks = _at_defaults("blocks", "fixed") if group == "blocks" else setting.blocks
+            tried[way] = (replace(setting, blocks=blocks), sampler, all_of(asked, but=group))
+    found = [(way, name) for way, parts in tried.items() if (name := working(*parts))]
+    ways = [way if name == name_of(policy) else f"cache={name} with {way}" for way, name in found]
+    return f"No cache serves these parts with this model: use {', or '.join(ways)}"
+
+
+def to_serve(setting: Setting, sampler: Sampler, policy: Cache, asked: Asked) -> str:
+    """The shipped models and the drafting samplers with which the policy itself works, as the end of a sentence."""
+    traits, rest = policy.traits, all_of(asked, but="sampler")
+    other_model = not {"full", setting.model.attention.name} & traits.kinds
+    drafts = bool(traits.verifies) and not sampler.traits.verifies
+    models = [name for name in shipped_models() if _config(name).attention.name in traits.kinds] if other_model else []
+    rules = {name: _at_defaults("sampler", name) for name in drafting(traits.verifies)} if drafts else {"": sampler}
+    fits = [
+        (model, name)
+        for model, config in ({name: _config(name) for name in models} or {"": setting.model}).items()
+        for name, rule in rules.items()
+        if serves(policy, replace(setting, model=config), rule, (*rest, *rule.needs()))
+    ]
+    said = [f"; models for cache={name_of(policy)}: "] * other_model + ["; drafts for it: "] * drafts
+    names = [dict.fromkeys(f"model={model}" for model, _ in fits)] * other_model
+    names += [dict.fromkeys(f"sampler={name}" for _, name in fits)] * drafts
+    return "".join(words + ", ".join(found) for words, found in zip(said, names, strict=True) if found)
+
+
+def serves(policy: Cache, setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> bool:
+    """Whether the rule works in the setting, and the policy serves it there."""
+    with suppress(UserError):
+        sampler.check(setting)
+        policy.check(setting, sampler, needs)
+        return True
+    return False
 
 
 @cache
@@ -168,18 +221,10 @@ def drafting(verifies: str) -> tuple[str, ...]:
     return tuple(name for name, kind in kinds.items() if kind.traits.verifies == verifies)
 
 
-def models_for(setting: Setting, policy: Cache) -> str:
-    """The shipped models to choose where a policy serves another kind of attention than full, and not the model's."""
-    if "full" in policy.traits.kinds or setting.model.attention.name in policy.traits.kinds:
-        return ""
-    names = [name for name in shipped_models() if _kind(shipped_folder(name)) in policy.traits.kinds]
-    return f"; models for cache={name_of(policy)}: {', '.join(f'model={name}' for name in names)}" if names else ""
-
-
 @cache  # reading all configurations takes longer than checking the parts
-def _kind(folder: Path) -> str:
-    """The kind of attention of the model of a folder."""
-    return read_model_config(folder).attention.name
+def _config(name: str) -> ModelConfig:
+    """The configuration of a shipped model."""
+    return read_model_config(shipped_folder(name))
 
 
 # The order of suggestions to a user who wanted a cache. The block-wise ones, which most samplers were published with,
@@ -189,13 +234,9 @@ BY_REUSE = ("finished", "dual", "prefix", "elastic", "window", "dkv", "recap", "
 
 def working(setting: Setting, sampler: Sampler, needs: Sequence[Need]) -> str | None:
     """The first cache, at its defaults, that serves these parts; None without one."""
-    for name in BY_REUSE:
-        with suppress(UserError):
-            _at_defaults(name).check(setting, sampler, needs)
-            return name
-    return None
+    return next((name for name in BY_REUSE if serves(_at_defaults("cache", name), setting, sampler, needs)), None)
 
 
 @cache  # composing the configuration of each takes 40 ms
-def _at_defaults(name: str) -> Cache:
-    return part("cache", name)
+def _at_defaults(group: str, name: str) -> Any:
+    return part(group, name)

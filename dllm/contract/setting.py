@@ -3,7 +3,7 @@ against it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
@@ -167,10 +167,19 @@ class Setting:
         if sampler.traits.branches or sampler.traits.lookahead:
             raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
                             " Use sampler=confidence.")  # fmt: skip
-        if any(need.region not in ("block", "before") for need in needs):
+
+    def check_regions(self, needs: Mapping[str, tuple[str, Sequence[Need]]]) -> None:
+        """Raise UserError for parts that read what is after the block that a model predicts alone. needs: by the part,
+        the choice that reads nothing there, and what the part reads."""
+        kind = self.model.attention
+        ahead = {part: other for part, (other, own) in needs.items()
+                 if any(need.region not in ("block", "before") for need in own)}  # fmt: skip
+        if ahead and not kind.everywhere:
             raise UserError(
-                f"a chosen part reads what is after the open block, but {called}, and it predicts one block at a "
-                "time. Use blocks=fixed, and another sampler or eos policy.")  # fmt: skip
+                f"{' and '.join(ahead)} {'read' if len(ahead) > 1 else 'reads'} what is after the open block, but this "
+                f"model's attention is {kind.is_called}, and it predicts one block at a time. Use "
+                f"{' and '.join(ahead.values())}."
+            )
 
     def check_layers(self, sampler: Rule, readouts: Sequence[Readout[Any]]) -> None:
         """Raise UserError for readouts of layers that this model does not have, or does not show."""

@@ -28,7 +28,7 @@ class FillAfterBlock(EndOfText):
         if setting.blocks.traits.slides:
             raise UserError(
                 f"eos={name_of(self)} ends a row when a block is full, but blocks={name_of(setting.blocks)} has none "
-                "that closes. Use eos=stop_at_eos, stop_front, truncate_at_eos or keep."
+                "that closes. Use eos=stop_at_eos, stop_front, truncate_at_eos or none."
             )
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:

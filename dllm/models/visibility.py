@@ -388,6 +388,8 @@ CAUSAL = frozenset(kind.name for kind in ORDERED_KINDS)  # in which decided text
 
 def kinds_called(kinds: Collection[str]) -> str:
     """What messages say of the models that a cache of these ``kinds`` serves."""
+    if set(kinds) == {ContextCausal.name}:
+        return "context-causal"
     found = ("causal" if kind.causal else "block-causal" for kind in ORDERED_KINDS if kind.name in kinds)
     return "full" if "full" in kinds else " or ".join(dict.fromkeys(found))
 

@@ -155,7 +155,7 @@ def test_it_goes_with_the_exact_caches_and_every_policy_that_acts_at_the_commit(
         ({"blocks": Sliding(8)}, "blocks=sliding.*: .* Use blocks=fixed blocks.block_length=8"),
         ({"blocks": Growing(8)}, "blocks=growing: .* Use blocks=fixed blocks.block_length=8"),
         ({"blocks": Ahead(8)}, "blocks=ahead .* Use blocks=fixed blocks.block_length=8"),
-        ({"eos": "eotp"}, "reads what is after the open block.* another sampler or eos policy"),
+        ({"eos": "eotp"}, "eos=eotp reads what is after the open block.* Use eos=none"),
         ({"guidance": 1.5}, "Set sampling.guidance=0"),
         ({"temperature": 0.7}, "sampling.temperature=0.7: sampler=renoise sets the temperature .* itself"),
         ({"eos_last": True}, "sampling.eos_last=true ranks end-of-text proposals last"),
