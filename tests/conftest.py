@@ -21,6 +21,7 @@ with suppress(ImportError):
 import pytest
 import torch
 
+from dllm.compose.parts import use_folder
 from tests.support.tiny import make_tiny, make_written
 
 CASES = 2  # of a parametrised test in ``--part sample``
@@ -37,6 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part", choices=("all", "sample", "rest"), default="all",
         help=f"sample: {CASES} cases of each test that takes less than a second; rest: what sample leaves out",
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def shipped_choices_alone() -> Iterator[None]:
+    """What a test adds to the choices, by --config-dir or as MODULE.CLASS, ends with it."""
+    yield
+    use_folder(None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest goes by the markers

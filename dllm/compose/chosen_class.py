@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dllm.compose.parts import INNER_GROUP, arguments_of, class_of
+from dllm.compose.choice_files import without_markup
+from dllm.compose.parts import add_class, arguments_of, class_of, takes_part
 from dllm.errors import UserError
 
 _CHOICE = re.compile(r"(sampler|blocks|cache|eos|sampler[/.]inner)(\._target_)?=(.*)", re.DOTALL)
 _CLASS = re.compile(r"(?!dllm\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
-OWN_CLASSES: set[str] = set()  # the classes that are choices now
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
@@ -47,19 +47,16 @@ def _chosen(text: str, groups: Sequence[str]) -> str:
 
 def _store(group: str, name: str, by_target: bool) -> None:
     """Make the class a choice of its group."""
-    from hydra.core.config_store import ConfigStore
-
     place = group.replace("/", ".")
     try:
         kind = class_of(place, name)
     except UserError as error:
         raise UserError(str(error) if by_target else str(error).replace(f"{place}._target_=", f"{group}=", 1)) from None
-    node = {"_target_": name, **{key: _default(argument) for key, argument in arguments_of(kind).items()}}
-    OWN_CLASSES.add(name)
-    top = group.partition("/")[0]
-    ConfigStore.instance().store(name, node, top)
-    if top == "sampler":
-        ConfigStore.instance().store(name, {"defaults": [f"/sampler/{name}@_here_"]}, INNER_GROUP)
+    arguments = arguments_of(kind)
+    node: dict[str, Any] = {"_target_": name, **{key: _default(argument) for key, argument in arguments.items()}}
+    if "inner" in arguments and takes_part(arguments["inner"]):  # as the file of a wrapper has it
+        node = {"defaults": [{"inner": "confidence"}, "_self_"], **{k: v for k, v in node.items() if k != "inner"}}
+    add_class(group.partition("/")[0], name, node, without_markup((vars(kind).get("__doc__") or "").split("\n")[0]))
 
 
 def _default(argument: inspect.Parameter) -> Any:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -25,7 +26,7 @@ from weakref import WeakKeyDictionary
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.common.hints import other_choice
 from dllm.compose.importing import imported_class, place_of_error
-from dllm.errors import UserError, first_line, nearest
+from dllm.errors import UserError, first_line, nearest, warn_once
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks
@@ -46,7 +47,6 @@ MORE = {"experiment": "published"}  # folders in a group that are not groups of 
 
 
 SHIPPED = files("dllm.conf")
-OWN: list[Path] = []  # the folder of the user's own choices, if there is one
 MADE_FROM: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # the configuration of each part built here
 COMPOSING = RLock()  # Hydra keeps what it composes from in one place of the process
 
@@ -168,20 +168,21 @@ def composed(overrides: list[str], whole: bool = False) -> Any:
     from hydra.core.global_hydra import GlobalHydra
 
     store_inner_choices()
+    # where Hydra looks after the choices that ship
+    also = [] if OWN.folder is None else [f"hydra.searchpath=[{_quoted(f'file://{OWN.folder}')}]"]
     with COMPOSING:
         outer = GlobalHydra.instance().hydra
         GlobalHydra.instance().clear()
         try:
             with initialize_config_module("dllm.conf", version_base="1.3"):
-                own = [f'hydra.searchpath=["file://{_quoted(str(folder))}"]' for folder in OWN]
-                return compose("config", overrides=[*own, *overrides], return_hydra_config=whole)
+                return compose("config", overrides=[*overrides, *also], return_hydra_config=whole)
         finally:
             GlobalHydra.instance().hydra = outer
 
 
 def _quoted(text: str) -> str:
-    """Inside of quotes of Hydra's command line."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    """Text in the quotes of Hydra's grammar."""
+    return "'" + text.replace("'", r"\'") + "'"
 
 
 def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) -> Any:
@@ -326,6 +327,54 @@ def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool
     return coerce(name, value, argument.annotation, argument.default)
 
 
+@dataclass
+class OwnChoices:
+    """The choices that the user of this process adds to those that ship."""
+
+    folder: Path | None = None  # ``--config-dir``, which holds sampler/NAME.yaml and such
+    classes: dict[tuple[str, str], str] = field(default_factory=dict)  # of a group's MODULE.CLASS: its YAML file's text
+
+    def names(self, group: str) -> list[str]:
+        """The choices that the user adds to a group."""
+        files = [] if self.folder is None else [file.stem for file in (self.folder / group).glob("*.yaml")]
+        return [*files, *(name for of, name in self.classes if of == group)]
+
+
+OWN = OwnChoices()
+
+
+def use_folder(folder: Path | None) -> None:
+    """From now on the YAML files of a folder of the user's are choices, too; None: those that ship alone.
+
+    Raises UserError where it is no folder. Warns of a file that is not read, since its name is that of a choice that
+    ships.
+    """
+    if folder is None and OwnChoices() == OWN:
+        return
+    OWN.folder, OWN.classes = None if folder is None else folder.expanduser().absolute(), {}
+    for kept in (_configurations, options_of_choices, store_inner_choices):
+        kept.cache_clear()
+    if OWN.folder is None:
+        return
+    if not OWN.folder.is_dir():
+        raise UserError(f"--config-dir={folder} is not a folder. Name one that holds sampler/NAME.yaml and such.")
+    for group in config_groups():
+        for name in OWN.names(group):
+            if is_shipped(group, name):
+                warn_once(f"{OWN.folder / group / name}.yaml is not read: {group}={name} ships. Rename the file.")
+
+
+def add_class(group: str, name: str, node: Mapping[str, Any], about: str) -> None:
+    """Make MODULE.CLASS a choice of its group in this process. node: its configuration. about: a line on it."""
+    from hydra.core.config_store import ConfigStore
+    from yaml import safe_dump
+
+    OWN.classes[group, name] = f"# {about}\n" * bool(about) + safe_dump(dict(node), sort_keys=False)
+    ConfigStore.instance().store(name, dict(node), group)
+    for kept in (options_of_choices, store_inner_choices):
+        kept.cache_clear()
+
+
 @cache
 def store_inner_choices() -> None:
     """Every sampler may be the rule inside a wrapper: ``sampler/inner=NAME`` is ``sampler=NAME`` in its place."""
@@ -335,30 +384,24 @@ def store_inner_choices() -> None:
         ConfigStore.instance().store(name, {"defaults": [f"/sampler/{name}@_here_"]}, INNER_GROUP)
 
 
-def use_folder(folder: Path | None) -> None:
-    """Let the choices of a user's own folder (``--config-dir``) stand beside those that ship; None: those alone."""
-    if (found := [] if folder is None else [folder.absolute()]) == OWN:
-        return
-    OWN[:] = found
-    for made in (_configurations, options_of_choices, store_inner_choices):
-        made.cache_clear()
-    store_inner_choices()
-
-
 def choices(group: str) -> list[str]:
     """Names in a configuration group, the user's own among them, sorted; a folder of more choices is before theirs
     (``published/prefix``)."""
     group = group.removesuffix("/inner")  # every sampler may be inside another
-    found = {entry.name[:-5] for folder in (SHIPPED / group, *(own / group for own in OWN)) if folder.is_dir()
-             for entry in folder.iterdir() if entry.name.endswith(".yaml")}  # fmt: skip
+    found = {entry.name[:-5] for entry in (SHIPPED / group).iterdir() if entry.name.endswith(".yaml")}
     inner = [f"{MORE[group]}/{name}" for name in choices(f"{group}/{MORE[group]}")] if group in MORE else []
-    return sorted(found) + inner
+    return sorted(found.union(OWN.names(group))) + inner
 
 
 def choice_text(group: str, name: str) -> str:
-    """The YAML file of a choice; the shipped one where the user has one of the same name, as Hydra takes it."""
-    places = [folder / group.removesuffix("/inner") / f"{name}.yaml" for folder in (SHIPPED, *OWN)]
-    return next((place for place in places if place.is_file()), places[0]).read_text(encoding="utf-8")
+    """The text of a choice's YAML file: the shipped one where the user has one of the same name, as Hydra takes it. Of
+    a class that was chosen by itself, what its file would hold."""
+    group = group.removesuffix("/inner")
+    if (group, name) in OWN.classes:
+        return OWN.classes[group, name]
+    if OWN.folder is None or is_shipped(group, name):
+        return (SHIPPED / group / f"{name}.yaml").read_text(encoding="utf-8")
+    return (OWN.folder / group / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
 
 
 def is_shipped(group: str, name: str) -> bool:
@@ -366,7 +409,7 @@ def is_shipped(group: str, name: str) -> bool:
 
 
 def choice_of(group: str, config: Mapping[str, Any]) -> str:
-    """The name by which users choose what a stored configuration holds; MODULE.CLASS where none of ours has its class.
+    """The name by which users choose what a stored configuration holds; MODULE.CLASS where no choice has its class.
 
     Of several choices of one class (``cache=dkv_prefill``, ``dkv_pd``) it is the one whose options agree the most.
     """
@@ -379,11 +422,18 @@ def choice_of(group: str, config: Mapping[str, Any]) -> str:
 
 @cache
 def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
-    """What the file of each choice of a group sets."""
+    """What the file of each choice of a group sets. Nothing of a user's file that cannot be read: Hydra refuses it
+    where it is chosen."""
     import yaml
 
-    found = {name: yaml.safe_load(choice_text(group, name)) or {} for name in choices(group)}
-    return {name: options.get(group, options) for name, options in found.items()}
+    found: dict[str, Mapping[str, Any]] = {}
+    for name in choices(group):
+        try:
+            options = yaml.safe_load(choice_text(group, name)) or {}
+        except (OSError, yaml.YAMLError):
+            options = {}
+        found[name] = options.get(group, options) if isinstance(options, dict) else {}
+    return found
 
 
 def wrappers() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Any
 from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.compose.changing_lengths import check_length
-from dllm.compose.choice_files import choice_file
-from dllm.compose.parts import choices, class_of, part
+from dllm.compose.parts import class_of, options_of_choices, part
 from dllm.compose.soft_inputs import check_soft
 from dllm.contract import Need
 from dllm.contract.checks import needs_of
@@ -216,9 +214,12 @@ def serves(policy: Cache, setting: Setting, sampler: Sampler, needs: Sequence[Ne
 @cache
 def drafting(verifies: str) -> tuple[str, ...]:
     """The samplers whose drafts a policy verifies so (``CacheTraits.verifies``)."""
-    targets = {name: re.search(r"^_target_: (\S+)", choice_file("sampler", name), re.M) for name in choices("sampler")}
-    kinds: dict[str, Any] = {name: class_of("sampler", found[1]) for name, found in targets.items() if found}
-    return tuple(name for name, kind in kinds.items() if kind.traits.verifies == verifies)
+    found: list[str] = []
+    for name, options in options_of_choices("sampler").items():
+        with suppress(UserError):  # a user's class may be missing
+            kind: Any = class_of("sampler", options.get("_target_"))
+            found += [name] if kind.traits.verifies == verifies else []
+    return tuple(found)
 
 
 @cache  # reading all configurations takes longer than checking the parts

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,16 @@ from tqdm import tqdm
 
 from dllm.common import debug
 from dllm.common.terminal import VisibleParser, complain, say
-from dllm.compose.parts import BASE_CLASSES, arguments_of, build_part, class_of, part, part_config, takes_part
+from dllm.compose.parts import (
+    BASE_CLASSES,
+    arguments_of,
+    build_part,
+    class_of,
+    part,
+    part_config,
+    takes_part,
+    use_folder,
+)
 from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims, rollout_claims
@@ -51,11 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = VisibleParser("python -m dllm.laws", description="Try a part in combinations with all others.")
     parser.add_argument("part", metavar="MODULE.CLASS", help="the part's class; or GROUP=NAME, such as sampler=eb")
     parser.add_argument("options", nargs="*", metavar="NAME=VALUE", help="its options; inner=NAME for a wrapper")
+    parser.add_argument(
+        "--config-dir", type=Path, metavar="FOLDER", help="a folder of your own choices, for GROUP=NAME"
+    )
     parser.add_argument("--cases", type=int, default=60, help="how many combinations (default: 60; 0: all)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (default: 0)")
     given = parser.parse_args(arguments)
     try:
         in_range("--cases", given.cases, 0)
+        use_folder(given.config_dir)
         group, mine = built(given.part, given.options)
         return _tried(Trials(group, mine), given.cases, given.seed)
     except UserError as error:

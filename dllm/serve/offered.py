@@ -156,7 +156,7 @@ def _about(group: str, name: str) -> str:
 
 @cache
 def _builds(group: str, name: str) -> bool:
-    with suppress(UserError):
+    with suppress(UserError if is_shipped(group, name) else Exception):  # a user's file and class may hold anything
         build_part(group, _config(group, name))
         return True
     return False
@@ -213,4 +213,5 @@ def _words(group: str, config: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _name_of(group: str, config: Mapping[str, Any]) -> str:
     """The choice inside another part, whose options may differ from the choice's own."""
-    return next((name for name in choices(group) if _config(group, name) == config), choice_of(group, config))
+    same = (name for name in choices(group) if _builds(group, name) and _config(group, name) == config)
+    return next(same, choice_of(group, config))

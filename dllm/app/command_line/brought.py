@@ -25,7 +25,8 @@ MOST_OWNERS = 4
 
 def setting_values(config: DictConfig) -> dict[str, Any]:
     """Everything that can be set, by its dotted name, with its value as it is written."""
-    return dict(_flat(OmegaConf.to_container(config, resolve=False), ""))
+    own = OmegaConf.masked_copy(config, [name for name in map(str, config) if name != "hydra"])
+    return dict(_flat(OmegaConf.to_container(own, resolve=False), ""))
 
 
 def _flat(config: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -106,7 +107,7 @@ def prompt_of(text: str) -> str:
 def of_model(value: str) -> str | None:
     """A checkpoint given by folder, hub id, or its name in another case."""
     known = options_of_choices("model")
-    hubs = {str(options["path"]).casefold(): name for name, options in known.items()}
+    hubs = {str(options["path"]).casefold(): name for name, options in known.items() if "path" in options}
     if value.casefold() in hubs:
         return f"write model={hubs[value.casefold()]}"
     names = {hub.rpartition("/")[2]: name for hub, name in hubs.items()} | {name.casefold(): name for name in known}

@@ -125,7 +125,8 @@ def _model(name: str, word: str) -> list[str]:
     for prefix in HUBS:
         if word.startswith(prefix):
             return [f"model.path={word.removeprefix(prefix)}"]
-    hubs = {str(options["path"]).casefold(): choice for choice, options in options_of_choices("model").items()}
+    known = options_of_choices("model")
+    hubs = {str(options["path"]).casefold(): choice for choice, options in known.items() if "path" in options}
     if word.casefold() in choices("model"):
         return [f"model={word.casefold()}"]
     if word.casefold() in hubs:

@@ -6,19 +6,17 @@ a setting by the comment after it. No module is imported for that, so help comes
 
 from __future__ import annotations
 
-import re
 import shutil
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from dllm.app.command_line.brought import UNSETTABLE, setting_values
 from dllm.app.command_line.commands import COMMANDS
 from dllm.app.command_line.program import program
-from dllm.compose.choice_files import choice_file, choice_notes, choice_summary, comments
-from dllm.compose.parts import SHIPPED, choice_of, choices, composed, config_groups
+from dllm.compose.choice_files import choice_notes, choice_summary, comments
+from dllm.compose.parts import SHIPPED, choices, composed, config_groups
 
 EXAMPLES = r"""
 python run.py                                   the default prompt with a small model that comes along
@@ -50,8 +48,8 @@ def help_text(arguments: Sequence[str], width: int | None = None) -> str:
     """The whole help, with the settings that ``arguments`` change."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
     given = [argument for argument in arguments if not argument.startswith("-")]
-    config = composed(list(given))
-    chosen = {group: chosen_name(config, group, given) for group in top_groups()}
+    config = composed(list(given), whole=True)
+    chosen = chosen_names(config)
     lines = [
         f"Decode masked diffusion language models: {program()} NAME=VALUE ...", "",
         *textwrap.indent(examples(), "  ").splitlines(), "",
@@ -66,8 +64,8 @@ def command_help(name: str, arguments: Sequence[str], width: int | None = None) 
     """The help of a short command: how it is used, its own settings, and where the rest is."""
     width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
     command, given = COMMANDS[name], [argument for argument in arguments if not argument.startswith("-")]
-    config = composed(list(given))
-    chosen = {group: chosen_name(config, group, given) for group in top_groups()}
+    config = composed(list(given), whole=True)
+    chosen = chosen_names(config)
     own = [key for key in setting_values(config) if key.startswith(command.settings) and key not in UNSETTABLE]
     space = max(len(example) for example, _ in command.examples) + 4
     lines = [f"dllm {name} {command.usage}: {command.does}", ""]
@@ -98,23 +96,10 @@ def top_groups() -> list[str]:
     return sorted(there, key=lambda group: (order.get(group, len(order)), group))
 
 
-def chosen_name(config: DictConfig, group: str, given: Sequence[str]) -> str | None:
-    """The chosen name in a group: as given, or the one whose file names what the configuration holds, or None."""
-    for override in OverridesParser.create().parse_overrides(list(given)):
-        if override.key_or_group == group and isinstance(override.value(), str):
-            return str(override.value())
-    now = config.get(group) or {}
-    if not now:
-        return next((name for name in choices(group) if not uncommented(choice_file(group, name))), None)
-    stored = OmegaConf.to_container(now, resolve=False)
-    assert isinstance(stored, dict)
-    plain = {str(key): value for key, value in stored.items()}
-    return str(plain["name"]) if plain.get("name") in choices(group) else choice_of(group, plain)
-
-
-def uncommented(text: str) -> str:
-    """What a YAML file holds beside comments."""
-    return re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE).strip()
+def chosen_names(config: DictConfig) -> dict[str, str | None]:
+    """The chosen name in each group that stands by itself; None: nothing is."""
+    made = config.hydra.runtime.choices
+    return {group: None if made.get(group) is None else str(made[group]) for group in top_groups()}
 
 
 def choice_lines(chosen: dict[str, str | None], width: int) -> Iterator[str]:

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -25,7 +24,7 @@ from dllm.app.command_line.grids import combinations, refuse_grids
 from dllm.app.command_line.help import command_help, help_text
 from dllm.app.command_line.launch import said_by_another, with_ranks
 from dllm.app.command_line.options import checked_settings
-from dllm.app.command_line.overrides import at_home, flags_of, hydra_quoted, setting_names
+from dllm.app.command_line.overrides import at_home, config_folder, flags_of, hydra_quoted, setting_names
 from dllm.app.command_line.refusals import explain, refuse_settings
 from dllm.app.command_line.sweep import run_or_hold_cell, run_sweep
 from dllm.app.command_line.too_little import memory_advice
@@ -43,18 +42,16 @@ from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def start(config: DictConfig) -> None:
-    """Called by Hydra: for each cell of a sweep, or for a run with Hydra's own flags."""
+    """Called by Hydra for each cell of a sweep."""
     own = HydraConfig.get()
-    with user_errors(own.overrides.task):  # here, since Hydra adds lines of its own to what it sees
-        if own.mode == RunMode.MULTIRUN:
-            given = list(own.overrides.task)
-            run_or_hold_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
-        else:
-            run_single(config, [*own.overrides.task, *own.overrides.hydra], own.run.dir)
+    given = list(own.overrides.task)
+    with user_errors(given):  # here, since Hydra adds lines of its own to what it sees
+        run_or_hold_cell(named(config, setting_names(given)), given, Path(own.sweep.dir))
 
 
-def run_single(config: DictConfig, overrides: Sequence[str], folder: str) -> None:
-    """Hand a configuration to the chosen task's command. folder: hydra.run.dir, which the user may have set."""
+def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags: Sequence[str]) -> None:
+    """Hand a configuration to the chosen task's command. folder: hydra.run.dir, which the user may have set. flags: of
+    the command line, for ranks that it has to start."""
     refuse_grids(config.grids, overrides)
     given = setting_names(overrides)
     settings = checked_settings(resumed(with_run_dir(named(config, given), given, folder), given))
@@ -63,7 +60,7 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str) -> Non
         start = resolve_name(str(task))
     except (ImportError, AttributeError, ValueError):
         raise UserError(f"task.run={task!r} names no function of a module. Choose a task by task=NAME.") from None
-    with with_ranks(settings, overrides):
+    with with_ranks(settings, [*flags, *overrides]):
         start(settings, given)
 
 
@@ -108,9 +105,10 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdin, TextIOWrapper):  # and a person type what the terminal's encoding lacks
         sys.stdin.reconfigure(errors="surrogateescape")
-    store_inner_choices()
     try:
         with user_errors(given), warnings_as_sentences():
+            use_folder(config_folder(given))
+            store_inner_choices()
             own = {"report": run_report, "pull": run_pull, "list": run_list}.get(given[0] if given else "")
             if own is not None:
                 own(at_home(given[1:]))
@@ -139,7 +137,6 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
         say("dllm", version_of("dllm") or "of a checkout that is not installed")
         return
     flags, hydras = flags_of(arguments)
-    use_folder(Path(flags.config_dir) if flags.config_dir else None)
     # Hydra knows no such choice; it is the default.
     flags.overrides = [text for text in flags.overrides if text != "experiment=null"]
     refuse_settings(flags.overrides, flags.multirun or flags.help)
@@ -149,7 +146,7 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
     elif flags.multirun:
         with sweep_ranks(flags.overrides, hydras):
             run_sweep(flags.overrides, hydras, start)
-    elif hydras:
+    elif flags.cfg or flags.info:
         sys.argv[1:] = [*hydras, *flags.overrides]
         start()
     else:
@@ -157,7 +154,7 @@ def dispatch(arguments: list[str], command: str | None = None) -> None:
         if str(config.hydra.mode).endswith("MULTIRUN"):
             raise UserError("hydra.mode=MULTIRUN of the chosen experiment asks for a sweep: add -m, or drop it there.")
         HydraConfig.instance().set_config(config)  # which ${hydra:...} reads
-        run_single(config, flags.overrides, config.hydra.run.dir)
+        run_single(config, flags.overrides, config.hydra.run.dir, hydras)
 
 
 def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractContextManager[None]:

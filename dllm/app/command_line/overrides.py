@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -48,6 +49,15 @@ def flags_of(arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
         refuse_flags("--resolve goes with --cfg")
     given = [(name.replace("_", "-"), getattr(found, name)) for name in PASSED_FLAGS if getattr(found, name)]
     return found, [word for name, value in given for word in (f"--{name}", value) if word is not True]
+
+
+def config_folder(arguments: Sequence[str]) -> Path | None:
+    """The folder of the user's own choices that the arguments name, before anything else of them is read."""
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if flag == "-cd" or (len(flag) > len("--config-") and "--config-dir".startswith(flag)):
+            return Path(value if equals else following)
+    return None
 
 
 def refuse_flags(message: str, arguments: Sequence[str] = ()) -> NoReturn:

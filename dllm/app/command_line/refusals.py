@@ -21,7 +21,6 @@ from dllm.app.command_line.brought import (
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.hints import typed as shortened
-from dllm.compose.chosen_class import OWN_CLASSES
 from dllm.compose.parts import INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 
@@ -93,7 +92,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
         elif key == "grids" and not isinstance(override.value(), list):
             yield f"{line} must be a list of {{NAME: [VALUES]}}, such as 'grids=[{{sampler: [static, eb]}}]'."
         elif key in known:
-            yield from _of_group(override, sweep)
+            yield from _of_group(override)
         elif override.package is not None:
             yield f"{line} is unknown: only {INNER_GROUP} is put somewhere else by @."
 
@@ -149,7 +148,7 @@ def _of_hydra(override: Override, sweep: bool) -> Iterator[str]:
         yield f"{override.input_line} must be {'a folder' if key.endswith('.dir') else 'the name of a launcher'}."
 
 
-def _of_group(override: Override, sweep: bool) -> Iterator[str]:
+def _of_group(override: Override) -> Iterator[str]:
     """A choice must be one name, or in a sweep several."""
     key, line = str(override.key_or_group), override.input_line
     value, listed = override.value(), ", ".join(choices(key))
@@ -190,8 +189,6 @@ def _unknown_choices(overrides: Sequence[Override]) -> Iterator[str]:
         key = str(override.key_or_group)
         known = choices(key) if key in config_groups() else []
         for value in _names(override) if known else ():
-            if value in OWN_CLASSES:
-                continue
             if value not in known and (advice := of_choice(key, value)) is not None:
                 yield f"{key}={value!r} is no {key.rpartition('/')[2]} here: {advice}."
             elif value not in known:

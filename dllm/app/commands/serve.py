@@ -55,7 +55,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 def refuse_unread(config: Mapping[str, Any], given: Sequence[str]) -> None:
     """Raise UserError for a setting that a server would ignore."""
     for name in given:
-        if name != "hydra.mode" and name.split(".")[0].split("/")[0] not in READ:  # Hydra's flags add that one
+        if name.split(".")[0].split("/")[0] not in READ:
             raise UserError(f"{name} has no meaning for task=serve: each request asks for itself. Drop it.")
     engine = choice_of("engine", config["engine"])
     if engine not in ("local", "ray"):
