@@ -7,14 +7,11 @@ is here. ``tests/models/test_chat_template.py`` holds texts and refusals equal t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from math import inf
-from threading import local
-from time import thread_time
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -22,48 +19,44 @@ from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from dllm.models.template_budget import Budget
+from dllm.models.template_sandbox import LONGEST_TEMPLATE, BoundedText
 
 # What every conversation sets, so that no switch of a user's may.
 TEMPLATES_OWN = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token")
-RENDER_SECONDS = 5  # of a thread; 20,000 messages take 0.1
-LONGEST_RENDERING = 1 << 24  # characters of a text, entries of a list
-_BUDGET = local()  # of the thread that renders: when it must have ended
+RENDER_SECONDS = 4  # of a thread; 20,000 messages take 0.2 to 0.9
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of one thing, as transformers prefers them
 
 
-def parse_template(template: str) -> None:
-    """Raises TemplateError, or RecursionError for deep nesting, when ``template`` is not a Jinja template."""
-    _environment().parse(template)
+def parse_template(template: str) -> nodes.Template:
+    """The tree of a template. Raises TemplateError, or RecursionError for deep nesting, when it is not a Jinja
+    template."""
+    if len(template) > LONGEST_TEMPLATE:
+        raise TemplateError(f"it has {len(template)} characters, more than {LONGEST_TEMPLATE}")
+    try:
+        return _environment().parse(template)
+    except ValueError as error:  # a number of more than 4,300 digits
+        raise TemplateError(str(error)) from error
 
 
 def names_read(template: str) -> frozenset[str]:
     """The names that a template expects from outside, such as ``messages`` and ``tools``."""
-    return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
+    return frozenset(meta.find_undeclared_variables(parse_template(template)))
 
 
 def compile_template(template: str, rewritten: Callable[[str], str] | None = None) -> Template:
     """The template, ready for ``render_messages``. rewritten: what becomes of each text that the template itself
     writes. Raises TemplateError, for an unknown filter too, and SyntaxError."""
-    tree = _environment().parse(template)
-    if rewritten is None:
-        return _counted(tree)
-    for data in tree.find_all(nodes.TemplateData):
-        data.data = rewritten(data.data)
-    for constant in tree.find_all(nodes.Const):
-        if isinstance(constant.value, str):
-            constant.value = rewritten(constant.value)
-    return _counted(tree)
-
-
-def _counted(tree: nodes.Template) -> Template:
-    """The template, each of whose loops and joins asks ``BoundedText`` first."""
-    for loop in tree.find_all(nodes.For):
-        loop.iter = nodes.Call(nodes.EnvironmentAttribute("looped"), [loop.iter], [], None, None)
-    for joined in list(tree.find_all(nodes.Concat)):
-        joined.nodes = [nodes.Call(nodes.EnvironmentAttribute("joined"), list(joined.nodes), [], None, None)]
-    return _environment().from_string(tree)
+    tree = parse_template(template)
+    if rewritten is not None:
+        for data in tree.find_all(nodes.TemplateData):
+            data.data = rewritten(data.data)
+        for constant in tree.find_all(nodes.Const):
+            if isinstance(constant.value, str):
+                constant.value = rewritten(constant.value)
+    return _environment().from_string(_environment().bounded(tree))
 
 
 def render_messages(
@@ -75,10 +68,18 @@ def render_messages(
 
     Raises whatever a template may raise, and TypeError for a field that JSON cannot hold.
     """
-    _BUDGET.end = thread_time() + RENDER_SECONDS
     plain = json.loads(json.dumps([_fields(message) for message in messages]))
     usual = {"tools": None, "documents": None, "add_generation_prompt": True}
-    return template.render({**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain})
+    given = {**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain}
+    with Budget.begun(RENDER_SECONDS):
+        context = template.new_context(given)
+        Budget.now().holders.append(context.vars)
+        return str(template.environment.concat(template.root_render_func(context)))
+
+
+def one_prompt() -> AbstractContextManager[None]:
+    """Several renderings of one prompt share RENDER_SECONDS."""
+    return Budget.together(RENDER_SECONDS)
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,67 +89,13 @@ def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
     return given if thought is None else {"thinking": thought, **given, "reasoning_content": thought}
 
 
-class BoundedText(ImmutableSandboxedEnvironment):
-    """A sandbox that ends: rendering has limited time, and no text or list grows beyond
-    LONGEST_RENDERING. What loops, calls and joins is asked, so that macros that call themselves twice end, too."""
-
-    intercepted_binops = frozenset(["+", "*", "**", "%"])
-
-    def call(__self, __context: Any, __obj: Any, *args: Any, **fields: Any) -> Any:  # a field may be called self
-        __self.spend()
-        return __self.short(super().call(__context, __obj, *args, **fields))
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.spend()
-        size, number = _sized(left, right)
-        if operator == "*" and size * max(0, number) > LONGEST_RENDERING:
-            raise SecurityError(f"a text or list of {size} times {number} is too long")
-        if operator == "**" and not (abs(left) < LONGEST_RENDERING and abs(right) <= 64):  # noqa: PLR2004
-            raise SecurityError("a power is too large")
-        if operator == "%" and isinstance(left, str) and re.search(r"\d{5}|\*", left):
-            raise SecurityError("a format asks for too wide a field")
-        return self.short(super().call_binop(context, operator, left, right))
-
-    def looped(self, values: Any) -> Any:
-        """What a loop runs over."""
-        for value in values:
-            self.spend()
-            yield value
-
-    def joined(self, *parts: Any) -> str:
-        """What ``~`` joins."""
-        self.spend()
-        return str(self.short("".join(map(str, parts))))
-
-    def short(self, value: Any) -> Any:
-        if isinstance(value, str | list | tuple) and len(value) > LONGEST_RENDERING:
-            raise SecurityError(f"a text or list of {len(value)} is too long")
-        return value
-
-    def spend(self) -> None:
-        if thread_time() > getattr(_BUDGET, "end", inf):
-            raise SecurityError(f"it does not end within {RENDER_SECONDS} s")
-
-
-def _sized(left: Any, right: Any) -> tuple[int, int]:
-    """The length of a text or list and the number that multiplies it; zeros: these are none."""
-    for one, other in ((left, right), (right, left)):
-        if isinstance(one, str | list | tuple) and isinstance(other, int):
-            return len(one), other
-    return 0, 0
-
-
 @lru_cache(1)
 def _environment() -> BoundedText:
-    extensions = [GenerationBlocks, loopcontrols]
-    found = BoundedText(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    found.filters["tojson"] = _to_json
-    for name in ("lipsum", "cycler", "joiner"):  # no template needs them, and lipsum has no bound
-        del found.globals[name]
-    found.globals |= {
+    words = {
         "raise_exception": _refuse, "strftime_now": _now, "dict": PlainDict(), "namespace": GuardedNamespace,
     }  # fmt: skip
-    return found
+    extensions = [GenerationBlocks, loopcontrols]
+    return BoundedText(words, {"tojson": _to_json}, trim_blocks=True, lstrip_blocks=True, extensions=extensions)
 
 
 class GenerationBlocks(Extension):
@@ -181,6 +128,7 @@ class GuardedNamespace(Namespace):
     def __init__(*args: Any, **fields: Any) -> None:  # as in Jinja, ``self`` may be a field
         self, *given = args
         Namespace.__init__(self)
+        Budget.now().holders.append(self._Namespace__attrs)
         for name, value in dict(*given, **fields).items():
             self[name] = value
 
@@ -188,6 +136,9 @@ class GuardedNamespace(Namespace):
         if str(name).startswith("_"):
             raise SecurityError(f"namespaces hold no names that begin with an underscore, such as {name!r}")
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:  # what it holds may hold it twice, and so on
+        return "<Namespace>"
 
 
 def _to_json(
@@ -199,10 +150,12 @@ def _to_json(
 
 
 def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise TemplateError(Budget.now().text(message)[:10_000])
 
 
 def _now(form: str) -> str:
+    if isinstance(form, str) and len(form) > 1000:  # noqa: PLR2004  # C may take 256 times as much
+        raise SecurityError(f"a format of {len(form)} characters is too long")
     return datetime.now().strftime(form)
 
 

@@ -19,6 +19,7 @@ from dllm.models.chat_template import (
     ThoughtMarks,
     compile_template,
     names_read,
+    one_prompt,
     parse_template,
     render_messages,
     thought_marks,
@@ -152,8 +153,9 @@ class Tokenizer:
         read, such as ``tools``. Only the template's own text makes
         special tokens, whatever it does with a message: what spells one there stays text. most: as in ``encode``.
         Raises UserError as ``render`` and ``encode``."""
-        self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
-        *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
+        with one_prompt():
+            self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
+            *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
         found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
         return [token for some in found for _, ids in some for token in ids]
@@ -226,7 +228,8 @@ class Tokenizer:
         try:
             return render_messages(self._compiled[template], messages, self.special_tokens, beside)
         except Exception as error:  # a template may fail in any way that Python can
-            raise UserError(f"the chat template refuses these messages: {error}. Change them to fit it.") from error
+            why = str(error) or type(error).__name__
+            raise UserError(f"the chat template refuses these messages: {why}. Change them to fit it.") from error
 
     @cached_property
     def _compiled(self) -> Mapping[str, Template]:

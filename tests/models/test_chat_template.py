@@ -110,7 +110,6 @@ AWKWARD = [
     "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% endfor %}",
     "{% set n = 0 %}{% generation %}{% set n = 1 %}{{ n }}{% endgeneration %}{{ n }}",
     "{% for m in messages %}{% generation %}{{ loop.index }}{{ m.role }}{% endgeneration %}{% endfor %}",
-    "{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
     "{% generation %}{% generation %}a{% endgeneration %}{% endgeneration %}",
     "{% generation %}\n a\n{% endgeneration %}\nb",
     # namespaces
@@ -132,6 +131,7 @@ AWKWARD = [
 ]  # fmt: skip
 # Refused in words that name what stands behind: of these the kind of error is compared, and its words are ours.
 OWN_WORDS = [
+    "{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",  # a line of compiled code
     "{{ dict | tojson }}",
     "{{ dict.items(messages[0]) }}",
     "{{ raise_exception() }}",
