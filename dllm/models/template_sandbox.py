@@ -19,14 +19,14 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Undefine
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
-from markupsafe import Markup
+
 
 from dllm.models.template_bounds import FILTERS, LISTS, METHODS, printed
 from dllm.models.template_budget import LONGEST_TEXT, Budget
 
 LONGEST_TEMPLATE = 1 << 16  # characters; published ones have up to 20,000
 _LONGEST_FORMAT = 1 << 16  # characters of a text with fields
-_ESCAPED = 6  # characters for one, as in &quot;
+_ESCAPED = 6  # characters for one, as in &quot;, where a text is Markup, which has __html__
 _OPERATORS = ("+", "-", "*", "/", "//", "**", "%")
 
 
@@ -60,7 +60,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
             methods = next(methods for kind, methods in METHODS.items() if isinstance(owner, kind))
             if name not in methods:
                 raise SecurityError(f"a template may not call {name!r} of a {type(owner).__name__}")
-            escaped = _ESCAPED if any(isinstance(one, Markup) for one in (owner, *args)) else 1
+            escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (owner, *args)) else 1
             budget.room(escaped * methods[name](budget, owner, *args, **_of_method(fields)))
         elif not (isinstance(__obj, partial | LoopContext) or isinstance(owner, LoopContext | Extension)
                   or id(__obj) in __self.own or id(owner) in __self.own):  # fmt: skip
@@ -71,7 +71,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         budget = Budget.now()
-        escaped = _ESCAPED if isinstance(left, Markup) or isinstance(right, Markup) else 1
+        escaped = _ESCAPED if hasattr(left, "__html__") or hasattr(right, "__html__") else 1
         budget.room(escaped * _operated(budget, operator, left, right))
         return budget.keep(super().call_binop(context, operator, left, right))
 
@@ -96,7 +96,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
     def _formatted(self, form: str, mapped: bool, *args: Any, **fields: Any) -> str:
         if len(form) > _LONGEST_FORMAT:
             raise SecurityError(f"a format of {len(form)} characters is too long")
-        formatter = _EscapeFormatter(self, escape=form.escape) if isinstance(form, Markup) else _Formatter(self)
+        formatter = _EscapeFormatter(self, escape=form.escape) if hasattr(form, "__html__") else _Formatter(self)
         return type(form)(formatter.vformat(form, () if mapped else args, args[0] if mapped else fields))
 
     def _filtered(
@@ -105,7 +105,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
         budget = Budget.now()
         if isinstance(value, Iterator) and name in LISTS:
             value = list(budget.each(value))
-        escaped = _ESCAPED if any(isinstance(one, Markup) for one in (value, *args, *fields.values())) else 1
+        escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (value, *args, *fields.values())) else 1
         budget.room(escaped * FILTERS[name](budget, value, *args, **fields))
         kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
         passed: Any = {"context": [context], "eval_context": [context.eval_ctx], "environment": [self]}.get(kind, [])
