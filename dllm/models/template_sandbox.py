@@ -20,7 +20,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatt
 from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
-
 from dllm.models.template_bounds import FILTERS, LISTS, METHODS, printed
 from dllm.models.template_budget import LONGEST_TEXT, Budget
 
