@@ -92,11 +92,11 @@ class BoundedText(ImmutableSandboxedEnvironment):
             return None
         return partial(self._formatted, owner, name == "format_map")
 
-    def _formatted(self, form: str, mapped: bool, *args: Any, **fields: Any) -> str:
+    def _formatted(self, form: Any, mapped: bool, *args: Any, **fields: Any) -> str:
         if len(form) > _LONGEST_FORMAT:
             raise SecurityError(f"a format of {len(form)} characters is too long")
         formatter = _EscapeFormatter(self, escape=form.escape) if hasattr(form, "__html__") else _Formatter(self)
-        return type(form)(formatter.vformat(form, () if mapped else args, args[0] if mapped else fields))
+        return str(formatter.vformat(form, () if mapped else args, args[0] if mapped else fields))
 
     def _filtered(
         self, name: str, function: Callable[..., Any], context: Context, value: Any, *args: Any, **fields: Any
