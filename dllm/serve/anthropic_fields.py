@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from dllm.serve.dialect import refuse_snapshots
-from dllm.serve.fields import MAX_BUDGET, MAX_SEED, MAX_TEMPERATURE, Diffusion, TemplateKwargs
+from dllm.serve.fields import MAX_BUDGET, MAX_SEED, MAX_TEMPERATURE, SALT, Diffusion, Salt, TemplateKwargs
 from dllm.serve.messages import ONLY_TEXT, few_entries
 from dllm.serve.response_formats import SentSchema
 from dllm.serve.tools import few_tools
@@ -237,6 +237,7 @@ class MessagesBody(BodyObject):
     return_token_ids: bool = Field(False, description="as in chat")
     diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
+    cache_salt: Salt | None = Field(None, description=SALT)
     metadata: Any = Field(None, description="without effect")
     service_tier: Any = Field(None, description="without effect")
     cache_control: Any = Field(None, description="without effect")

@@ -47,6 +47,7 @@ SHARED = (
     "ignore_eos",
     "diffusion",
     "return_token_ids",
+    "cache_salt",
 )
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _TOO_LONG = "prompt is too long"  # at which clients shorten a conversation

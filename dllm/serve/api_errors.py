@@ -53,12 +53,18 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
 
     def renamed(self, names: Mapping[str, str]) -> ApiError:
         """The same with fields as this request calls them. names: of fields that have several."""
-        message, param = self.message, self.param
+        free = {usual: sent for usual, sent in names.items() if sent not in self.message.replace(usual, "")}
+        found = set[str]()
+
+        def sent_as(match: re.Match[str]) -> str:
+            found.add(match[0])
+            return free[match[0]]
+
+        either = "|".join(map(re.escape, sorted(free, key=len, reverse=True)))  # a new name may hold an old one
+        message = re.sub(rf"(?<![\w.])(?:{either})(?!\w)", sent_as, self.message) if free else self.message
+        param = self.param
         for usual, sent in names.items():
-            found = 0
-            if sent not in message.replace(usual, ""):
-                message, found = re.subn(rf"(?<![\w.]){re.escape(usual)}(?!\w)", sent, message)
-            param = sent if param == usual or (found and param == usual.rpartition(".")[0]) else param
+            param = sent if param == usual or (usual in found and param == usual.rpartition(".")[0]) else param
         return ApiError(self.status, message, param, self.code, self.retry)
 
 

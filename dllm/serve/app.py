@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -226,8 +227,9 @@ class Service:
         return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def playground(self, request: HttpRequest) -> Response:
-        """A page for browsers, and for others the word by which Ollama's programs know a server."""
-        if not any(kind in request.headers.get("accept", "") for kind in ("text/html", "*/*")):
+        """A page for browsers, which ask for one by name, and for others the word by which Ollama's programs know a
+        server."""
+        if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse("Ollama is running")
         page, headers = self.page
         return HTMLResponse(page, headers=headers)
@@ -268,7 +270,8 @@ class Service:
         ident = request.state.ident
         if asked.unknown:
             tell("unknown_fields", logging.INFO, ident, note_of(asked.unknown), unknown=list(asked.unknown))
-        jobs = [replace(job, tenant=tenant_of(request, job.tenant)) for job in asked.jobs]
+        tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)
+        jobs = [replace(job, tenant=tenant) for job in asked.jobs]
         asked = replace(asked, jobs=tuple(jobs))
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
@@ -323,10 +326,12 @@ class Service:
         raise too_late(decoding.timeout)
 
 
-def tenant_of(request: HttpRequest, salt: str) -> str:
-    """Who shares what was computed of a prompt: requests of one key and one ``cache_salt``. Else the time of a reply
-    would tell what others have asked."""
-    return f"{digest(key_in(request.headers).encode())} {salt}"
+def tenant_of(sharing: str, key: str, salt: str) -> str:
+    """Who shares what was computed of a prompt, since cached tokens, and the time of a reply, tell what those have
+    asked. sharing: of ``task.prefix_sharing``. key: that the request brings. salt: its ``cache_salt``; empty: none."""
+    if sharing == "request" and not salt:
+        return uuid.uuid4().hex
+    return f"{digest(b'' if sharing == 'all' else key.encode())} {salt}"
 
 
 async def refused_reply(request: HttpRequest, error: Exception) -> Response:

@@ -14,6 +14,7 @@ from starlette.requests import Request as HttpRequest
 from dllm.common.coerce import unwritable
 from dllm.serve.api_errors import ApiError
 
+OLLAMA = "/api/"  # with what the addresses of Ollama's interface begin
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64  # lists and objects within each other; a schema takes two for each object in an object
 MAX_CONTAINERS = 1 << 14  # lists and objects; each takes up to 300 bytes and 3 µs
@@ -21,11 +22,8 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 MAX_WHOLE = 2**63 - 1
 
 
-def parsed(raw: bytes, content_type: str | None = "application/json") -> dict[str, Any]:
-    """The object in a body. Raises ApiError: 415 for another type, 413 for a large body, 400 for anything else that is
-    no JSON object of plain values."""
-    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(415, f"content-type={content_type!r} must be application/json.", None, "unsupported_media_type")
+def parsed(raw: bytes) -> dict[str, Any]:
+    """The object in a body. Raises ApiError: 413 for a large body, 400 for what is no JSON object of plain values."""
     if len(raw) > MAX_BYTES:
         raise ApiError(
             413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large"
@@ -112,11 +110,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def check_type(content_type: str | None) -> None:
+    """Raise ApiError, 415, for a body that does not say that it is JSON: one that does no web page elsewhere can send,
+    since its browser asks first whether it may."""
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise ApiError(415, f"content-type={content_type!r} must be application/json.", None, "unsupported_media_type")
+
+
 async def body_of(request: HttpRequest, seconds: float) -> bytes:
-    """The body of a request that says it is JSON. seconds: in which all of it must have come. Raises ApiError for
-    another type, and for a body over ``MAX_BYTES``, which are counted while they come."""
+    """The body of a request. seconds: in which all of it must have come. Raises ApiError for a body over ``MAX_BYTES``,
+    which are counted while they come, and for a type that is not JSON, but on Ollama's routes: from these the guard
+    keeps web pages in another way."""
     told = request.headers.get("content-length", "")
-    parsed(b"{}", request.headers.get("content-type"))  # refuses another type before anything is read
+    if not request.url.path.startswith(OLLAMA):
+        check_type(request.headers.get("content-type"))
     if told.isdigit() and int(told[:20]) > MAX_BYTES:
         raise too_long()
     taken = bytearray()

@@ -14,7 +14,7 @@ from dllm.decisions import Choice, Predicate, Question, Score
 from dllm.decisions.protocol import DecisionOptions
 from dllm.prompts import Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal
-from dllm.serve.fields import Diffusion
+from dllm.serve.fields import Diffusion, Salt
 from dllm.serve.messages import SentMessage, conversation, few_entries, in_order
 from dllm.serve.request_parts import Defaults
 from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, names_of, read_body, slip_of, wrong
@@ -202,7 +202,7 @@ class DecisionBody(BodyObject):
     model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     joint: bool = Field(False, description="all questions on one canvas, by the template")
     diffusion: DecisionSettings = Field(default_factory=DecisionSettings, description="how decisions are read")
-    cache_salt: Any = Field(None, description="without effect")
+    cache_salt: Salt | None = Field(None, description="without effect: nothing is shared")
     safety_identifier: Any = Field(None, description="without effect")
     prompt_cache_key: Any = Field(None, description="without effect")
     prompt_cache_options: Any = Field(None, description="without effect")

@@ -29,7 +29,7 @@ def parse_as_chat(
 def in_words_of(refused: ApiError, called: Mapping[str, str]) -> ApiError:
     """A refusal with fields as this request calls them."""
     found = refused.renamed(called)
-    if found.param is not None:
+    if found.param is not None and found.param == refused.param:
         found.param = sent_name(found.param, called)
     return found
 

@@ -75,6 +75,10 @@ def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
     return f".{slip}" if slip else ""
 
 
+Salt = Annotated[str, must(lambda value: is_text(value) and value, "a text that is not empty", False)]
+SALT = "prompts are shared with requests of the same text here alone (task.prefix_sharing)"
+
+
 class StreamOptions(BodyObject):
     """What a stream tells beside its text."""
 
@@ -203,7 +207,7 @@ class Sampled(BodyObject):
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
     guided_choice: TextOptions | None = Field(None, description="one of these texts (vLLM)")
     diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
-    cache_salt: Any = Field(None, description="requests with the same text here share what is computed of a prompt")
+    cache_salt: Salt | None = Field(None, description=SALT)
     user: AnyText | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
         Field({}, description="without effect")

@@ -8,6 +8,7 @@ import binascii
 import ipaddress
 import time
 import traceback
+from collections.abc import Collection
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,12 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dllm.serve.api_errors import ApiError
 from dllm.serve.api_keys import Keys
+from dllm.serve.body import OLLAMA
 from dllm.serve.log import AccessLine, log, request_id
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import error_reply
-from dllm.serve.settings import ServeSettings
+from dllm.serve.settings import EVERYWHERE, LOOPBACK, ServeSettings
 
 GONE = 499  # nginx's number for a client that left before its reply
+APPLICATIONS = ("app", "file", "tauri", "vscode-webview", "vscode-file")  # schemes of pages that no site has
 PAGES = ("/", "/docs")  # that people open
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="dllm", charset="UTF-8"'}  # a browser asks for it, and remembers it
 
@@ -75,6 +78,9 @@ class Guard:
         if scope["path"] == "/health":  # load balancers and probes ask for it by an address
             return None
         headers, names = Headers(scope=scope), self.settings.hostnames
+        if scope["path"].startswith(OLLAMA) and is_foreign(scope["method"], headers, self.settings.cors):
+            sentence = "a web page of another site may not use this address. task.cors=[ORIGIN] lets it in."
+            return ApiError(403, sentence, code="foreign_origin")
         host = without_port(headers.get("host", ""))
         known = names is None or host in names or (self.settings.locked and is_address(host))
         if names is not None and not known:
@@ -105,6 +111,18 @@ def client_of(scope: Scope) -> str:
     """The address that a request came from; after a proxy, the proxy's."""
     client: Any = scope.get("client")
     return str(client[0]) if client else "-"
+
+
+def is_foreign(method: str, headers: Headers, allowed: Collection[str]) -> bool:
+    """Whether a web page of another site asks, where a body may have any type, so that its browser does not ask first.
+    Browsers say of every POST where its page is from. As with Ollama, pages of this machine and of applications are at
+    home here. allowed: origins of ``task.cors``."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is None:
+        return site == "cross-site" and method not in ("GET", "HEAD")
+    scheme, _, place = origin.lower().partition("://")
+    ours = place == headers.get("host", "").lower() or without_port(place) in (*LOOPBACK, *EVERYWHERE)
+    return not (ours or scheme in APPLICATIONS or origin in allowed or site == "same-origin")
 
 
 def is_address(host: str) -> bool:

@@ -59,7 +59,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 REASONS = {
     "echo": "a masked diffusion model has no log-probabilities of a prompt from left to right. lm-eval measures "
             "likelihoods with --model dllm",
-    "suffix": 'diffusion.canvas holds text after an answer: ["diffusion": {"canvas": [40, " and so on."]}]',
+    "suffix": 'diffusion.canvas holds text after an answer: "diffusion": {"canvas": [40, " and so on."]}',
     "logit_bias": "no token is made likelier. response_format forces the form of an answer",
     "modalities": "there is only text", "audio": "there is only text", "images": "there is only text",
     "image_data": "there is only text", "images_config": "there is only text", "media_io_kwargs": "there is only text",

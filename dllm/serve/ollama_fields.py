@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from dllm.common.coerce import is_text
 from dllm.serve.dialect import refuse_snapshots
-from dllm.serve.fields import MAX_LIKELIEST, Diffusion
+from dllm.serve.fields import MAX_LIKELIEST, SALT, Diffusion, Salt
 from dllm.serve.messages import ONLY_TEXT, few_entries
 from dllm.serve.neutral import NEUTRAL, is_one_of, not_served
 from dllm.serve.typed import AnyText, BodyObject, must, wrong
@@ -125,6 +125,7 @@ class OllamaBody(BodyObject):
     top_logprobs: int = Field(0, ge=0, le=MAX_LIKELIEST, description="likeliest tokens told of each position")
     diffusion: Diffusion | None = Field(None, description="what servers of autoregressive models lack")
     return_token_ids: bool = Field(False, description="as in chat")
+    cache_salt: Salt | None = Field(None, description=SALT)
     keep_alive: Any = Field(None, description="without effect: the model stays")
     truncate: Any = Field(None, description="without effect: a prompt is never cut")
     shift: Any = Field(None, description="without effect: a prompt is never cut")

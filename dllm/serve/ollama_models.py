@@ -22,11 +22,12 @@ _VERSION = "0.99.0-dllm"  # above every version that a client asks for
 _ALWAYS = "9999-12-31T23:59:59Z"  # when the model leaves memory
 PULL = "a server has the model that it began with. Fetch others on the command line: dllm pull NAME"
 NO_FILES = "models are folders of this machine, or of the hub. Start a server of another: dllm serve model.path=FOLDER"
+# Statuses of a request at fault: no server has failed, and no alarm should ring.
 NOT_SERVED = {
-    "pull": (403, PULL), "delete": (501, NO_FILES), "copy": (501, NO_FILES), "create": (501, NO_FILES),
-    "push": (501, NO_FILES), "blobs/{digest:path}": (501, NO_FILES),
-    "embed": (501, "a model here has no embeddings of texts. Ask another server for them"),
-    "embeddings": (501, "a model here has no embeddings of texts. Ask another server for them"),
+    "pull": (403, PULL), "delete": (400, NO_FILES), "copy": (400, NO_FILES), "create": (400, NO_FILES),
+    "push": (400, NO_FILES), "blobs/{digest:path}": (400, NO_FILES),
+    "embed": (400, "a model here has no embeddings of texts. Ask another server for them"),
+    "embeddings": (400, "a model here has no embeddings of texts. Ask another server for them"),
 }  # fmt: skip
 
 

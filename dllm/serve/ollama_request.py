@@ -27,7 +27,8 @@ _CALLED = {
 
 
 class NothingAsked(Exception):  # noqa: N818  an answer, no fault
-    """A request without a prompt, by which clients load a model. name: of the model. body: as it was read."""
+    """A request without a prompt, or with a system message alone, by which clients load a model. name: of the model.
+    body: as it was read."""
 
     def __init__(self, name: str, body: OllamaBody) -> None:
         super().__init__(name)
@@ -41,7 +42,8 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     fields, unknown = read_body(kind, body, defaults.refuses_unknown)
     name = served_name(fields.model, defaults)
     made, called, into = _as_request(fields, defaults)
-    if not (made.get("messages") or made.get("prompt") or isinstance(made.get("diffusion"), Mapping)):
+    canvas = "messages" not in made and isinstance(made.get("diffusion"), Mapping)
+    if not (any(one["role"] != "system" for one in made.get("messages", ())) or made.get("prompt") or canvas):
         raise NothingAsked(name, fields)
     found = parse_as_chat({**made, "model": name}, {**called, **_CALLED}, defaults, into)
     kept = {"generate": not is_chat, "raw": into is FittingCompletion, "suffix": getattr(fields, "suffix", "")}
@@ -66,7 +68,7 @@ def _as_request(body: OllamaBody, defaults: Defaults) -> tuple[dict[str, Any], d
     length = options.num_predict
     unbounded = length in UNBOUNDED and not isinstance(length, bool)
     made |= {
-        "stream": body.stream, "return_token_ids": body.return_token_ids,
+        "stream": body.stream, "return_token_ids": body.return_token_ids, "cache_salt": body.cache_salt,
         "max_completion_tokens": defaults.model.config.max_length if unbounded else length,
         "diffusion": body.diffusion or options.diffusion, "response_format": _form(body.format),
         "logprobs": True if body.logprobs or body.top_logprobs else None, "top_logprobs": body.top_logprobs or None,

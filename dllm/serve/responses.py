@@ -37,9 +37,9 @@ CALLED = {
     "response_format.json_schema": "text.format", "response_format": "text.format",
 }  # fmt: skip
 CHAT_LENGTHS = ("max_tokens", "max_completion_tokens")
-# BodyObject that the reply repeats as they were sent.
+# Fields that the reply repeats as they were sent.
 REPEATED = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
-# BodyObject of Responses alone: the values that ask for nothing here, and why another is not served.
+# Fields of Responses alone: the values that ask for nothing here, and why another is not served.
 NEUTRAL_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
     "store": ((True, False), "nothing is stored"), "background": ((False,), "an answer comes in its own reply"),
     "parallel_tool_calls": ((True, False), "must be true or false"),
@@ -147,7 +147,7 @@ def _as_chat(body: ResponseBody, raw: Mapping[str, Any]) -> tuple[dict[str, Any]
     more = {
         "messages": talk.messages, "tools": tools or None, "max_completion_tokens": body.max_output_tokens,
         "tool_choice": body.tool_choice if isinstance(body.tool_choice, str | None) else named,
-        "response_format": _nested(body.text.format), "cache_salt": raw.get("cache_salt"),
+        "response_format": _nested(body.text.format),
     }  # fmt: skip
     places = {f"tools[{at}].function": f"tools[{at}]" for at in range(len(tools))}
     return {**chat, **more}, {**talk.places, **places, **CALLED}

@@ -16,6 +16,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 ANY_HOST = "*"
 LOGS = ("text", "json")
 UNKNOWN_FIELDS = ("note", "refuse")
+SHARINGS = ("key", "request", "all")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class ServeSettings:
     # tokens of an answer at most where Anthropic's or Ollama's clients ask for more; None: all that the model leaves
     max_tokens: int | None = None
     unknown_fields: str = "note"  # of a request: ``note`` passes over them and says so, ``refuse`` refuses them
+    prefix_sharing: str = "key"  # who shares prompts: requests of one ``key``, ``all``, or each ``request`` alone
     limits: Limits = Limits()  # what may be decoded at once
 
     @staticmethod
@@ -70,6 +72,7 @@ class ServeSettings:
         in_range("task.max_tokens", self.max_tokens, 1)
         in_choices("task.log", self.log, LOGS)
         in_choices("task.unknown_fields", self.unknown_fields, UNKNOWN_FIELDS)
+        in_choices("task.prefix_sharing", self.prefix_sharing, SHARINGS)
         if any(not name.strip() or len(set(self.names)) < len(self.names) for name in self.names):
             raise UserError(f"task.names={list(self.names)} must be different names, none of them empty.")
         if "*" in self.cors:

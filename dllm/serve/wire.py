@@ -32,6 +32,7 @@ FOR_THE_PROMPT = 64  # tokens of the model's limit that no answer may take
 LENGTHS = ("max_completion_tokens", "max_tokens")
 STOP_UNUSED = "stop had no effect: a text that must be JSON ends where its form says."
 FORM_UNUSED = "binds the text of an answer, and a call is forced: the call follows its function alone."
+NO_SIZE = "a hole without a number (null) has no size on this server. Give it a number of masks."
 DRAWN = 2**31  # seeds that are drawn are below
 NO_THOUGHT = "thinking_token_budget had no effect: no thought comes before this answer."
 
@@ -148,6 +149,8 @@ def _jobs(
         if grows:
             request = begun(request, defaults.begin or answer)
         if request.gap is not None:
+            if not parts.parts.length.traits.probes:
+                raise ApiError(400, NO_SIZE, "diffusion.canvas")
             with as_refusal("diffusion.canvas"):
                 refuse_gap(request, defaults.model.config, parts.parts)
             room = len(request.tokens) + int(defaults.length["limit"])
@@ -156,7 +159,7 @@ def _jobs(
             with as_refusal():
                 refuse_replay(request, parts.parts, defaults.model.config, body.stop)
         told = diffusion.snapshots, diffusion.trace, likeliest, logprobs
-        job = Job(request, parts, inf, follow, *told, tenant=str(raw.get("cache_salt") or ""), grows_to=room)
+        job = Job(request, parts, inf, follow, *told, tenant=body.cache_salt or "", grows_to=room)
         jobs += [replace(job, request=replace(request, seed=seed + number)) for number in range(body.n)]
     return tuple(jobs), thinking, thinks
 

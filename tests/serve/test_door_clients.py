@@ -126,7 +126,7 @@ def test_ollamas_client_reads_refusals(llama: Any) -> None:
     function = {"name": "seat", "description": "seat people", "parameters": SEATS}
     for act, status, words in (
         (lambda: llama.chat("other", ASK), 404, "not found"), (lambda: llama.pull("other"), 403, "dllm pull NAME"),
-        (lambda: llama.embed("mini-llada", "a"), 501, "no embeddings"),
+        (lambda: llama.embed("mini-llada", "a"), 400, "no embeddings"),
         (lambda: list(llama.chat("mini-llada", ASK, stream=True, options={"top_p": 7})), 400, "options.top_p=7"),
         (lambda: llama.chat("mini-llada", ASK, tools=[{"type": "function", "function": function}]), 400, "auto"),
     ):  # fmt: skip

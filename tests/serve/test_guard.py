@@ -52,6 +52,35 @@ def test_a_page_elsewhere_cannot_call_the_server_by_its_own_name(placed: Callabl
     assert place.call("GET", "/v1/models", headers={"host": "192.0.2.1"}).status_code == 421, "without a key"
 
 
+PLAIN = {"content-type": "text/plain"}  # which a page may send without a question of its browser
+
+
+@pytest.mark.parametrize(("headers", "status"), [
+    ({}, 200), ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403), ({"origin": ""}, 403),
+    ({"origin": "http://evil.example", "content-type": "application/json"}, 403),
+    ({"origin": "http://127.0.0.1.evil.example"}, 403), ({"origin": "http://localhost.evil.example:80"}, 403),
+    ({"origin": "http://evil.example", "sec-fetch-site": "cross-site"}, 403),
+    ({"sec-fetch-site": "cross-site"}, 403), ({"sec-fetch-site": "none"}, 200),
+    ({"host": "evil.example"}, 421), ({"origin": "http://evil.example", "host": "evil.example"}, 421),  # by DNS
+    ({"origin": "http://127.0.0.1:8000"}, 200), ({"origin": "http://localhost:3000"}, 200),
+    ({"origin": "http://[::1]:80"}, 200), ({"origin": "vscode-webview://x1"}, 200), ({"origin": "app://a.b"}, 200),
+    ({"origin": "https://dllm.example", "sec-fetch-site": "same-origin"}, 200),  # behind a proxy that sets Host
+], ids=str)  # fmt: skip
+def test_pages_of_other_sites_reach_no_route_that_takes_any_type(
+    place: Place, headers: dict[str, str], status: int
+) -> None:
+    reply = place.call("POST", "/api/show", content="{}", headers={**PLAIN, **headers})
+    assert reply.status_code == status, reply.text
+    assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+def test_a_page_that_is_let_in_by_name_may_use_ollamas_routes(placed: Callable[..., Place]) -> None:
+    open_ = placed(cors=("https://a.example",))
+    for origin, status in (("https://a.example", 200), ("https://b.example", 403)):
+        reply = open_.call("POST", "/api/show", content="{}", headers={**PLAIN, "origin": origin})
+        assert reply.status_code == status
+
+
 def test_pages_of_other_origins_are_let_in_by_name_only(placed: Callable[..., Place], place: Place) -> None:
     asked = {"origin": "https://a.example", "access-control-request-method": "POST"}
     closed = place.call("GET", "/v1/models", headers=asked)

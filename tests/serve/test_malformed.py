@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dllm.serve.api_errors import ApiError
-from dllm.serve.body import MAX_BYTES, MAX_DEPTH, parsed
+from dllm.serve.body import MAX_BYTES, MAX_DEPTH, check_type, parsed
 from dllm.serve.offered import OFFERED_GROUPS, offers
 from dllm.serve.request_parts import Defaults
 from dllm.serve.wire import parse_request
@@ -117,9 +117,10 @@ def test_a_body_that_is_no_plain_object_is_refused(raw: bytes, status: int, sent
 def test_a_body_of_another_type_is_refused() -> None:
     for content_type in (None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         with pytest.raises(ApiError, match=r"must be application/json") as refused:
-            parsed(b"{}", content_type)
+            check_type(content_type)
         assert refused.value.status == 415
-    assert parsed('{"a": "é\\ud83d\\ude00"}'.encode(), "Application/JSON; charset=utf-8") == {"a": "é\U0001f600"}
+    check_type("Application/JSON; charset=utf-8")
+    assert parsed('{"a": "é\\ud83d\\ude00"}'.encode()) == {"a": "é\U0001f600"}
 
 
 SECRET = "a-secret-of-the-environment"

@@ -15,6 +15,7 @@ import pytest
 
 from dllm.models.bundle import Model
 from dllm.serve.ollama_fields import OllamaChatBody
+from dllm.serve.ollama_models import NOT_SERVED
 from dllm.serve.ollama_request import _messages
 from dllm.serve.typed import read_body
 from tests.serve.bodies import mini_defaults
@@ -126,7 +127,8 @@ def test_results_find_their_calls() -> None:
 def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
     """As Open WebUI, editors and Ollama's own client do."""
     get = lambda path, **headers: mini_place.call("GET", path, headers=headers)  # noqa: E731
-    assert get("/", accept="").text == "Ollama is running" and "<html" in get("/", accept="text/html").text
+    assert get("/", accept="").text == get("/", accept="*/*").text == "Ollama is running"
+    assert "<html" in get("/", accept="text/html,*/*;q=0.8").text
     assert mini_place.call("HEAD", "/").status_code == 200
     assert tuple(map(int, get("/api/version").json()["version"].partition("-")[0].split("."))) >= (0, 6, 4)
     (tag,), (running,) = get("/api/tags").json()["models"], get("/api/ps").json()["models"]
@@ -139,16 +141,40 @@ def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
     for path, body, reason in (
         ("/api/chat", {"messages": []}, "load"), ("/api/generate", {"prompt": "", "keep_alive": 0}, "unload"),
         ("/api/generate", {"system": "Be brief."}, "load"),
+        ("/api/chat", {"messages": [{"role": "system", "content": "Be brief."}]}, "load"),
     ):  # fmt: skip
         told = mini_place.call("POST", path, json=body).json()
         assert told["done"] is True and told["done_reason"] == reason and told["model"] == "mini-llada"
+
+
+TYPES = [None, "", "text/plain", "application/x-www-form-urlencoded", "application/json"]
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_a_body_is_read_as_json_whatever_type_it_has(mini_place: Place, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    for path, body, status in (
+        ("/api/generate", {"prompt": ASK[0]["content"], "stream": False}, 200), ("/api/show", {}, 200),
+        ("/api/chat", {"messages": ASK, "stream": False}, 200), ("/api/chat", [], 400),
+    ):  # fmt: skip
+        reply = mini_place.call("POST", path, content=json.dumps(body), headers=headers)
+        assert reply.status_code == status, (path, reply.text)
+    if kind != "application/json":
+        assert mini_place.call("POST", CHAT, content=json.dumps({"messages": ASK}), headers=headers).status_code == 415
+
+
+def test_what_is_not_served_is_no_fault_of_the_server(mini_place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    for name in NOT_SERVED:
+        path = f"/api/{name.replace('{digest:path}', 'sha256:00')}"
+        assert 400 <= mini_place.call("POST", path, json={"model": "x"}).status_code < 500, path
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
 REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/chat", {"model": "llama3.2"}, 404, "model 'llama3.2' not found: this server has 'mini-llada'."),
     ("/api/show", {"model": "x"}, 404, "model 'x' not found: this server has 'mini-llada'."),
     ("/api/pull", {"model": "x"}, 403, "Fetch others on the command line: dllm pull NAME."),
-    ("/api/embed", {"model": "x"}, 501, "a model here has no embeddings of texts."),
+    ("/api/embed", {"model": "x"}, 400, "a model here has no embeddings of texts."),
     ("/api/chat", {"tools": TOOLS}, 400, "tool_choice='auto' leaves it to the model"),
     ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["aa"]}]}, 400, "there are only texts."),
     ("/api/chat", {"messages": [{"role": "tool", "content": "a"}]}, 400, "no call before it waits for a result."),

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from dllm.errors import UserError
+from dllm.serve.anthropic_request import parse_messages
 from dllm.serve.api_errors import ApiError
+from dllm.serve.app import tenant_of
 from dllm.serve.fields import CHAT_ONLY
 from dllm.serve.neutral import NEUTRAL, REASONS, UNSET, WITHOUT_EFFECT
+from dllm.serve.ollama_request import parse_ollama
 from dllm.serve.request_parts import Defaults
 from dllm.serve.responses import NOTHING_TO_INCLUDE, parse_response
+from dllm.serve.settings import ServeSettings
 from dllm.serve.wire import STOP_UNUSED, ParsedRequest, parse_request
 from tests.serve.bodies import MESSAGES, chat
+from tests.serve.conftest import Place
 
+TALK = [{"role": "user", "content": "w5 w7"}]
+SALTED: dict[str, dict[str, Any]] = {  # a short request of every route that decodes
+    "/v1/chat/completions": {"messages": TALK}, "/v1/completions": {"prompt": "w5"}, "/v1/responses": {"input": "w5"},
+    "/v1/messages": {"messages": TALK}, "/api/chat": {"messages": TALK, "stream": False},
+    "/api/generate": {"prompt": "w5", "stream": False},
+}  # fmt: skip
 # As the sources of the programs list them, with the values that switch them off; not read from the code under test.
 SENT: dict[str, list[dict[str, Any]]] = {
     "vllm": [{"repetition_penalty": 1.0}, {"length_penalty": 1.0}, {"use_beam_search": False}, {"stop_token_ids": []},
@@ -40,6 +53,41 @@ SENT: dict[str, list[dict[str, Any]]] = {
 def test_a_salt_changes_who_shares_a_prompt_alone(mini: Defaults) -> None:
     jobs = chat(mini, cache_salt="b").jobs
     assert [job.tenant for job in jobs] == ["b"] and [replace(job, tenant="") for job in jobs] == [*chat(mini).jobs]
+
+
+@pytest.mark.parametrize("salt", [0, False, ["a"], {}, ""], ids=repr)
+@pytest.mark.parametrize("path", SALTED)
+def test_a_salt_is_a_text_that_is_not_empty(place: Place, path: str, salt: Any) -> None:
+    for asked, status in ((salt, 400), (None, 200), ("a", 200)):
+        reply = place.call("POST", path, json={**SALTED[path], "cache_salt": asked})
+        assert reply.status_code == status, reply.text
+        assert status == 200 or "cache_salt must be a text that is not empty." in reply.text
+
+
+def test_every_interface_hands_its_salt_on(mini: Defaults) -> None:
+    for read, path in (
+        (partial(parse_request, chat=True, defaults=mini), "/v1/chat/completions"),
+        (partial(parse_request, chat=False, defaults=mini), "/v1/completions"),
+        (partial(parse_response, defaults=mini), "/v1/responses"),
+        (partial(parse_messages, defaults=mini), "/v1/messages"),
+        (partial(parse_ollama, is_chat=True, defaults=mini), "/api/chat"),
+        (partial(parse_ollama, is_chat=False, defaults=mini), "/api/generate"),
+    ):  # fmt: skip
+        found = read({**SALTED[path], "cache_salt": "x"})
+        assert {job.tenant for job in found.jobs} == {"x"} and not found.unknown
+
+
+def test_who_shares_is_told_by_key_and_salt() -> None:
+    def same(sharing: str, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        return tenant_of(sharing, *one) == tenant_of(sharing, *other)
+
+    for sharing, bare, keys in (("key", True, False), ("all", True, True), ("request", False, False)):
+        assert same(sharing, ("k", ""), ("k", "")) == bare
+        assert same(sharing, ("k", "s"), ("k", "s"))
+        assert same(sharing, ("k", "s"), ("l", "s")) == keys
+        assert not same(sharing, ("k", "s"), ("k", "t")) and not same(sharing, ("k", ""), ("k", "s"))
+    with pytest.raises(UserError, match=r"task\.prefix_sharing"):
+        replace(ServeSettings(), prefix_sharing="some").check()
 
 
 @pytest.mark.parametrize("program", SENT)

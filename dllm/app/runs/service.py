@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
@@ -77,7 +76,7 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     lead = None if links is None else Lead(links)
     scheduler = Scheduler(model, runtime_of(config), settings.limits, lead)
     if links is not None:
-        links.on_loss = partial(_told_of_loss, scheduler)
+        links.on_loss = lambda _: _told_of_loss(scheduler)
     # 4 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
     threading.Thread(target=defaults.warm, args=[lambda: scheduler.state == "ready"]).start()
     return Service(scheduler, defaults, settings, kept)
@@ -93,7 +92,7 @@ def follow_turns(config: dict[str, Any]) -> None:
     follow(plan_of(config).load(), runtime_of(config), links)
 
 
-def _told_of_loss(scheduler: Scheduler, sentence: str) -> float:
+def _told_of_loss(scheduler: Scheduler) -> float:
     """Tell all clients that a rank is gone. Returns the seconds in which they hear it."""
     scheduler.fail("closing", "a rank of the model is gone, so the server ends. Ask again.")
     return HEARD_IN
