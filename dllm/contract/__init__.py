@@ -1,6 +1,7 @@
 """What parts exchange. ``from dllm.contract import Need, Step, View``."""
 
 from dllm.contract.needs import REGIONS, Need
+from dllm.contract.setting import Setting, replaced
 from dllm.contract.step import State, Step
 from dllm.contract.traits import BlocksTraits, CacheTraits, EosTraits, SamplerTraits
 from dllm.contract.turn import Ledger, Turn
@@ -18,8 +19,10 @@ __all__ = [
     "REGIONS",
     "SamplerTraits",
     "Scores",
+    "Setting",
     "State",
     "Step",
     "Turn",
     "View",
+    "replaced",
 ]

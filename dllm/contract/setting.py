@@ -8,9 +8,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
-from dllm.contract import Need
 from dllm.contract.canvas import Canvas, PerRequest, Request
-from dllm.contract.needs import readouts_of
+from dllm.contract.needs import Need, readouts_of
 from dllm.contract.readouts import Readout
 from dllm.contract.traits import Rule, Schedule
 from dllm.errors import UserError, in_choices, in_range, name_of

@@ -32,8 +32,9 @@ from dllm.contract.canvas import Request
 from dllm.errors import SettingWarning, UserError, first_line, in_range
 from dllm.laws import claims, rollout_claims
 from dllm.laws.claims import Trial, may_stand_still
+from dllm.laws.decodes import Broken, crash
 from dllm.laws.stated import traits_hold
-from dllm.laws.trials import TRIED_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, unsized
+from dllm.laws.trials import TRIED_GROUPS, USUAL_CASE, TrialCase, Trials, gaps, requests, unsized
 from dllm.lengths.fixed_length import FixedLength
 
 LAWS: dict[str, Callable[[Trial], None]] = {
@@ -123,11 +124,11 @@ def _tried(trials: Trials, count: int, seed: int) -> int:
         f"together, alone and joining, {len(LAWS)} laws:", _shown(cases), flush=True)  # fmt: skip
     broken: dict[str, list[tuple[TrialCase, str]]] = {name: [] for name in LAWS}
     for case in tqdm(cases, disable=None, leave=False):
-        trial = trials.trial(case)
-        for name, words in failing(trial):
+        for name, words in failing_case(trials, case):
             broken[name].append((case, words))
+    decoded = len(cases) - len(broken[next(iter(LAWS))])  # in others no further law could be tried
     for name, found in broken.items():
-        say(f"{'BROKEN' if found else 'holds ':6} in {len(found) or len(cases):4} of {len(cases)}: {name}")
+        say(f"{'BROKEN' if found else 'holds ':6} in {len(found) or decoded:4} of {len(cases)}: {name}")
         if found:
             say("\n".join(smallest(trials, name, found)))
     return int(any(broken.values()))
@@ -139,6 +140,25 @@ def _shown(cases: Sequence[TrialCase]) -> str:
              "length": "rules for the length", "model": "kinds of model", "heat": "temperatures"}  # fmt: skip
     numbers = {key: len({getattr(case, key) for case in cases}) for key in words}
     return ", ".join(f"{number} {words[key]}" for key, number in numbers.items() if number > 1)
+
+
+def failing_case(trials: Trials, case: TrialCase) -> Iterator[tuple[str, str]]:
+    """The laws that a case breaks, with what they say. Parts that fail before they decode break the first alone."""
+    try:
+        trial = trials.trial(case)
+    except Broken as error:
+        yield next(iter(LAWS)), str(error)
+    else:
+        yield from failing(trial)
+
+
+def breaks(trials: Trials, name: str, case: TrialCase, batch: tuple[Request, ...] = ()) -> str:
+    """What a law says against a case; empty: it holds."""
+    try:
+        trial = trials.trial(case, batch)
+    except Broken as error:
+        return str(error)
+    return said(trial, LAWS[name])
 
 
 def failing(trial: Trial) -> Iterator[tuple[str, str]]:
@@ -157,7 +177,7 @@ def said(trial: Trial, law: Callable[[Trial], None]) -> str:
     except AssertionError as error:
         return first_line(error)
     except Exception as error:
-        return f"{type(error).__name__}: {first_line(error)}"
+        return crash(error)
     return ""
 
 
@@ -165,9 +185,9 @@ def smallest(trials: Trials, name: str, found: Sequence[tuple[TrialCase, str]]) 
     """The plainest failing combination, made plainer, and its requests shortened, as long as the law is broken."""
     case, words = min(found, key=lambda one: (one[0].unusual, str(one[0])))
     case, words = plainer(trials, name, case, words)
-    batch = trials.trial(case).requests
+    batch = requests()
     for fewer in _shortened(batch):
-        if again := said(trials.trial(case, fewer), LAWS[name]):
+        if again := breaks(trials, name, case, fewer):
             batch, words = fewer, again
             break
     sizes = ", ".join(f"{one.answer_start}+{len(one.tokens) - one.answer_start}" for one in batch)
@@ -177,9 +197,9 @@ def smallest(trials: Trials, name: str, found: Sequence[tuple[TrialCase, str]]) 
 def plainer(trials: Trials, name: str, case: TrialCase, words: str) -> tuple[TrialCase, str]:
     for entry, usual in USUAL_CASE.items():
         other = replace(case, **{entry: usual})  # type: ignore[arg-type]
-        if entry == trials.group or other == case or trials.parts_of(other) is None:
+        if entry == trials.group or other == case or not trials.takes(other):
             continue
-        if again := said(trials.trial(other), LAWS[name]):
+        if again := breaks(trials, name, other):
             case, words = other, again
     return case, words
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -12,12 +13,13 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import AnySession, Cache
 from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
+from dllm.compose.importing import place_of_error
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.eos.base import EndOfText
-from dllm.errors import name_of
+from dllm.errors import first_line, name_of
 from dllm.lengths.base import Length
 from dllm.loop.denoise import TakeTurn, denoise, start_rows, take_turn, turns
 from dllm.loop.forward import Forward
@@ -33,11 +35,18 @@ from dllm.samplers.base import Sampler
 
 ENDLESS = 2000  # turns of one decode; canvases of laws have at most 40 columns
 PART_BASES = (Sampler, Blocks, Cache, EndOfText, Length)
+SEALED: WeakValueDictionary[int, Any] = WeakValueDictionary()  # the parts that others use, by ``id``
 LawAnswer = tuple[list[int], int]  # tokens, forwards
 
 
 class Broken(AssertionError):
     """A law does not hold; the message says where."""
+
+
+def crash(error: Exception) -> str:
+    """What somebody's part raised, and where."""
+    where = f" ({place})" if (place := place_of_error(error)) else ""
+    return f"{type(error).__name__}: {first_line(error)}{where}"
 
 
 @dataclass
@@ -57,18 +66,33 @@ class Decoded:
         return self.result
 
 
+def _unless_sealed(write: Callable[..., None]) -> Callable[..., None]:
+    """``__setattr__`` or ``__delattr__`` of a class, refused on its sealed objects."""
+
+    def change(self: Any, name: str, *value: Any) -> None:
+        if SEALED.get(id(self)) is self:
+            raise Broken(f"{name_of(self)}.{name} was written on a part that others use: write on a copy, as "
+                         f"dllm.contract.replaced(self, {name}=VALUE) makes it")  # fmt: skip
+        write(self, name, *value)
+
+    return change
+
+
 def sealed(part: Any) -> Any:
-    """The part itself, from now on refusing to be written on, and so the parts within it."""
-
-    def refuse(self: Any, name: str, value: Any = None) -> None:
-        raise Broken(f"{name_of(self)}.{name} was written on a part that others use")
-
+    """The part itself, from now on refusing to be written on, and so the parts within it. Copies of it, and what its
+    class makes, may be written on: nobody else has them yet."""
+    if SEALED.get(id(part)) is part:
+        return part
     kind = type(part)
-    names = {"__setattr__": refuse, "__delattr__": refuse, "__module__": kind.__module__}
+
+    if not hasattr(kind, "seals"):
+        names = {"__setattr__": _unless_sealed(kind.__setattr__), "__delattr__": _unless_sealed(kind.__delattr__),
+                 "__module__": kind.__module__, "seals": True}  # fmt: skip
+        object.__setattr__(part, "__class__", type(kind.__name__, (kind,), names))
+    SEALED[id(part)] = part
     for inner in vars(part).values():
         if isinstance(inner, PART_BASES):
             sealed(inner)
-    part.__class__ = type(kind.__name__, (kind,), names)
     return part
 
 

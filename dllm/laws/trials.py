@@ -20,7 +20,7 @@ from dllm.contract.setting import Sampling, Setting
 from dllm.errors import UserError, name_of
 from dllm.laws.claims import Trial, Watched
 from dllm.laws.compatibility import PART_GROUPS, ModelKind, all_parts
-from dllm.laws.decodes import ids_of, sealed
+from dllm.laws.decodes import Broken, crash, ids_of, sealed
 from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
 from dllm.models.transformer import Transformer
@@ -170,10 +170,10 @@ class Trials:
 
     def every(self, seed: int = 0) -> list[TrialCase]:
         """Every combination that the parts accept, in an order that the seed decides."""
-        plain = [case for case in self._asked() if self.parts_of(case) is not None]
+        plain = [case for case in self._asked() if self.takes(case)]
         others = [replace(case, eos=eos) for case in plain for eos in self.parts["eos"] if eos != case.eos]
         others += [replace(case, length=name) for case in plain for name in self.parts["length"] if name != case.length]
-        cases = plain + [case for case in others if self.parts_of(case) is not None]
+        cases = plain + [case for case in others if self.takes(case)]
         random.Random(seed).shuffle(cases)
         return cases
 
@@ -199,8 +199,16 @@ class Trials:
         rule = self.parts["sampler"][case.sampler]
         return Sampling(temperature=case.heat, tempered=rule.traits.tempered)
 
+    def takes(self, case: TrialCase) -> bool:
+        """Whether no part of a case refuses another. One that breaks a law before it decodes does not refuse."""
+        try:
+            return self.parts_of(case) is not None
+        except Broken:
+            return True
+
     def parts_of(self, case: TrialCase) -> Parts | None:
-        """The parts of a case; None where one refuses another."""
+        """The parts of a case, sealed; None where one refuses another. Raises Broken for one that is written on, or
+        fails, when it is told of the model."""
         found = {group: self.parts[group][getattr(case, group)] for group in TRIED_GROUPS}
         sampling, config = self.sampling(case), network(case.model).config
         setting = Setting(config, found["blocks"], None, sampling, case.model)
@@ -209,10 +217,15 @@ class Trials:
             rule = validate(setting, found["sampler"], found["cache"], found["eos"], length)
         except UserError:
             return None
+        except Broken:
+            raise
+        except Exception as error:  # of somebody's part
+            raise Broken(crash(error)) from error
+        rule = sealed(rule) if self.group != "sampler" else watched(sealed(rule))
         return Parts(rule, found["blocks"], found["cache"], found["eos"], sampling, length)
 
     def trial(self, case: TrialCase, batch: tuple[Request, ...] = ()) -> Trial:
-        """The case on three requests, or on the ones of ``batch``."""
+        """The case on three requests, or on the ones of ``batch``. Raises Broken as ``parts_of`` does."""
         parts = self.parts_of(case)
         assert parts is not None
         return Trial(network(case.model), parts, batch or requests(), self.sampling(case))
@@ -220,7 +233,7 @@ class Trials:
 
 def watched(part: Any) -> Any:
     """A rule whose steps are looked at; other parts as they are, and wrappers, whose commits the loop looks at."""
-    if isinstance(part, Sampler) and not isinstance(part, Wrapper):
+    if isinstance(part, Sampler) and not isinstance(part, Wrapper | Watched):
         kind = type(part)
         part_class = type(kind.__name__, (Watched, kind), {"__module__": kind.__module__, "__init__": kind.__init__})
         object.__setattr__(part, "__class__", part_class)

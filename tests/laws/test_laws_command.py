@@ -14,10 +14,10 @@ from dllm.compose.fitted import Parts
 from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.eos.none import FullLength
-from dllm.laws.__main__ import failing, main
+from dllm.laws.__main__ import LAWS, failing, failing_case, main, smallest
 from dllm.laws.claims import Trial, all_is_decided
 from dllm.laws.decodes import Broken
-from dllm.laws.trials import PROMPTS, TrialCase, Trials, network
+from dllm.laws.trials import PROMPTS, VOCAB, TrialCase, Trials, network
 from dllm.samplers.flash_verify import FlashVerify
 
 WRONG = [(group, kind) for group, kinds in wrong_parts.WRONG.items() for kind in kinds]
@@ -47,8 +47,36 @@ def test_an_honest_rule_breaks_no_law() -> None:
     assert [found for case in cases(trials) for found in failing(trials.trial(case))] == []
 
 
+@pytest.mark.parametrize("kind", [wrong_parts.Told, wrong_parts.Copied, wrong_parts.Replaced])
+def test_a_part_may_return_another_that_knows_the_model(kind: type[wrong_parts.Told]) -> None:
+    mine = kind()
+    trials = Trials("sampler", mine)
+    for case in cases(trials):
+        parts = trials.parts_of(case)
+        assert parts is not None and parts.sampler.vocab == VOCAB  # type: ignore[attr-defined]
+        with pytest.raises(Broken, match=f"{kind.__name__}.low was written on a part that others use"):
+            parts.sampler.low = 0.1  # type: ignore[attr-defined]
+    assert mine.vocab == 0 and next(failing_case(trials, next(cases(trials))), None) is None
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    (wrong_parts.TellsItself, "TellsItself.vocab was written on a part that others use: write on a copy, as "),
+    (wrong_parts.AfterTelling, "AfterTelling.low was written on a part"),
+    (wrong_parts.Mistaken, "AttributeError: 'ModelConfig' object has no attribute 'vocab_size' ("),
+])  # fmt: skip
+def test_a_part_that_is_written_on_breaks_the_first_law_with_a_small_example(kind: type, said: str) -> None:
+    trials = Trials("sampler", kind())
+    case = next(cases(trials))
+    assert trials.takes(case)
+    ((name, words),) = failing_case(trials, case)
+    assert name == next(iter(LAWS)) and words.startswith(said)
+    told, example = smallest(trials, name, [(replace(case, blocks="whole"), words)])
+    assert said in told and "blocks=fixed cache=none" in example and "rows of prompt+answer 6+2" in example
+
+
 @pytest.mark.program
 @pytest.mark.parametrize(("words", "code", "said"), [
+    (["wrong_parts.TellsItself"], 1, "smallest: sampler=TellsItself"),
     (["wrong_parts.Honest", "low=0.4"], 0, "sampler=Honest: 6 of"),
     (["wrong_parts.Leaky"], 1, "smallest: sampler=Leaky"),
     (["wrong_parts.Hnoest"], 2, "Hnoest"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -10,7 +12,7 @@ from dllm.cache.buffer import Buffered, CacheView
 from dllm.common.noise import uniform
 from dllm.common.ranking import argmax_mask
 from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, State, Step, View
+from dllm.contract import BlockState, ForwardPlan, Setting, State, Step, View, replaced
 from dllm.contract.canvas import Canvas
 from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
 from dllm.eos.base import EndOfText, after_first, answer_ends
@@ -32,6 +34,60 @@ class Honest(Sampler):
     def step(self, view: View, state: State) -> Step:
         accepted = view.open & (view.scores.confidence >= self.bound(view))
         return view.step(accepted | argmax_mask(view.scores.confidence, view.open), accepted=accepted)
+
+
+class Told(Honest):
+    """Its constructor makes the one that knows the vocabulary."""
+
+    def __init__(self, low: float = 0.6, vocab: int = 0) -> None:
+        super().__init__(low)
+        self.vocab = vocab
+
+    def resolved(self, setting: Setting) -> Sampler:
+        return type(self)(self.low, setting.model.vocab)
+
+    def bound(self, view: View) -> Tensor:
+        assert self.vocab
+        return super().bound(view)
+
+
+class Copied(Told):
+    """A copy is written on."""
+
+    def resolved(self, setting: Setting) -> Sampler:
+        mine = copy(self)
+        mine.vocab = setting.model.vocab
+        return mine
+
+
+class Replaced(Told):
+    """The same in a line."""
+
+    def resolved(self, setting: Setting) -> Sampler:
+        return replaced(self, vocab=setting.model.vocab)
+
+
+class TellsItself(Told):
+    """Wrong: other decodes have this object."""
+
+    def resolved(self, setting: Setting) -> Sampler:
+        self.vocab = setting.model.vocab
+        return self
+
+
+class AfterTelling(Copied):
+    """Wrong: the one that knows is shared by requests, too."""
+
+    def step(self, view: View, state: State) -> Step:
+        self.low *= 0.9
+        return super().step(view, state)
+
+
+class Mistaken(Told):
+    """Wrong: the model's description has no such name."""
+
+    def resolved(self, setting: Setting) -> Sampler:
+        return replaced(self, vocab=setting.model.vocab_size)  # type: ignore[attr-defined]
 
 
 class Leaky(Honest):
