@@ -63,3 +63,9 @@ class Need:
 def readouts_of(needs: Iterable[Need]) -> list[Readout[Any]]:
     """All readouts of some needs, each once."""
     return list(dict.fromkeys(read for need in needs for read in need.reads))
+
+
+def read_of_logits(needs: Iterable[Need]) -> list[str]:
+    """What needs read that follows from the model's logits: names of statistics, and of the classes of others."""
+    reads = [read for read in readouts_of(needs) if read.of_logits]
+    return sorted({read.name if isinstance(read, Statistic) else type(read).__name__ for read in reads})

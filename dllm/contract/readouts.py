@@ -105,6 +105,8 @@ class Readout(Generic[F]):
     reads_hidden: ClassVar[bool] = True  # it reads hidden states, which not every network shows
     reads_attention: ClassVar[bool] = False  # it reads the queries and keys of layers
     extra_queries: ClassVar[bool] = False  # it computes queries beside those of the canvas
+    # What it says follows from the model's logits, so it contradicts a rule that changes these or their confidences.
+    of_logits: ClassVar[bool] = True
     # a layer whose outgoing hidden states it reads, counted from 0, or from the last by -1 (None: no inner layer)
     layer: int | None = None
 
@@ -205,6 +207,8 @@ class HiddenState(Readout[ByColumn]):
 
     layer: int | None = None  # as they leave this layer (None: as the head reads them)
 
+    of_logits = False
+
     def width(self, config: ModelConfig) -> int:
         return config.width
 
@@ -220,6 +224,8 @@ class Probe(Readout[ByColumn]):
     network: nn.Module  # of hidden states [N, n, D]
     numbers: int  # how many it makes of each position
     layer: int | None = None  # as in ``HiddenState``
+
+    of_logits = False
 
     def width(self, config: ModelConfig) -> int:
         return self.numbers
@@ -252,7 +258,7 @@ class AttentionMap(Readout["AttentionWeights"]):
     # in models that predict a token at the position before it, read the token's own query instead of that one
     unshifted: bool = False
 
-    behind_head = reads_hidden = False
+    behind_head = reads_hidden = of_logits = False
     reads_attention = True
 
     def width(self, config: ModelConfig) -> int:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
-from dllm.contract.readouts import AttentionMap, AttentionWeights, Statistic
+from dllm.contract.needs import read_of_logits
+from dllm.contract.readouts import AttentionMap, AttentionWeights
 from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
@@ -25,8 +26,7 @@ class Adas(Wrapper):
 
     def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:
         in_range("sampler.weight", weight, 0.0, 1e6, "0 is the inner rule.")
-        self.statistic = next((name for need in inner.needs() for name in need.statistics), None)
-        if not ranks_alone(inner, self.statistic):
+        if not ranks_alone(inner):
             raise UserError(
                 f"sampler={name_of(self)} adds to the error by which a rule ranks and stops, and sampler/inner="
                 f"{name_of(inner)} with these options goes by something else. Use an inner sampler that goes by "
@@ -35,6 +35,8 @@ class Adas(Wrapper):
                 "sampler/inner=adas. (A rule of your own says ranks_by in its traits.)"
             )
         super().__init__(inner)
+        ranks_by = inner.traits.ranks_by
+        self.statistic = None if ranks_by == "confidence" else ranks_by
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
         self.weight, self.layers, self.attention = weight, layers, AttentionMap(layers)
 
@@ -61,13 +63,12 @@ class Adas(Wrapper):
         return replace(scores, statistics=scores.statistics | {self.statistic: -score})
 
 
-def ranks_alone(rule: Sampler, statistic: str | None) -> bool:
-    """Whether the rule commits the first positions by confidence, or by one ``statistic`` that it asks for."""
-    traits, reads = rule.traits, [need.reads for need in rule.needs()]
-    reads_more = any(len(own) > 1 or not all(isinstance(one, Statistic) for one in own) for own in reads)
+def ranks_alone(rule: Sampler) -> bool:
+    """Whether the rule commits the first positions by confidence or by one statistic, and reads nothing else that
+    follows from logits."""
+    traits, more = rule.traits, {*read_of_logits(rule.needs())} - {rule.traits.ranks_by}
     does_more = traits.revocable or traits.edits or traits.branches or traits.commits_ahead or traits.lookahead
-    ranks = traits.ranks_by == (statistic or "confidence") and traits.stateless and traits.deterministic
-    return ranks and not (reads_more or does_more)
+    return bool(traits.ranks_by) and traits.stateless and traits.deterministic and not (more or does_more)
 
 
 def debts(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.needs import read_of_logits
 from dllm.contract.readouts import LogitLookup, Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
@@ -85,8 +86,8 @@ class Credit(Wrapper):
 
 def reads_more(inner: Sampler) -> str:
     """What a rule does besides ranking one canvas by token and confidence, in words; empty: nothing."""
-    traits, asked = inner.traits, sorted(set().union(*(need.statistics for need in inner.needs())))
-    if asked:
+    traits = inner.traits
+    if asked := read_of_logits(inner.needs()):
         return f"it also reads {', '.join(asked)}, as its needs() say"
     if traits.revocable or traits.edits:
         return f"it takes tokens {'back' if traits.revocable else 'away for others'}"

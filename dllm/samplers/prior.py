@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dllm.common.density import certainty_density
 from dllm.contract import State, Step, View
+from dllm.contract.needs import read_of_logits
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
@@ -25,7 +26,7 @@ class Prior(Wrapper):
         plain = (
             not (inner.traits.revocable or inner.traits.edits or inner.traits.branches) and inner.traits.by_confidence
         )
-        if not plain or any(need.statistics for need in inner.needs()):
+        if not plain or read_of_logits(inner.needs()):
             raise UserError(
                 f"sampler={name_of(self)} changes confidences only, and those of one canvas, so "
                 f"sampler/inner={name_of(inner)} cannot use them. Use an inner sampler that ranks by confidence: "

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dllm.contract import State, Step, View
+from dllm.contract.needs import read_of_logits
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
 from dllm.samplers.wrapper import Wrapper
@@ -16,7 +17,8 @@ class Spaced(Wrapper):
     kept; the others wait. The gap is max(2, floor(M ``start_stride`` / K)) columns, where M of the block's K columns
     are masks (``start_stride`` 0: no gap).
 
-    Best means least entropy where the inner rule reads entropies, else most confidence; of equals the lowest position.
+    Best is what the inner rule ``ranks_by``; where it does not say, least entropy if it reads entropies, else most
+    confidence. Of equals the lowest position.
     """
 
     def __init__(self, inner: Sampler, start_stride: int = 8) -> None:
@@ -42,8 +44,9 @@ class Spaced(Wrapper):
         return step.but(commit=kept, accepted=None if step.accepted is None else step.accepted & kept)
 
     def _score(self, view: View) -> Tensor:
-        reads = any("entropy" in need.statistics for need in self.inner.needs())
-        return -view.scores.statistic("entropy") if reads else view.scores.confidence
+        entropy = "entropy" in read_of_logits(self.inner.needs())
+        ranks_by = self.inner.traits.ranks_by or ("entropy" if entropy else "confidence")
+        return view.scores.confidence if ranks_by == "confidence" else -view.scores.statistic(ranks_by)
 
 
 def spaced_out(chosen: Tensor, score: Tensor, gap: Tensor) -> Tensor:

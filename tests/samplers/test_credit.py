@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log
+from typing import Any
 
 import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
-from dllm.contract import Step, Turn, View
+from dllm.contract import Need, Step, Turn, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import AllLogits, LogitLookup
+from dllm.contract.readouts import AllLogits, AttentionMap, HiddenState, LogitLookup, Probe, Readout, Statistic
 from dllm.contract.setting import Sampling
 from dllm.contract.traits import SamplerTraits
 from dllm.loop.denoise import denoise
@@ -21,7 +22,9 @@ from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dparallel import DParallel
 from dllm.samplers.dream import Dream
+from dllm.samplers.klass import KLASS
 from dllm.samplers.saber import Saber
+from dllm.samplers.tacg import TACG
 from tests.samplers.game import PROMPT, Game
 from tests.support.dense_credit import dense_credit
 
@@ -91,7 +94,33 @@ def test_an_old_favourite_can_still_win() -> None:
     assert int(game.canvas.tokens[0, PROMPT]) == 0
 
 
-@pytest.mark.parametrize("inner", [DParallel(), Saber(), Dream()], ids=["dparallel", "saber", "dream"])
+class Guess(Confidence):
+    """Reads one thing of its own besides confidences."""
+
+    def __init__(self, reads: Readout[Any]) -> None:
+        super().__init__(0.9)
+        self.reads = reads
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(reads=(self.reads,)),)
+
+
+class TopTwo(AllLogits):
+    """A readout of somebody's own, made from logits."""
+
+
+def test_what_a_readout_says_of_logits_decides() -> None:
+    """Credit changes logits, and no readout but its own hears of it."""
+    for reads in (HiddenState(), AttentionMap(), Probe(torch.nn.Linear(2, 1), 1)):
+        assert Credit(Guess(reads)).needs()[0].reads == (reads,)
+    for reads, name in ((AllLogits(), "AllLogits"), (TopTwo(), "TopTwo"), (Statistic("gap"), "gap")):
+        with pytest.raises(UserError, match=f"it also reads {name}, as its needs"):
+            Credit(Guess(reads))
+
+
+@pytest.mark.parametrize(
+    "inner", [DParallel(), Saber(), Dream(), KLASS(), TACG()], ids=lambda rule: type(rule).__name__
+)
 def test_an_inner_rule_that_cannot_read_credit_is_refused(inner: Sampler) -> None:
     with pytest.raises(
         UserError, match=r"sampler=credit changes token and confidence only.*: it .*Use an inner sampler"

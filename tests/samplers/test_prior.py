@@ -12,6 +12,7 @@ from dllm.compose.fitted import Parts
 from dllm.compose.validate import validate
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.none import FullLength
+from dllm.samplers.bacd import BACD
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.credit import Credit
 from dllm.samplers.dream import Dream
@@ -20,6 +21,7 @@ from dllm.samplers.klass import KLASS
 from dllm.samplers.prior import Prior
 from dllm.samplers.prophet import Prophet
 from dllm.samplers.static import Static
+from dllm.samplers.tacg import TACG
 from tests.cache.test_density import summed
 from tests.samplers.game import Game
 
@@ -55,7 +57,7 @@ def test_thresholds_compare_the_product_and_only_if_asked() -> None:
 @pytest.mark.parametrize(
     "inner",
     [Static(score="entropy"), Static(score="random"), Dream(), Credit(Static()), Prophet(Static()),
-     FreeDave(Static()), build("sampler", "order"), build("sampler", "rcr"), build("sampler", "lopa")],
+     FreeDave(Static()), KLASS(), TACG(), build("sampler", "order"), build("sampler", "rcr"), build("sampler", "lopa")],
     ids=lambda rule: type(rule).__name__,
 )  # fmt: skip
 def test_a_rule_that_reads_other_numbers_is_refused(inner: object) -> None:
@@ -64,7 +66,7 @@ def test_a_rule_that_reads_other_numbers_is_refused(inner: object) -> None:
 
 
 def test_it_is_told_from_rules_that_keep_state() -> None:
-    assert Prior(Static()).traits.stateless and not Prior(KLASS(), over_thresholds=True).traits.stateless
+    assert Prior(Static()).traits.stateless and not Prior(BACD(), over_thresholds=True).traits.stateless
     assert Prior(Dream("maskgit_plus")).traits.tempered
     with pytest.raises(UserError, match="sampling.eos_last=true ranks"):
         rule, blocks = Prior(Static()), Whole()

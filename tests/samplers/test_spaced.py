@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from dllm import UserError
+from dllm.contract import Need
+from dllm.contract.readouts import Statistic
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.eb import EntropyBound
 from dllm.samplers.ete import ETE
@@ -36,6 +38,20 @@ def test_the_gap_shrinks_with_the_masks_but_never_below_two() -> None:
 def test_a_rule_over_entropies_is_walked_by_entropy() -> None:
     game = Game(Spaced(EntropyBound(10.0), 8), 8)
     assert game.turn(0.9, entropy=[0.5, 0.4, 0.3, 0.1, 0.2, 0.6, 0.7, 0.8]) == [3]
+
+
+class ByGap(EntropyBound):
+    """A rule of somebody's own that says by which number it ranks."""
+
+    traits = EntropyBound.traits.but(ranks_by="gap")
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(reads=Statistic.of("entropy", "gap")),)
+
+
+def test_a_rule_that_says_by_what_it_ranks_is_walked_by_that() -> None:
+    game = Game(Spaced(ByGap(10.0), 8), 8)
+    assert game.turn(0.9, entropy=[0.5, 0.4, 0.3, 0.1, 0.2, 0.6, 0.7, 0.8], gap=[9, 8, 7, 6, 5, 1, 4, 3]) == [5]
 
 
 def test_without_a_stride_it_is_its_inner_rule() -> None:
