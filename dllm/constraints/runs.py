@@ -20,8 +20,8 @@ PlaceBits = NDArray[np.bool_]
 class Runs:
     """R runs, each by a token of class ``symbol``, in order of these."""
 
-    first: Indices  # [J] where the places of each state that counts begin, and how many there are
-    size: Indices  # [J] where the places of each state that counts begin, and how many there are
+    first: Indices  # [J] where the places of each state that counts begin
+    size: Indices  # [J] how many places each has
     source: Indices  # [R] the first place on both sides
     symbol: Indices  # [R] the class of its token
     target: Indices  # [R] the first place on both sides

@@ -1,4 +1,4 @@
-"""SlotScores of alternatives of one or several tokens, all read in one forward.
+"""Scores of alternatives of one or several tokens, all read in one forward.
 
 Letters: a an alternative, a_i its tokens, a_<i those before, "goes on" the tokens that some alternative has there.
 
@@ -226,7 +226,7 @@ def by_length(slot: Slot, opened: Slot, estimator: str) -> Plan:
 
 
 def _merged(slot: Slot, lengths: Sequence[int], told: Sequence[SlotScores]) -> SlotScores:
-    """SlotScores of several lengths in the order of the alternatives."""
+    """Scores of several lengths in the order of the alternatives."""
     rows: dict[int, Iterator[tuple[float, float, float | None, bool]]] = {
         n: iter(list(zip(one.scores, one.logprobs, one.mass, one.likeliest, strict=True)))
         for n, one in zip(lengths, told, strict=True)

@@ -74,8 +74,8 @@ class ByRank(MaskParts):
 class AllOf(MaskParts):
     """A query sees the keys that both show."""
 
-    first: MaskParts  # shows some keys
-    second: MaskParts  # shows some keys
+    first: MaskParts  # what one of them shows
+    second: MaskParts  # what the other shows
 
     def mask(self, first: int, last: int) -> Tensor:
         return self.first.mask(first, last) & self.second.mask(first, last)

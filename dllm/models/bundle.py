@@ -59,9 +59,9 @@ class Model:
     name: str  # as reports call it
     path: Path  # the folder, or the GGUF file
     quantize: str | None = None  # as given to ``load``, or as its files are
-    adapter: Path | None = None  # as given to ``load``
-    kernels: str = "auto"  # as given to ``load``
-    draft_adapter: Path | None = None  # as given to ``load``
+    adapter: Path | None = None  # the LoRA that was merged; None: none
+    kernels: str = "auto"  # which kernels were asked for
+    draft_adapter: Path | None = None  # the LoRA of rows that draft; None: none
     quantize_head: str | None = None  # as given to ``load``, or as its files are
     activations: str | None = None  # as given to ``load``; None, too, where the device does not round rows
 
@@ -221,8 +221,8 @@ class _Build:
     head: str | None  # of embedding and head
     triton: bool  # our Triton kernels run
     invariant: bool  # no number depends on the batch
-    trainable: bool  # as given to ``load``
-    pack: bool  # as given to ``load``
+    trainable: bool  # weights take gradients
+    pack: bool  # weights may be packed for the device
     lora: Adapter | None  # to be merged
     ranks: Ranks  # that hold the model together
     ep: bool  # as given to ``load``

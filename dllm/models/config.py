@@ -59,9 +59,9 @@ class ModelConfig:
     max_length: int  # prompt and answer together
     eps: float  # of the norms
     theta: float  # base of the rotary embeddings
-    mask_id: int | None  # None: the file names none
-    eos_id: int | None  # None: the file names none
-    pad_id: int | None  # None: the file names none
+    mask_id: int | None  # the mask; None: the file names none
+    eos_id: int | None  # the end of a text; None: the file names none
+    pad_id: int | None  # padding; None: the file names none
     rotary_dim: int = 0  # how much of a head rotates; 0: all
     scaling: Scaling | None = None  # how rotary embeddings are scaled; None: not at all
     ntk: NtkReach | None = None  # by which ``theta`` was multiplied here; None: it is the file's

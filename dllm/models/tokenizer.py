@@ -47,8 +47,8 @@ class Tokenizer:
     backend: Backend  # of the ``tokenizers`` package
     special_tokens: Mapping[str, str]  # text by key (``bos_token``, ``eos_token``, ...), as far as the files give them
     template: str | None  # of a conversation, in Jinja; None: the files have none
-    mask_id: int | None  # None: the files name none
-    eos_id: int | None  # None: the files name none
+    mask_id: int | None  # the mask; None: the files name none
+    eos_id: int | None  # the end of a text; None: the files name none
     stop_ids: tuple[int, ...]  # they end an answer
     # left out of decoded text; MASK and the stop ids are among them, even where the published file does not mark them
     # as special (SDAR's ``<|MASK|>``)

@@ -1,4 +1,4 @@
-"""Paired _differences: every setting's score minus the baseline's, on the same items."""
+"""Paired differences: every setting's score minus the baseline's, on the same items."""
 
 from __future__ import annotations
 

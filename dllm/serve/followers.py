@@ -45,8 +45,8 @@ class TurnOrder:
     opening: LaneOpening | None  # where the lane is new
     joins: tuple[tuple[int, Job], ...]  # jobs that join, with their numbers
     leaves: tuple[int, ...]  # numbers of the jobs whose rows leave
-    lanes: tuple[int, ...]  # those that followers keep
-    runners: tuple[int, ...]  # those that followers keep
+    lanes: tuple[int, ...]  # lanes that followers keep
+    runners: tuple[int, ...]  # runners that followers keep
 
 
 @dataclass(frozen=True)

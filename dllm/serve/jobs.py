@@ -164,8 +164,8 @@ class Stats:
     prefix_columns: int = 0  # columns whose keys and values later requests may take over
     prefix_evicted: int = 0  # pages of such columns that made room for others
     reads: int = 0  # of decisions, finished
-    read_forwards: int = 0  # that they took
-    read_seconds: float = 0.0  # that they took
+    read_forwards: int = 0  # forwards that decisions took
+    read_seconds: float = 0.0  # seconds that decisions took
     ended: Counter[str] = field(default_factory=Counter)  # jobs by how they ended
 
 

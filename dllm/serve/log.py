@@ -39,8 +39,8 @@ class AccessLine:
     client: str  # its address
     status: int = 0  # of HTTP
     seconds: float = 0.0  # from its arrival to the end of the reply
-    prompt_tokens: int | None = None  # None: nothing was decoded
-    completion_tokens: int | None = None  # None: nothing was decoded
+    prompt_tokens: int | None = None  # of the prompt; None: nothing was decoded
+    completion_tokens: int | None = None  # of the answer; None: nothing was decoded
     # how it ended: done, refused, left, slow_reader, or what a failed answer says (timeout, closing, memory, ...);
     # empty: nothing was decoded
     end: str = ""

@@ -148,15 +148,22 @@ KAI = {"type": "choice", "name": "first", "choices": ["Kai", "Emma"], "template"
         ({}, [("Kai", "Kai")], ["sampling.temperature=0.5"], "sampling.temperature has no meaning for task=decide"),
         ({}, [("Kai", "Kai")], ["gen_length=8"], "gen_length has no meaning"),
         ({}, [("Kai", "Kai")], ["task.estimator=locl"], "Did you mean 'local'"),
+        (
+            {},
+            [("Kai", None)],
+            ["task.calibrate=true"],
+            "task.calibrate=true needs lines with truth, and there are none",
+        ),
+        ({}, [("Kai", "Kai")] * 19, ["task.calibrate=true"], "truth of 19 answers .* needs at least 20 that are wrong"),
     ],
 )
 def test_what_the_command_cannot_answer_is_refused_before_weights_are_read(
-    files: Files, monkeypatch: pytest.MonkeyPatch, question: dict[str, Any], lines: list[tuple[str, str]],
+    files: Files, monkeypatch: pytest.MonkeyPatch, question: dict[str, Any], lines: list[tuple[str, str | None]],
     words: list[str], told: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("dllm.app.runs.plan.RunPlan.load", lambda plan: pytest.fail("weights were read"))
     (files.folder / "q.json").write_text(json.dumps([{**KAI, **question}]))
-    states = [json.dumps({"prompt": state, "truth": {"first": truth}}) for state, truth in lines]
+    states = [json.dumps({"prompt": state, "truth": {"first": truth} if truth else {}}) for state, truth in lines]
     (files.folder / "p.jsonl").write_text("\n".join(states))
     code, _, err = files.run(*words)
     assert code == 2 and re.search(told, err), err

@@ -55,8 +55,8 @@ class Report:
     config: ModelConfig | None = None  # the description that its config.json gives; None where that has a problem
     tokenizer: Tokenizer | None = None  # None: it brings none, or one that cannot be read
     ids: Ids | None = None  # of the mask and the ends of a text; None where they are not known
-    parameters: int = 0  # all weights, and those that one token uses (fewer with routed experts)
-    active: int = 0  # all weights, and those that one token uses (fewer with routed experts)
+    parameters: int = 0  # all weights
+    active: int = 0  # the weights that one token uses: fewer with routed experts
     # tensors per dtype in the files. The fields after ``notes`` are None or empty where the files leave them unknown
     stored: tuple[tuple[str, int], ...] = ()
     shards: int = 0  # files that hold its weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
 from dllm.common.links import follows
 from dllm.common.terminal import say
-from dllm.decisions.calibration import Labelled, fitted, quality, write_calibration
+from dllm.decisions.calibration import MIN_ERRORS, Labelled, fitted, quality, write_calibration
 from dllm.decisions.canvases import DecisionState
 from dllm.decisions.protocol import DecisionOptions, deciding
 from dllm.decisions.questions import Question, questions_of_file, text_of
@@ -46,6 +47,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     )
     options = options_of_task(task, plan.calibration)
     lines = states_of(Path(plan.options.prompts), questions)
+    if calibrate:
+        check_truths([truth for _, truth in lines], questions)
     check_states(plan, lines, questions, options)
     decoder = plan.decoder(plan.load())
     name = plan.options.name or f"{datetime.now():%Y-%m-%d_%H-%M-%S}"
@@ -102,6 +105,19 @@ def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[Decision
     return found
 
 
+def check_truths(truths: Sequence[dict[str, Any]], questions: dict[str, Question]) -> None:
+    """Raise UserError for fewer truths than a temperature needs, before anything is answered."""
+    counts = Counter(questions[name].type for truth in truths for name in truth)
+    if not counts:
+        raise UserError("task.calibrate=true needs lines with truth, and there are none. Add them, or drop it.")
+    for kind, count in counts.items():
+        if count < MIN_ERRORS:
+            raise UserError(
+                f"task.calibrate=true: lines tell the truth of {count} answers to questions of type {kind}, and a "
+                f"temperature needs at least {MIN_ERRORS} that are wrong. Give more lines, or drop it."
+            )
+
+
 def check_states(
     plan: RunPlan, lines: Sequence[tuple[DecisionState, dict[str, Any]]], questions: dict[str, Question],
     options: DecisionOptions,
@@ -143,8 +159,6 @@ def report_decisions(
             say(f"{name}: {one.items} labelled, accuracy {one.accuracy:.3f}, NLL {one.nll:.3f}, Brier {one.brier:.3f}, "
                 f"ECE {one.ece:.3f}, T {temperature:.2f}")  # fmt: skip
     if calibrate:
-        if not labelled:
-            raise UserError("task.calibrate=true needs lines with truth, and there are none. Add them, or drop it.")
         fits = {kind: fitted(kind, items) for kind, items in labelled.items()}
         write_calibration(folder / CALIBRATION, model, fits)
         for kind, fit in fits.items():

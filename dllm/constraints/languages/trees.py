@@ -103,9 +103,8 @@ class Counters:
     """Of an automaton, which states count."""
 
     home: IntArray  # [S] the part that a state belongs to, -1: it counts nothing
-    low: IntArray  # [S] the part is left with at least ``low`` and never holds more than ``high``; it is entered with 0
-    # [S] the part is left with at least ``low`` and never holds more than ``high``; it is entered with 0
-    high: IntArray
+    low: IntArray  # [S] the part is entered with a count of 0, and left with at least this
+    high: IntArray  # [S] the part never holds more
     counts: BoolArray  # [S, 256] where a byte within the part adds one
 
 

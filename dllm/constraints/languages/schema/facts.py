@@ -27,7 +27,7 @@ class Texts:
     low: int = 0  # the fewest code points
     high: int | None = None  # the most; None: any number
     patterns: tuple[tuple[str, str], ...] = ()  # each with its place in the schema
-    formats: tuple[tuple[str, str], ...] = ()  # each with its place in the schema
+    formats: tuple[tuple[str, str], ...] = ()  # the same of formats
 
 
 @dataclass(frozen=True)

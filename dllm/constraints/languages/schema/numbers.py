@@ -31,8 +31,8 @@ class Range:
 
     low: Fraction | None = None  # the least number; None: no bound
     high: Fraction | None = None  # the largest number; None: no bound
-    over: bool = False  # without the bound itself
-    under: bool = False  # without the bound itself
+    over: bool = False  # ``low`` itself is left out
+    under: bool = False  # ``high`` itself is left out
     multiple: Fraction | None = None  # numbers are multiples of this; None: of any
 
     def above(self, low: Fraction, strict: bool) -> Range:
