@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it imports torch, and the command line does not
 SampleKey = tuple[str, int]  # prompt id, number of the sample
 
 CONFIG, ENVIRONMENT, RESULTS, TRACES = "config.yaml", "environment.json", "results.jsonl", "traces"
+TOTALS = "totals.json"  # metrics over all answers, made again from the results whenever a run ends
 PART_RESULTS = RESULTS.replace(".", "-{}.")  # written by one process of several, by its number
 REFUSED_FILE = "refused.json"
 SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder

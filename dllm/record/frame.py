@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dllm.compose.naming import typed_name
 from dllm.errors import UserError, in_choices
 from dllm.record.folders import relevant
-from dllm.record.measures import Measures, mean, score_over_tasks, scores_of
+from dllm.record.measures import Measures, mean, score_over_tasks, scores_by_task, scores_of
 from dllm.record.results import ResultRow
 from dllm.record.stored import StoredCell, refuse_versions, stored_cells
 from dllm.record.trace_data import data_frame
@@ -106,11 +106,21 @@ def _item(row: ResultRow) -> Entries:
 def cell_row(cell: StoredCell) -> Entries:
     """The score with its 95 % interval, tokens per forward and per second, latencies, and means of counts."""
     rows, found = cell.rows, Measures.of(cell.rows)
-    score, low, high = score_over_tasks(rows)
-    others = dict.fromkeys(name for row in rows for name in row["scores"] if name != "score")
+    (_, low, high), quality = score_over_tasks(rows), mean([*scores_by_task(rows, cell.totals).values()])
+    score = None if quality is None else quality / 100
+    if any("score" in mine for mine in cell.totals.values()):
+        low = high = None  # of answers' means alone
+    kinds = (row["scores"] for row in rows), cell.totals.values()
+    others = dict.fromkeys(name for kind in kinds for mine in kind for name in mine if name != "score")
     means = {name: mean([row[name] for row in rows if row.get(name) is not None]) for name in COUNTS}
     return {
         "n": found.samples, "judged": found.judged, "score": score, "score_low": low, "score_high": high,
-        **{f"scores.{name}": mean(scores_of(rows, name)) for name in others}, "tpf": found.tpf, **means,
+        **{f"scores.{name}": _metric(cell, name) for name in others}, "tpf": found.tpf, **means,
         "tokens_per_second": found.speed, "p50": found.p50, "p95": found.p95, "warning": found.warning,
     }  # fmt: skip
+
+
+def _metric(cell: StoredCell, name: str) -> float | None:
+    """The mean over answers; of a metric over all answers, over sub-tasks."""
+    totals = [value for mine in cell.totals.values() if (value := mine.get(name)) is not None]
+    return mean(totals or scores_of(cell.rows, name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import atan, cos, erf, pi, sin, sqrt, tan
@@ -13,6 +13,9 @@ from dllm.record.results import ResultRow
 # mini-llada and one thread: at most 1.01 in twelve decodes that have a core to themselves; 2.0, 2.9 and 4.9 with one,
 # two and four busy neighbours, and the decode was slower by the same factors.
 BUSY = 1.25
+
+# By sub-task and name: a metric that is no mean over answers, as a share (1 is shown as 100); None: not judged
+Totals = Mapping[str, Mapping[str, float | None]]
 
 
 def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:
@@ -111,6 +114,28 @@ def scores_by_item(rows: Sequence[ResultRow]) -> list[list[float]]:
     return [scores for scores in found.values() if scores]
 
 
+def are_shares(values: Sequence[float]) -> bool:
+    """Whether all are in [0, 1], so that they have an interval. Other people's metrics may be of any size."""
+    return all(0 <= value <= 1 for value in values)
+
+
+def in_percent(values: Sequence[float]) -> float | None:
+    """The mean in per cent; of values beyond 1, which are in per cent or of another unit, as it is; None for none."""
+    found = mean(values)
+    return found if found is None or any(abs(value) > 1 for value in values) else 100 * found
+
+
+def scores_by_task(rows: Sequence[ResultRow], totals: Totals, name: str = "score") -> dict[str, float]:
+    """One metric of each sub-task that has it, in per cent."""
+    found = {}
+    for task, mine in by_task(rows).items():
+        total = totals.get(task, {}).get(name)
+        value = in_percent(scores_of(mine, name)) if total is None else 100 * total
+        if value is not None:
+            found[task] = value
+    return found
+
+
 def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
     """Rows of each sub-task, in the order in which they first appear."""
     out: dict[str, list[ResultRow]] = {}
@@ -120,13 +145,16 @@ def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
 
 
 def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | None, float | None]:
-    """The mean over sub-tasks of their mean scores in [0, 1], and its 95 % interval; None where nothing was judged.
+    """The mean over sub-tasks of their mean scores in [0, 1], and its 95 % interval; None where nothing was judged,
+    or where scores are no shares.
 
     The interval is Wilson's for each sub-task, in which answers to one item go together, their variances added (Zou and
     Donner 2008).
     """
     groups = [items for mine in by_task(rows).values() if (items := scores_by_item(mine))]
     if not groups:
+        return None, None, None
+    if not all(map(are_shares, (scores for items in groups for scores in items))):
         return None, None, None
     means, below, above = [sum(map(sum, items)) / sum(map(len, items)) for items in groups], 0.0, 0.0
     for score, items in zip(means, groups, strict=True):
@@ -158,7 +186,7 @@ class Measures:
     @staticmethod
     def of(rows: Sequence[ResultRow]) -> Measures:
         scores, latency = scores_of(rows), [row["seconds"] - row.get("began", 0.0) for row in rows]
-        low, high = wilson_of_items(scores_by_item(rows)) if scores else (0.0, 1.0)
+        low, high = wilson_of_items(scores_by_item(rows)) if scores and are_shares(scores) else (0.0, 1.0)
         return Measures(
             len(rows), len(scores), mean(scores), low, high, sum(row["useful_tokens"] for row in rows),
             sum(row["nfe"] for row in rows),

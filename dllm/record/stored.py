@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from dllm.errors import UserError
-from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, key_of, read_all_results
+from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, TOTALS, key_of, read_all_results
+from dllm.record.measures import Totals
 from dllm.record.results import ResultRow
 
 MAKE_SOME = "Make some with: python run.py -m experiment=small name=NAME"
@@ -27,6 +28,7 @@ class StoredCell:
     config: Mapping[str, Any]  # what was chosen
     rows: list[ResultRow]  # the finished samples, by sub-task and item
     environment: Mapping[str, Any] = field(default_factory=dict)  # versions and machine of the run
+    totals: Totals = field(default_factory=dict)  # metrics over all answers
 
     @property
     def stamps(self) -> list[Mapping[str, Any]]:
@@ -89,7 +91,16 @@ def stored_cell(folder: Path) -> StoredCell | None:
         if lacking:
             raise UserError(f"line {number} of {folder / RESULTS} has no {lacking[0]}: it is not a result of a task.")
     rows.sort(key=lambda row: (str(row["task"]), *key_of(row)))
-    return StoredCell(folder, _mapping(folder / CONFIG, GROUPS), rows, _mapping(folder / ENVIRONMENT))
+    config, environment = _mapping(folder / CONFIG, GROUPS), _mapping(folder / ENVIRONMENT)
+    return StoredCell(folder, config, rows, environment, _totals(folder / TOTALS, len(rows)))
+
+
+def _totals(file: Path, answers: int) -> Totals:
+    """Nothing where it is of other answers: those of a run that was killed are made when it is resumed."""
+    if not file.exists():
+        return {}
+    found = _mapping(file, ("totals",))
+    return found["totals"] if found.get("answers") == answers else {}
 
 
 def refused_cells(folder: Path) -> list[RefusedCell]:

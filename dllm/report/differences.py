@@ -30,6 +30,8 @@ class Compared:
 
     @staticmethod
     def of(setting: SettingResults, base: SettingResults) -> Compared:
+        if not (setting.by_answer and base.by_answer):
+            return Compared({}, 0)  # a score over all answers belongs to no item
         mine, theirs = by_item(setting), by_item(base)
         groups: dict[str, list[float]] = {}
         for (task, item), here in mine.items():

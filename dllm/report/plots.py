@@ -132,8 +132,9 @@ def tradeoff(settings: Sequence[SettingResults], x: X, label: str, timed: bool =
             drawn |= panel(axis, found, x, style, timed)
             axis.set(title=model, xlabel=label)
             speedups(axis, found, x, timed)
-        lows = [one.interval[0] for found in groups.values() for _, one in each_setting(found) if x(one) > 0]
-        axes[0][0].set_ylim(min(50.0, *lows) - 2, 103)  # of all panels
+        shown = [one for found in groups.values() for _, one in each_setting(found) if x(one) > 0]
+        ends = [end for one in shown for end in (one.quality, *(one.interval or ()))]
+        axes[0][0].set_ylim(min(50.0, *ends) - 2, max(100.0, *ends) + 3)  # of all panels
         axes[0][0].set_ylabel("score, mean over tasks (%)")
         legend(figure, style, drawn)
     return figure
@@ -161,7 +162,7 @@ def panel(axis: Axes, found: Sequence[Method], x: X, style: Styles, timed: bool 
             alpha=0.7 * faint, zorder=3 if bold else 2,
         )  # fmt: skip
         for one in method.settings:
-            axis.plot([x(one)] * 2, one.interval, color=colour, linewidth=0.7, alpha=0.45 * faint)
+            axis.plot([x(one)] * 2, one.interval or [one.quality] * 2, color=colour, linewidth=0.7, alpha=0.45 * faint)
             if one is not start:
                 axis.plot(
                     x(one), one.quality, marker=marker, color=colour, markersize=7.5 if bold else 5.5,

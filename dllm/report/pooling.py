@@ -16,7 +16,15 @@ from typing import Any
 from dllm.compose.naming import typed_name
 from dllm.errors import UserError
 from dllm.record.folders import relevant
-from dllm.record.measures import Measures, by_task, score_over_tasks, scores_of, sum_over_batches
+from dllm.record.measures import (
+    Measures,
+    are_shares,
+    by_task,
+    in_percent,
+    score_over_tasks,
+    scores_of,
+    sum_over_batches,
+)
 from dllm.record.results import ResultRow
 from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
 
@@ -78,7 +86,7 @@ def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
     Raises UserError for a folder without a cell, and for a broken file.
     """
     found = [one for folder in folders for one in stored_cells(folder)]
-    cells = {one.folder.resolve(): CellResults(one.folder, one.config, one.rows, one.environment) for one in found}
+    cells = {one.folder.resolve(): CellResults(**vars(one)) for one in found}
     refused = {one.folder.resolve(): one for folder in folders for one in refused_cells(folder)}
     return list(cells.values()), list(refused.values())
 
@@ -159,7 +167,14 @@ class SettingResults:
     @cached_property
     def scores(self) -> dict[str, float]:
         """Mean score of each sub-task in percent, without those that could not be judged."""
-        return scores_in(self.rows)
+        return scores_in(self.rows, self.cells)
+
+    @cached_property
+    def by_answer(self) -> bool:
+        """Whether the score is a mean over answers, each of which has one in [0, 1]."""
+        return are_shares(scores_of(self.rows)) and not any(
+            "score" in mine for c in self.cells for mine in c.totals.values()
+        )
 
     @cached_property
     def measures(self) -> Measures:
@@ -168,11 +183,13 @@ class SettingResults:
     @property
     def quality(self) -> float:
         """Mean over sub-tasks, in percent."""
-        return quality_of(self.rows)
+        return quality_of(self.rows, self.cells)
 
     @cached_property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of ``quality``; answers to one item go together."""
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of ``quality``; answers to one item go together. None: the score is no mean over answers."""
+        if not self.by_answer:
+            return None
         _, low, high = score_over_tasks(self.rows)
         return (0.0, 100.0) if low is None or high is None else (100 * low, 100 * high)
 
@@ -183,8 +200,21 @@ class SettingResults:
     @cached_property
     def spread(self) -> float | None:
         """Standard deviation of ``quality`` over seeds, in points; None for one seed."""
-        found = [quality_of([row for row in self.rows if row["run"].startswith(f"{seed}/")]) for seed in self.seeds]
+        found = [
+            quality_of(self._of_seed(seed), [cell for cell in self.cells if cell.config["seed"] == seed])
+            for seed in self.seeds
+        ]
         return stdev(found) if len(found) > 1 else None
+
+    @cached_property
+    def seeds_change_nothing(self) -> bool:
+        """Whether every seed decoded the same answers, so that their spread says nothing."""
+        each = [{(row["task"], row["id"], row["sample"]): row.get("tokens") for row in self._of_seed(seed)}
+                for seed in self.seeds]  # fmt: skip
+        return self.spread == 0 and None not in each[0].values() and all(one == each[0] for one in each)
+
+    def _of_seed(self, seed: int) -> list[SampleRow]:
+        return [row for row in self.rows if row["run"].startswith(f"{seed}/")]
 
     @cached_property
     def tokens_per_step(self) -> float:
@@ -209,15 +239,25 @@ class SettingResults:
         return float(sum(values)) if len(values) == len(self.rows) else None
 
 
-def scores_in(rows: Sequence[SampleRow]) -> dict[str, float]:
-    """Mean score of each sub-task in percent, without those that could not be judged."""
-    means = {task: scores_of(mine) for task, mine in by_task(rows).items()}
-    return {task: 100 * fmean(values) for task, values in means.items() if values}
+def scores_in(rows: Sequence[SampleRow], cells: Sequence[CellResults]) -> dict[str, float]:
+    """Score of each sub-task in percent, without those that could not be judged. One that is no mean over answers is
+    the mean of the cells'."""
+    found: dict[str, float] = {}
+    for task, mine in by_task(rows).items():
+        totals = [cell.totals.get(task, {}) for cell in cells]
+        if any("score" in total for total in totals):
+            each = [total.get("score") for total in totals]
+            value = None if None in each else 100 * fmean(one for one in each if one is not None)
+        else:
+            value = in_percent(scores_of(mine))
+        if value is not None:
+            found[task] = value
+    return found
 
 
-def quality_of(rows: Sequence[SampleRow]) -> float:
+def quality_of(rows: Sequence[SampleRow], cells: Sequence[CellResults]) -> float:
     """Mean over sub-tasks, in percent; NaN where nothing was judged."""
-    found = scores_in(rows)
+    found = scores_in(rows, cells)
     return fmean(found.values()) if found else float("nan")
 
 

@@ -42,12 +42,13 @@ def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
              "positions / forward", "forwards", "query tokens", "GFLOP", "MB moved"]  # fmt: skip
     ordered, rows = methods(settings), []
     for _, one in each_setting(ordered):
-        found, low, high = one.measures, *one.interval
+        found, (low, high) = one.measures, one.interval or (None, None)
         count, missing = found.samples, sorted(set(one.tasks) - set(one.scores))
         flops, moved = one.column("flops"), one.column("bytes")
         rows.append([
             f"{len(one.seeds)}" if len(one.seeds) > 1 else "", f"{count}", text(one.quality), text(low), text(high),
-            text(one.spread), ", ".join(missing), text(found.tpf, 2), text(one.tokens_per_step, 2), text(found.nfe),
+            "-" if one.seeds_change_nothing else text(one.spread), ", ".join(missing),
+            text(found.tpf, 2), text(one.tokens_per_step, 2), text(found.nfe),
             text(found.query_tokens / count, 0), text(flops and flops / count / 1e9, 2),
             text(moved and moved / count / 1e6, 0),
         ])  # fmt: skip
@@ -210,7 +211,8 @@ class ItemSums:
 
 
 def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
-    """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others.
+    """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others, or a
+    score is no mean over answers.
 
     Items are drawn within each sub-task, the same for all methods; all samples of an item go together. Curves and the
     best score that weighs them are those of the drawn items.
@@ -218,7 +220,7 @@ def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, f
     settings = [one for _, one in each_setting(found)]
     tasks = sorted({task for one in settings for task in one.scores})
     places = {task: _places(settings, task) for task in tasks}
-    if not tasks or any(len(items) < 2 for items in places.values()):
+    if not tasks or any(len(items) < 2 for items in places.values()) or not all(one.by_answer for one in settings):
         return [None] * len(found)
     generator = torch.Generator().manual_seed(seed)
     drawn = sum(_one_task(found, task, places[task], generator) for task in tasks)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Metric name to value in [0, 1]. None: the component that would judge it is missing; never 0 or 1 instead.
 AnswerScores = Mapping[str, float | None]
+# What an answer gives to each metric that is no mean over answers (BLEU: its text and the right one), as JSON
+AnswerParts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,14 @@ class Task:
 
     def score(self, item: Item, text: str) -> AnswerScores:
         """Scores of an answer. Tables show the one called ``score`` first."""
+        raise NotImplementedError
+
+    def judged(self, item: Item, text: str) -> tuple[AnswerScores, AnswerParts]:
+        """Scores of an answer, and its parts of metrics over all answers. With parts alone, the first is the score."""
+        return self.score(item, text), {}
+
+    def total(self, task: str, metric: str, parts: Sequence[Any]) -> float | Mapping[str, float] | None:
+        """A metric over all answers to a sub-task, as a share: 1 is shown as 100. None: it cannot be judged."""
         raise NotImplementedError
 
     def stamp(self) -> dict[str, str]:

@@ -12,26 +12,28 @@ from rich.text import Text
 
 from dllm.common.terminal import as_text
 from dllm.compose.labels import cell_label
-from dllm.record.measures import Measures, by_task, mean, scores_of
+from dllm.record.measures import Measures, Totals, are_shares, by_task, in_percent, mean, scores_by_task, scores_of
 from dllm.record.published import Published
 from dllm.record.results import ResultRow
 
 HEADS = ("n", "score", "95 %", "TPF", "NFE", "tokens/s", "p50 s", "p95 s")
 
 
-def scores_table(rows: Sequence[ResultRow], published: Published | None = None) -> Group:
+def scores_table(rows: Sequence[ResultRow], published: Published | None = None, totals: Totals | None = None) -> Group:
     """Sub-tasks, and all of them together. score: percent; TPF: useful tokens per forward; p50, p95: latency. Other
     metrics than the score have a table of their own. A ? marks a speed that was measured on a busy machine.
 
-    published: a paper's figures, which get a line of their own below ours."""
-    others = sorted({name for row in rows for name in row["scores"]} - {"score"})
-    table = task_table(rows, HEADS, task_cells)
+    published: a paper's figures, which get a line of their own below ours. totals: metrics over all answers."""
+    totals = totals or {}
+    names = [name for kind in ((row["scores"] for row in rows), totals.values()) for mine in kind for name in mine]
+    others = sorted({*names} - {"score"})
+    table = task_table(rows, HEADS, lambda mine: task_cells(mine, totals))
     if published is not None and published.has_figures:
         table.add_section()
         table.add_row("published", *published_cells(published))
     tables: list[Table | Text] = [table]
     if others:
-        tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name) for name in others]))
+        tables.append(task_table(rows, others, lambda mine: [metric_cell(mine, name, totals) for name in others]))
     doubts = {Measures.of(mine).warning: None for mine in (rows, *by_task(rows).values())}
     if doubt := next(filter(None, doubts), ""):
         tables.append(as_text(f"?: the machine was busy ({doubt}). Decode again.", "dim"))
@@ -62,19 +64,27 @@ def short_names(names: Sequence[str]) -> Sequence[str]:
     return last if len(set(last)) == len(names) else names
 
 
-def metric_cell(rows: Sequence[ResultRow], name: str) -> str:
-    """Another metric's mean; empty when these rows do not have it."""
-    return percent(mean(scores_of(rows, name))) if any(name in row["scores"] for row in rows) else ""
+def metric_cell(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
+    """Another metric; empty when these rows do not have it."""
+    held = any(name in row["scores"] or name in totals.get(row["task"], ()) for row in rows)
+    return score_text(rows, name, totals) if held else ""
 
 
-def task_cells(rows: Sequence[ResultRow]) -> list[str]:
-    """One line of the table."""
+def score_text(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
+    """A metric of these rows: the mean over answers, or over sub-tasks where one has it over all its answers."""
+    if any(name in totals.get(row["task"], ()) for row in rows):
+        return number(mean([*scores_by_task(rows, totals, name).values()]))
+    return number(in_percent(scores_of(rows, name)))
+
+
+def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[str]:
+    """One line of the table. Scores that are no means of shares have no interval."""
     found = Measures.of(rows)
-    interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged else ""
+    interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged and are_shares(scores_of(rows)) else ""
     judged = f"{found.samples}" if found.judged in (0, found.samples) else f"{found.judged} of {found.samples}"
     return [
-        judged, percent(found.score), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}", speed_text(found),
-        f"{found.p50:.3f}", f"{found.p95:.3f}",
+        judged, score_text(rows, "score", totals or {}), interval, f"{found.tpf:.2f}", f"{found.nfe:.1f}",
+        speed_text(found), f"{found.p50:.3f}", f"{found.p95:.3f}",
     ]  # fmt: skip
 
 
@@ -89,17 +99,17 @@ def speed_text(found: Measures) -> str:
     return f"{found.speed:.1f}{'?' if found.warning else ''}"
 
 
-def percent(score: float | None) -> str:
+def number(score: float | None) -> str:
     """A score in percent, or ``missing``."""
-    return "missing" if score is None else f"{100 * score:.1f}"
+    return "missing" if score is None else f"{score:.1f}"
 
 
-def headline(config: Mapping[str, Any], rows: Sequence[ResultRow]) -> str:
+def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Totals | None = None) -> str:
     """A cell of a sweep in a line."""
     found = Measures.of(rows)
-    means = [score for mine in by_task(rows).values() if (score := mean(scores_of(mine))) is not None]
     speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.warning})" if found.warning else ""
-    numbers = f"score {percent(mean(means))}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
+    score = mean([*scores_by_task(rows, totals or {}).values()])
+    numbers = f"score {number(score)}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
 
 

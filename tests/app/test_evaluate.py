@@ -10,24 +10,28 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import pytest
 import torch
 
-from dllm import Decoder, load
+from dllm import Decoder, load, results_frame
 from dllm.app.runs import evaluation
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.folder import RunFolder
-from dllm.app.runs.scoring_pool import MAX_WAITING, FinishedSample, scored, scorers
+from dllm.app.runs.scoring_pool import MAX_WAITING, FinishedSample, Judgement, scored, scorers
 from dllm.blocks.fixed import Fixed
 from dllm.common.signals import ENDING
 from dllm.compose.parts import part
 from dllm.record.bounds import bits
 from dllm.record.measures import Measures, quantile, wilson
 from dllm.record.results import ResultRow
+from dllm.report.differences import Compared
+from dllm.report.methods import methods
+from dllm.report.pooling import pooled, read_cells
+from dllm.report.setting_tables import aup_intervals
 from dllm.runtime.runtime import Runtime
-from dllm.tasks.base import AnswerScores
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.code import HumanEval
 from tests.app.conftest import Run, rows_of, timeless
@@ -53,6 +57,39 @@ def test_every_item_is_decoded_scored_and_stamped(run: Run) -> None:
         assert word in outcome.out
     identity = json.loads((A / "environment.json").read_text())
     assert identity["content"]["task data"] == "5" and identity["device"] == "cpu"
+
+
+def test_a_metric_over_all_answers_is_made_again_from_the_results(run: Run) -> None:
+    """No mean of answers: kept by answer, computed at the end, also of a run that was killed, and told without an
+    interval in the table, the report and the frame. Of two answers to each item the mean of both."""
+    whole = ("+task.whole=true", "+task.count=6", "samples=2")
+    outcome = run("name=a", *whole)
+    rows = rows_of(A)
+    assert all(row["scores"] == {} and row["parts"] == {"length": [len(row["text"])]} for row in rows)
+    truth = {
+        task: fmean(
+            median(len(row["text"]) for row in rows if (row["task"], row["sample"]) == (task, n)) for n in (0, 1)
+        )
+        for task in ("even", "odd")
+    }
+    shown = [line.split()[:3] for line in outcome.out.splitlines() if line.split()[:1] in (["even"], ["odd"])]
+    assert [cells[:2] for cells in shown[:2]] == [["even", "6"], ["odd", "6"]]
+    assert [float(cells[2]) for cells in shown[:2]] == pytest.approx([truth["even"], truth["odd"]], abs=0.051)
+    assert "missing" not in outcome.out
+    kept = (A / "totals.json").read_text()
+    assert json.loads(kept)["totals"]["odd"] == pytest.approx(dict.fromkeys(("score", "length"), truth["odd"] / 100))
+
+    (cell,) = pooled(read_cells(A)[0])
+    assert cell.scores == pytest.approx(truth) and cell.interval is None and cell.quality == fmean(cell.scores.values())
+    assert not Compared.of(cell, cell).groups and aup_intervals(methods([cell])) == [None]
+    (line,) = results_frame("runs/a", by="cell").itertuples()
+    assert line.score == pytest.approx(cell.quality / 100) and line.score_low is None and line.judged == 0
+
+    lines = (A / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (A / "results.jsonl").write_bytes(b"".join(lines[:3]))  # killed: what was noted is of other answers
+    assert read_cells(A)[0][0].totals == {}
+    assert run("name=a", *whole).code == 0
+    assert json.loads((A / "totals.json").read_text()) == json.loads(kept)
 
 
 def test_a_resumed_run_is_the_undisturbed_one(run: Run) -> None:
@@ -224,11 +261,11 @@ def test_the_next_sample_is_decoded_while_a_score_is_awaited() -> None:
     """Every score needs another sample to be decoded first: whoever waits for it before that waits in vain."""
     decoded: list[int] = []
 
-    def score(row: ResultRow) -> AnswerScores:
+    def score(row: ResultRow) -> Judgement:
         deadline = time.monotonic() + 5
         while len(decoded) < min(row["id"] + 2, 10) and time.monotonic() < deadline:
             time.sleep(0.001)
-        return {"score": float(len(decoded) >= min(row["id"] + 2, 10))}
+        return {"scores": {"score": float(len(decoded) >= min(row["id"] + 2, 10))}}
 
     rows = [row for row, _ in scored(samples(10, decoded), score, 2)]
     assert [row["id"] for row in rows] == list(range(10)) and all(row["scores"] == {"score": 1.0} for row in rows)
@@ -238,7 +275,7 @@ def test_a_slow_scorer_holds_the_decode_before_much_can_be_lost() -> None:
     decoded: list[int] = []
     held = threading.Event()
 
-    def score(row: ResultRow) -> AnswerScores:
+    def score(row: ResultRow) -> Judgement:
         held.wait(5)
         return {}
 
@@ -250,7 +287,7 @@ def test_a_slow_scorer_holds_the_decode_before_much_can_be_lost() -> None:
 
 
 def test_a_scorers_error_is_the_runs() -> None:
-    def score(row: ResultRow) -> AnswerScores:
+    def score(row: ResultRow) -> Judgement:
         raise ValueError("no judge")
 
     for workers in (0, 2):
@@ -280,5 +317,5 @@ def test_programs_are_judged_alike_side_by_side(tmp_path: Path) -> None:
     """Six programs on three threads, of which every third is right."""
     programs = [f"assert {number} % 3 == 0" for number in range(6)]
     rows: list[FinishedSample] = [({"id": n, "text": text, "scores": None}, None) for n, text in enumerate(programs)]
-    found = scored(iter(rows), lambda row: {"score": float(sandbox.run_program(row["text"]).passed)}, 3)
+    found = scored(iter(rows), lambda row: {"scores": {"score": float(sandbox.run_program(row["text"]).passed)}}, 3)
     assert [row["scores"]["score"] for row, _ in found] == [float(number % 3 == 0) for number in range(6)]

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dllm.report.differences import paired_difference
+from dllm.report.differences import PairedDifference, mark, paired_difference
 from dllm.report.figures import mean_aup
 from dllm.report.methods import Method, methods
 from dllm.report.setting_tables import aup_intervals
@@ -55,6 +55,13 @@ def test_sub_tasks_count_alike_and_what_tells_them_apart_is_no_chance() -> None:
     found = paired_difference(apart)
     assert (found.low, found.high) == pytest.approx((-50 / 102 - half, -50 / 102 + half))
     assert paired_difference(mixed).high - paired_difference(mixed).low > 3 * (found.high - found.low)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "star"), [(0.1, 0.3, "*"), (-0.3, -0.1, "*"), (-0.1, 0.3, ""), (0.0, 0.3, ""), (-0.3, 0.0, "")]
+)
+def test_a_star_marks_an_interval_without_0(low: float, high: float, star: str) -> None:
+    assert mark(PairedDifference((low + high) / 2, low, high, 9)) == star and mark(None) == ""
 
 
 @pytest.mark.parametrize("graded", [False, True], ids=["right or wrong", "graded"])

@@ -32,7 +32,8 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):
             if engine.leads:
-                Console().print(scores_table(cell.rows(), published_beside(cell)))
+                rows = cell.rows()
+                Console().print(scores_table(rows, published_beside(cell), cell.totals(rows)))
                 Console().print(as_text(f"Run folder: {cell.folder}", "dim"))
     if name_failures(engine):
         raise SystemExit(FAILED)
@@ -65,8 +66,10 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
     resume_hint = f"Finished samples are kept. Go on with the same command and name={folder.name}"
     with interruptible(lambda: resume_hint):
         for cell in engine.run(planned()):
-            published = published_line(published_beside(cell))
-            print_line(engine, before + headline(cell.evaluation.config, cell.rows()) + published)
+            if engine.leads:
+                rows, published = cell.rows(), published_line(published_beside(cell))
+                line = headline(cell.evaluation.config, rows, cell.totals(rows))
+                print_line(engine, before + line + published)
     return evaluated, name_failures(engine)
 
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dllm.app.runs.destinations import writing
 from dllm.app.runs.evaluation import Evaluation
 from dllm.app.runs.folder import RunFolder, identity, refused_file, write_refused
+from dllm.common.atomic_write import write_whole
 from dllm.common.links import follows
 from dllm.errors import UserError
-from dllm.record.folders import RESULTS, SWEEP, key_of, read_results
+from dllm.record.folders import RESULTS, SWEEP, TOTALS, key_of, read_results
+from dllm.record.measures import Totals
 from dllm.record.results import ResultRow
 
 PROMPT_SETTINGS = ("prompt", "prompts")
@@ -34,6 +37,14 @@ class Cell:
         """The finished samples, in the order of the items."""
         found = {key_of(row): row for row in read_results(self.folder / RESULTS)[0]}
         return [found[key] for key in self.evaluation.keys if key in found]
+
+    def totals(self, rows: Sequence[ResultRow]) -> Totals:
+        """The metrics over all answers, which are kept beside the results for reports."""
+        found = self.evaluation.totals(rows)
+        if found:
+            with writing(self.folder):
+                write_whole(self.folder / TOTALS, json.dumps({"answers": len(rows), "totals": found}, indent=1) + "\n")
+        return found
 
 
 def run_cell(config: dict[str, Any]) -> Cell:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
 from dllm.app.runs.samples import PlannedSample, trace_content
-from dllm.app.runs.scoring_pool import FinishedSample, scored, scorers
+from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.common.links import follows
 from dllm.compose.parts import build_part, choice_of
@@ -28,12 +28,13 @@ from dllm.prompts import PrefilledPrompt
 from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.record.environment import environment_of
 from dllm.record.folders import SampleKey
+from dllm.record.measures import Totals, by_task, mean
 from dllm.record.results import Result, ResultRow
 from dllm.samplers.base import Sampler
 from dllm.samplers.oracle import Oracle
 from dllm.samplers.static import Static
 from dllm.tasks.answer_formats import is_word, lacking_library
-from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.base import Item, Task
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import likeliest_choice
 
@@ -129,13 +130,33 @@ class Evaluation:
             return samples
         return scored(samples, self._scores, scorers(self.task, self.model.transformer.device))
 
-    def _scores(self, row: ResultRow) -> AnswerScores:
+    def _scores(self, row: ResultRow) -> Judgement:
         item, text = self.items[row["id"]], row["text"]
-        scores = self.task.score(item, text)
-        if item.constraint is None:
-            return scores
-        judged = lacking_library(item.constraint) is None
-        return {**scores, "valid": float(is_word(item.constraint, text)) if judged else None}
+        scores, parts = self.task.judged(item, text)
+        if item.constraint is not None:
+            judged = lacking_library(item.constraint) is None
+            scores = {**scores, "valid": float(is_word(item.constraint, text)) if judged else None}
+        return {"scores": scores, "parts": parts} if parts else {"scores": scores}
+
+    def totals(self, rows: Sequence[ResultRow]) -> Totals:
+        """The metrics over all answers, by sub-task. Of several answers to each item the mean of each number's."""
+        return {name: found for name, mine in by_task(rows).items() if (found := self._totals(name, mine))}
+
+    def _totals(self, task: str, rows: Sequence[ResultRow]) -> dict[str, float | None]:
+        parts: dict[str, dict[int, list[Any]]] = {}  # by metric, then by the answer's number
+        for row in rows:
+            for metric, part in row.get("parts", {}).items():
+                parts.setdefault(metric, {}).setdefault(row["sample"], []).append(part)
+        found: dict[str, float | None] = {}
+        for metric, by_number in parts.items():
+            each = [self.task.total(task, metric, one) for one in by_number.values()]
+            named = [one if isinstance(one, Mapping) else {"": one} for one in each]
+            for key in dict.fromkeys(key for one in named for key in one):
+                values = [value for one in named if (value := one.get(key)) is not None]
+                found[f"{metric}/{key}" if key else metric] = mean(values) if len(values) == len(named) else None
+        if found and not any("score" in row["scores"] for row in rows):
+            found = {"score": next(iter(found.values())), **found}
+        return found
 
     def unjudged(self) -> list[str]:
         """Why tasks cannot be asked, and scores not be judged, in sentences."""

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from dllm.record.results import ResultRow
-from dllm.tasks.base import AnswerScores, Task
+from dllm.tasks.base import Task
 
 FinishedSample = tuple[ResultRow, dict[str, Any] | None]  # a row of results, and its trace
+Judgement = dict[str, Any]  # keys of a row: its scores, and its parts of metrics over all answers
 MAX_PROGRAMS = 8  # programs at a time; each may take 2 GiB
 MAX_WAITING = 4  # samples that may wait for a scorer: what a killed run decodes again
 
@@ -28,13 +29,13 @@ def scorers(task: Task, device: torch.device) -> int:
 
 
 def scored(
-    samples: Iterable[FinishedSample], score: Callable[[ResultRow], AnswerScores], workers: int
+    samples: Iterable[FinishedSample], score: Callable[[ResultRow], Judgement], workers: int
 ) -> Iterator[FinishedSample]:
-    """The samples with their ``scores``, in the same order; ``workers`` as of ``scorers``."""
+    """The samples with what scoring adds to their rows, in the same order; ``workers`` as of ``scorers``."""
     if not workers:
-        yield from (({**row, "scores": score(row)}, trace) for row, trace in samples)
+        yield from (({**row, **score(row)}, trace) for row, trace in samples)
         return
-    waiting: deque[tuple[Future[AnswerScores], ResultRow, dict[str, Any] | None]] = deque()
+    waiting: deque[tuple[Future[Judgement], ResultRow, dict[str, Any] | None]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
         for row, trace in samples:
@@ -47,5 +48,5 @@ def scored(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def with_scores(score: Future[AnswerScores], row: ResultRow, trace: dict[str, Any] | None) -> FinishedSample:
-    return {**row, "scores": score.result()}, trace
+def with_scores(score: Future[Judgement], row: ResultRow, trace: dict[str, Any] | None) -> FinishedSample:
+    return {**row, **score.result()}, trace

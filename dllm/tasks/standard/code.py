@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dllm.errors import UserError, in_choices
-from dllm.tasks.base import AnswerScores, Item
+from dllm.tasks.base import Item
 from dllm.tasks.standard import sandbox
 from dllm.tasks.standard.harness import Harness
 from dllm.tasks.standard.json_lines import Doc
@@ -54,12 +54,12 @@ class HumanEval(Code):
 
     needs_fields = ("prompt", "test", "entry_point")
 
-    def judge(self, item: Item, text: str) -> AnswerScores:
+    def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
         doc = item.truth["doc"]
         raw = text.split("```")[0] if self.style == "instruct" else text
         clean = sanitized(f"{doc['prompt']}\n{fenced(text)}", doc["entry_point"], doc["test"])
         tests = f"\n{doc['test']}\ncheck({doc['entry_point']})\n"
-        return {"raw": self.passed(doc["prompt"] + raw + tests), "sanitized": self.passed(clean + tests)}
+        return {"raw": self.passed(doc["prompt"] + raw + tests), "sanitized": self.passed(clean + tests)}, {}
 
 
 class MBPP(Code):
@@ -67,12 +67,12 @@ class MBPP(Code):
 
     needs_fields = ("text", "test_list")
 
-    def judge(self, item: Item, text: str) -> AnswerScores:
+    def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
         doc = item.truth["doc"]
         tests = "\n" + "\n".join([doc.get("test_setup_code") or "", *doc["test_list"]]) + "\n"
         raw = text.split("```")[0] if self.style == "instruct" else text
         clean = sanitized(fenced(text), entry_of(doc["test_list"]), tests)
-        return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}
+        return {"raw": self.passed(raw + tests), "sanitized": self.passed(clean + tests)}, {}
 
 
 def entry_of(asserts: list[str]) -> str:

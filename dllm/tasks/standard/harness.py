@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from dllm.common.digest import json_digest
 from dllm.common.hub import hub_reachable, stay_offline_without_hub
+from dllm.common.terminal import complain
 from dllm.errors import UserError, first_line
 from dllm.prompts import PrefilledPrompt
-from dllm.tasks.base import AnswerScores, Item, Task
+from dllm.tasks.base import AnswerParts, AnswerScores, Item, Task
 from dllm.tasks.standard.json_lines import Doc, read_docs
 from dllm.tasks.standard.stock import config_of, example_split, imported, localised, task_file, template_of
 
@@ -45,7 +47,7 @@ class Harness(Task):
             )
         self.name, self.fields, self.primary = harness, tuple(fields), score
         self.path, self.shots_path, self.shots, self.limit = path, shots_path, shots, limit
-        self.budget, self.seed = budget, seed
+        self.budget, self.seed, self.said = budget, seed, set[str]()
         if limit is not None and limit < 1:
             raise UserError(f"task.limit={limit} must be at least 1, or null for all questions.")
         if shots is not None and shots < 0:
@@ -80,7 +82,7 @@ class Harness(Task):
         from lm_eval.api.task import ConfigurableTask
 
         shots = config.get("num_fewshot") or 0 if self.shots is None else self.shots
-        for key in ("tag", "group", "task_list", "class"):
+        for key in ("tag", "group", "task_list"):
             config.pop(key, None)
         config["num_fewshot"] = shots
         try:
@@ -119,6 +121,11 @@ class Harness(Task):
         context = task.fewshot_context(doc, task.config.num_fewshot)
         begin = task.doc_to_prefix(doc)
         options = task.config.generation_kwargs or {}
+        if task.config.repeats > 1:
+            raise UserError(
+                f"task.harness={self.name!r} judges {task.config.repeats} answers to a question together. Use lm_eval "
+                "itself."
+            )
         if not isinstance(context, str) or task.OUTPUT_TYPE not in ("generate_until", "multiple_choice"):
             raise UserError(f"task.harness={self.name!r} asks for more than an answer or a choice. Use lm_eval itself.")
         if task.OUTPUT_TYPE == "multiple_choice":
@@ -134,13 +141,17 @@ class Harness(Task):
         )  # fmt: skip
 
     def score(self, item: Item, text: str) -> AnswerScores:
-        """Every metric of every filter. A filter with one metric gives it the filter's name."""
+        """The metrics that are means over answers, of every filter. A filter with one metric gives it its name."""
+        return self.judged(item, text)[0]
+
+    def judged(self, item: Item, text: str) -> tuple[AnswerScores, AnswerParts]:
         if item.choices:
             hit = float(item.choices.index(text) == item.truth["gold"])
-            return {"score": hit, "acc": hit}
-        scores = self.judge(item, text)
-        first = self.primary if self.primary is not None and self.primary in scores else next(iter(scores))
-        return {"score": scores[first], **scores}
+            return {"score": hit, "acc": hit}, {}
+        scores, parts = self.judge(item, text)
+        names = [*scores, *parts] if self.primary is None else [self.primary]
+        first = next((name for name in (*names, *scores) if name in scores or name in parts), None)
+        return scores if first is None or first in parts else {"score": scores[first], **scores}, parts
 
     def filtered(self, item: Item, text: str) -> dict[str, Any]:
         """What each of the harness's filters leaves of a text, by the filter's name."""
@@ -152,14 +163,44 @@ class Harness(Task):
             pipeline.apply([instance])
         return dict(instance.filtered_resps)
 
-    def judge(self, item: Item, text: str) -> AnswerScores:
+    def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
+        """Metrics of one answer, and its parts of those over all answers, whose names are lm-eval's: METRIC,FILTER."""
         task, doc = self.parts[item.task], dict(item.truth["doc"])
         scores: dict[str, float | None] = {}
-        for name, answer in self.filtered(item, text).items():
-            found = task.process_results(doc, [answer])
-            alone = len(found) == 1 and name != "none"
-            scores |= {name if alone else metric: metric_value(value) for metric, value in found.items()}
-        return scores
+        parts: dict[str, Any] = {}
+        try:
+            for name, answer in self.filtered(item, text).items():
+                found = task.process_results(doc, [answer])
+                for metric, value in found.items():
+                    if is_mean(task, metric) and is_one_number(value):
+                        alone = len(found) == 1 and name != "none"
+                        scores[name if alone else full_name(metric, name, scores)] = metric_value(value)
+                    else:
+                        parts[full_name(metric, name, parts)] = plain(value)
+        except UserError:
+            raise
+        except Exception as error:  # a scorer of lm-eval may raise anything, and the answer is decoded
+            self.say_once(f"lm-eval cannot score answers of {item.task} ({first_line(error)}): they have no score.")
+            return dict.fromkeys(["score", *(metric for metric in task.aggregation() if is_mean(task, metric))]), {}
+        return scores, parts
+
+    def total(self, task: str, metric: str, parts: Sequence[Any]) -> float | Mapping[str, float] | None:
+        """By lm-eval's own function. Of a number beyond 1, and of BLEU, chrF and TER, a hundredth."""
+        name = metric.partition(",")[0]
+        aggregate = self.parts[task].aggregation().get(name, mean_of)
+        try:
+            found = plain(aggregate(parts))
+            if isinstance(found, Mapping):  # a number for each length of a text
+                return {key: share(name, float(value)) for key, value in found.items()}
+            return None if isnan(found) else share(name, float(found))
+        except Exception as error:
+            self.say_once(f"lm-eval cannot compute {name} of {task} ({first_line(error)}): it has no score.")
+            return None
+
+    def say_once(self, sentence: str) -> None:
+        if sentence not in self.said:
+            self.said.add(sentence)
+            complain(sentence)
 
     def stamp(self) -> dict[str, str]:
         docs = [[str(item.prompt), item.truth] for item in self._items]
@@ -170,8 +211,41 @@ class Harness(Task):
         }  # fmt: skip
 
 
+HUNDREDS = {"bleu", "chrf", "chrf++", "ter"}  # which sacrebleu gives in per cent
+
+
+def share(metric: str, value: float) -> float:
+    return value / 100 if metric in HUNDREDS or abs(value) > 1 else value
+
+
+def is_mean(task: Any, metric: str) -> bool:
+    """Whether lm-eval takes the mean over answers, as it does of metrics without a function of their own."""
+    return getattr(task.aggregation().get(metric, mean_of), "__name__", "") in ("mean", "nanmean", mean_of.__name__)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def is_one_number(value: Any) -> bool:
+    return value is None or isinstance(plain(value), int | float)
+
+
 def metric_value(value: Any) -> float | None:
-    """A metric of one answer. Of a list (which instructions were followed) the mean counts."""
-    if isinstance(value, list | tuple):
-        return sum(map(float, value)) / len(value) if value else None
-    return None if value is None else float(value)
+    return None if value is None or isnan(value) else float(value)
+
+
+def full_name(metric: str, filtered: str, known: Mapping[str, Any]) -> str:
+    """As lm-eval writes it where there are several filters."""
+    return metric if filtered == "none" and metric not in known else f"{metric},{filtered}"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON keeps it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dllm.common.terminal import complain
-from dllm.tasks.base import AnswerScores, Item
 from dllm.tasks.standard.harness import Harness
-
-IFEVAL_METRICS = ("prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc", "inst_level_loose_acc")
 
 
 class IFEval(Harness):
-    """``inst_level`` is the share of a prompt's instructions that were followed. Counting sentences needs NLTK's
+    """``inst_level`` is the share of all instructions that were followed. Counting sentences needs NLTK's
     punkt_tab, which NLTK downloads; where it cannot, the answers that need it have no score."""
 
     def config(self, place: Path | str) -> dict[str, Any]:
@@ -29,9 +26,3 @@ class IFEval(Harness):
         except LookupError:
             complain("NLTK's punkt_tab is missing: answers whose sentences must be counted get no score.")
         return config
-
-    def judge(self, item: Item, text: str) -> AnswerScores:
-        try:
-            return super().judge(item, text)
-        except LookupError:  # NLTK's, for data that is not there
-            return dict.fromkeys(IFEVAL_METRICS)

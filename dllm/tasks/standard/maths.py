@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from dllm.errors import not_installed
-from dllm.tasks.base import AnswerScores, Item
+from dllm.tasks.base import Item
 from dllm.tasks.standard.harness import Harness
 
 ANSWER_SECONDS = 5  # of parsing or comparing one answer
@@ -31,9 +31,9 @@ class Math500(Harness):
             "doc_to_target": "{{answer if solution is undefined else solution}}",
         }  # fmt: skip
 
-    def judge(self, item: Item, text: str) -> AnswerScores:
+    def judge(self, item: Item, text: str) -> tuple[dict[str, float | None], dict[str, Any]]:
         answer = item.truth["doc"]["answer"]
-        return {"math_verify": float(equivalent(answer, text)), "exact_match": float(same(answer, text))}
+        return {"math_verify": float(equivalent(answer, text)), "exact_match": float(same(answer, text))}, {}
 
 
 def equivalent(answer: str, text: str) -> bool:

@@ -16,6 +16,7 @@ TEMPLATE = (
     "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
     "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
 )  # fmt: skip
+SPLITS = ("training_split", "validation_split", "test_split")
 
 
 def imported() -> Any:
@@ -57,6 +58,11 @@ def config_of(name: str, place: Path | str, scored: bool) -> dict[str, Any]:
     config = dict(load_yaml(stock_folder() / place, resolve_func=False))
     if not scored:
         return unscored(config)
+    if "class" in config:
+        raise UserError(
+            f"task.harness={name!r} is a class of lm-eval's own, which no settings describe. Use lm_eval itself: "
+            f"python -m dllm.app.lm_eval --model dllm --tasks {name}"
+        )
     if config.get("unsafe_code"):
         raise UserError(
             f"task.harness={name!r} runs programs that the model writes, outside of the sandbox that task=humaneval "
@@ -92,7 +98,8 @@ def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots:
                 f"task={name} puts {shots} worked examples before a question, and task.path gives none. "
                 "Set task.shots=0, or name a file with examples: task.shots_path=FILE."
             )
-        config = {**config, "fewshot_split": None, "training_split": None}
+        config = {**config, "fewshot_split": None}
+    config |= {key: None for key in SPLITS if config.get(key) not in rows}
     gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
     return {key: value for key, value in config.items() if key not in gone}
 
