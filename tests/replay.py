@@ -2,9 +2,10 @@
 
 ``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_caches`` those of the
 caches that came later, ``replay_causal`` those of causal models. Every field of a case is compared, and a file's
-sampler_cases and batches. The exit code is 1, and stderr says why, where a case is not equal, and also where its
-method, its cache or one of its fields is unknown here. Files that hold no decodes of a model have scripts of their own
-(``ELSEWHERE``), which are named and not run.
+sampler_cases and batches. ``model: tiny-llada-flat3`` is made from ``tiny-llada`` (``flattened``). The exit code is 1,
+and stderr says why, where a case is not equal, and also where its method, its model, its cache or one of its fields is
+unknown here, or the mapping does not read one of its parameters. Files that hold no decodes of a model have scripts of
+their own (``ELSEWHERE``), which are named and not run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -32,6 +33,8 @@ import replay_parts
 import replay_requests
 import replay_soft
 import torch
+from flattened import base_of, load_model, read_model_config
+from replay_params import Params, left_out
 from replay_parts import CACHES, ELSEWHERE, Case, CaseParts
 from replay_record import Record, relative
 
@@ -43,12 +46,12 @@ from dllm.contract import Scores, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import replaced
 from dllm.contract.shared_values import NOTHING_SHARED
+from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, denoise
 from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import InBlocks
-from dllm.models.weights import load_model, read_model_config
 from dllm.report.figures import accuracy_under_parallelism
 from dllm.runtime.runtime import Network
 from dllm.samplers.bacd import BACD
@@ -108,6 +111,8 @@ def decode(model: Transformer, prompt: list[int], parts: CaseParts, record: Reco
         running = denoise(canvas, forward, parts, lag, take)
         for turn in islice(running, parts.turns):
             record.observe(turn, len(prompt))
+            if record.strayed:
+                break
     return record
 
 
@@ -131,6 +136,8 @@ COMPARED = (
     "hidden", "answer", "blocks", "eos_stop",
 )  # fmt: skip
 NOT_COMPARED = ("similarities",)  # floats behind first_refreshed_layer
+# Fields of a file that are of a mode which is not here.
+NOT_HERE = {"query_positions": "of draft_mode=tree_attention, whose drafts share one row; here each draft is a row"}
 
 
 def differences(case: Case, record: Record) -> list[str]:
@@ -151,7 +158,8 @@ def parts_of(case: Case, model: Transformer, data: Case) -> CaseParts:
     """What a case of the file ``data`` decodes with."""
     tables = {name: data.get(name, {}) for name in TABLES}
     shifted = model.config.prediction_shift == 1
-    return METHODS[data["method"]]({**case["params"], **tables, "shown": case, "dream": shifted})
+    params = case["params"] if isinstance(case["params"], Params) else Params(case["params"])
+    return METHODS[data["method"]](params.more(**tables, shown=case, dream=shifted))
 
 
 def record_of(case: Case, parts: CaseParts, method: str) -> Record:
@@ -169,9 +177,12 @@ def record_of(case: Case, parts: CaseParts, method: str) -> Record:
 def run_case(case: Case, model: Transformer, data: Case) -> Record:
     params, parts = case["params"], parts_of(case, model, data)
     record = record_of(case, parts, data["method"])
+    record.expected = case["committed"] if data.get("strays") else None  # a decode that strays ends there
     decode(model, case["prompt"], parts, record)
+    if record.strayed:
+        return record
     if "exit_step" in case:
-        record.exit_step = record.early if record.early != params["steps"] else None
+        record.exit_step = record.stopped
     if "static_nfe" in case:
         # The loop without drafts does not test a block after its first forward.
         blocks = Fixed(params["block_length"], min_forwards=1 if params["confidence_threshold"] is None else 2)
@@ -200,48 +211,84 @@ def sampler_differences(case: Case) -> list[str]:
     return []
 
 
-def unknown(data: Case, case: Case) -> str | None:
-    """What this project cannot replay in a case, as a sentence. A case that is not compared is a failure."""
-    if data["method"] not in METHODS:
-        return f"method={data['method']} is unknown here"
-    if (name := case["params"].get("cache", "none")) not in CACHES:
+def unknown(case: Case) -> str | None:
+    """What this project cannot compare in a case, as a sentence. A case that is not compared is a failure."""
+    if (name := dict(case["params"]).get("cache", "none")) not in CACHES:
         return f"cache={name} is unknown here"
     fields = case.keys() - {"model", "prompt", "params", *COMPARED, *NOT_COMPARED}
     return f"{', '.join(sorted(fields))} cannot be compared here" if fields else None
 
 
-def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
-    """The file's method, and what is wrong with every case: None where all is equal. sample: every third case is
-    decoded, of the others only what they name is checked; for causal models as in ``replay_causal.outcomes``."""
-    data, outcome = json.loads(file.read_text()), list[str | None]()
-    if data["method"] in replay_causal.METHODS:
-        return data["method"], [*replay_causal.outcomes(data, models, sample)] or ["it has no cases"]
-    if data["method"] in replay_lengths.METHODS:
-        return data["method"], [*replay_lengths.METHODS[data["method"]](data, models, sample)] or ["it has no cases"]
-    if data["method"] in replay_soft.METHODS:
-        return data["method"], [*replay_soft.METHODS[data["method"]](data, models, sample)] or ["it has no cases"]
-    if data["method"] in replay_noise.METHODS:
-        return data["method"], [*replay_noise.outcomes(data, models, sample)] or ["it has no cases"]
-    if data["method"] == AUP:
-        return AUP, [aup_difference(case) for case in data["cases"]]
-    if data["method"] in replay_requests.METHODS:
+Replayer = Callable[[Case, Path, bool], Iterable[str | None]]  # of a file's cases, then of its other parts
+PARTS = ("cases", "sampler_cases", "batches")
 
-        def requested(case: Case, prompt: Sequence[int], length: int, parts: CaseParts) -> Record:
-            return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
 
-        return data["method"], [*replay_requests.outcomes(data, requested, sample)] or ["it has no cases"]
+def cases_of(data: Case, models: Path, sample: bool) -> Iterator[str | None]:
+    """What is wrong with each case of a method that decodes one row with one set of parts."""
     for number, case in enumerate(data.get("cases", ())):
-        fault = unknown(data, case)
+        fault = unknown(case)
         if fault is None and not (sample and number % 3):
             dtype = torch.float64 if data["method"] in WIDE else torch.float32
             block = case["params"].get(OWN_BLOCKS.get(data["method"]))
             model = model_of(models / case["model"], dtype, block)
             record = run_case(case, model, data)
-            fault = differ(differences(case, record))
-        outcome.append(fault)
-    if data["method"] in METHODS:
-        outcome += [differ(sampler_differences(case)) for case in data.get("sampler_cases", [])]
-    return data["method"], outcome or [unknown(data, {"params": {}}) or "it has no cases"]
+            fault = differ(["committed"] if record.strayed else differences(case, record))
+        yield fault
+    yield from (differ(sampler_differences(case)) for case in data.get("sampler_cases", ()))
+
+
+def requests_of(data: Case, models: Path, sample: bool) -> Iterator[str | None]:
+    def requested(case: Case, prompt: Sequence[int], length: int, parts: CaseParts) -> Record:
+        return decode(model_of(models / case["model"]), list(prompt), parts, Record(length))
+
+    return replay_requests.outcomes(data, requested, sample)
+
+
+def points_of(data: Case, models: Path, sample: bool) -> Iterator[str | None]:
+    return (aup_difference(case) for case in data["cases"])
+
+
+REPLAYERS: dict[str, Replayer] = {
+    **dict.fromkeys(METHODS, cases_of), **dict.fromkeys(replay_causal.METHODS, replay_causal.outcomes),
+    **replay_lengths.METHODS, **replay_soft.METHODS, **replay_noise.METHODS, AUP: points_of,
+    **dict.fromkeys(replay_requests.METHODS, requests_of),
+}  # fmt: skip
+
+
+def replay(file: Path, models: Path, sample: bool = False) -> tuple[str, list[str | None]]:
+    """The file's method, and what is wrong with every case: None where all is equal. sample: every third case is
+    decoded, of the others only what they name is checked; for causal models as in ``replay_causal.outcomes``."""
+    data = json.loads(file.read_text())
+    return data["method"], outcomes(data, models, sample) or ["it has no cases"]
+
+
+def outcomes(data: Case, models: Path, sample: bool = False) -> list[str | None]:
+    """What is wrong with each case of a file, of its sampler_cases and batches: None where all is equal."""
+    asked = [(part, case) for part in PARTS for case in data.get(part, ())]
+    if data["method"] not in REPLAYERS:
+        return [f"method={data['method']} is unknown here"] * max(1, len(asked))
+    refused = [refusal(case, models) for _, case in asked]
+    noted = [{**case, "params": Params(case["params"])} if "params" in case else case for _, case in asked]
+    sound = [one for one, fault in zip(zip(asked, noted, strict=True), refused, strict=True) if fault is None]
+    kept = {part: [case for (name, _), case in sound if name == part] for part in PARTS if part in data}
+    found = iter(REPLAYERS[data["method"]]({"cases": [], **data, **kept}, models, sample))
+    return [fault or next(found) or unread(data["method"], case) for fault, case in zip(refused, noted, strict=True)]
+
+
+def refusal(case: Case, models: Path) -> str | None:
+    """Why a case cannot be tried at all."""
+    try:
+        if "model" in case:
+            base_of(models / case["model"])
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def unread(method: str, case: Case) -> str | None:
+    """A parameter that a decode has left out."""
+    params = case.get("params")
+    return left_out(method, params) if isinstance(params, Params) and params.read else None
 
 
 def aup_difference(case: Case) -> str | None:
@@ -268,6 +315,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{file.name} is replayed by: python {script} {file}")
             continue
         method, outcome = replay(file, options.models)
+        for name in NOT_HERE.keys() & json.loads(file.read_text()):
+            print(f"{file.name}: {name} is not compared, {NOT_HERE[name]}")
         found = {fault: [at for at, other in enumerate(outcome) if other == fault] for fault in outcome if fault}
         faults += [f"  {file.name}, case {', '.join(map(str, at))}: {fault}" for fault, at in found.items()]
         print(f"{method}: {outcome.count(None)} of {len(outcome)} cases equal")

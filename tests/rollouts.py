@@ -19,11 +19,12 @@ sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
 import torch
 from enumerated import closed_form
+from flattened import load
 from made_rollouts import made_rollouts
 from torch import Tensor
 
 from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model, load
+from dllm.models.bundle import Model
 from dllm.models.names import parameter_sources
 from dllm.rl import Rollouts, coupled, elbo, one_step, prediction, sandwich, trajectory_logprobs
 from dllm.rl.trajectories import slices_of

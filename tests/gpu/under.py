@@ -9,6 +9,7 @@ from functools import cache
 from unittest.mock import patch
 
 import torch
+from flattened import load_model
 from harness import DATA
 from place import DEVICE, GPU
 from recording import FakeGraph
@@ -18,7 +19,6 @@ from dllm.loop.denoise import TakeTurn
 from dllm.loop.forward import run_plainly
 from dllm.loop.recorded import build_runtime
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
 from dllm.runtime import compiled_layers as module
 from dllm.runtime.runtime import FIXED, Network, Runtime
 
@@ -29,7 +29,7 @@ Compiled = module.Compiled
 @cache
 def model(name: str, dtype: torch.dtype = torch.float32) -> Transformer:
     """A tiny model on the device, with our kernels there."""
-    network = load_model(DATA / "models" / name, DEVICE.type, dtype)
+    network = load_model(DATA / "models" / name, device=DEVICE.type, dtype=dtype)
     network.use_kernels(GPU)
     return network
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flattened import load_model, read_model_config
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
@@ -32,7 +33,6 @@ from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import ContextCausal, InBlocks
-from dllm.models.weights import load_model, read_model_config
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.entropy_distance import EntropyDistance

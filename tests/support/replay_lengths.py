@@ -14,6 +14,7 @@ from math import inf, nextafter
 from pathlib import Path
 
 import torch
+from flattened import load_model
 from replay_parts import Case
 from torch import Tensor
 
@@ -37,7 +38,6 @@ from dllm.loop.forward import Forward
 from dllm.loop.probing import sized
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dream import Dream
 from dllm.samplers.static import Static

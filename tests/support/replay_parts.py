@@ -203,7 +203,7 @@ def fastdllm(params: Case, cache: str) -> CaseParts:
     if params["threshold"] is not None:
         sampler = Confidence(params["threshold"])
     elif dream:
-        sampler = Dream(params["alg"], params["steps"])
+        sampler = Dream(params["alg"], params["steps"], params.get("eps", 1e-3))
     sampling = Sampling(suppress_mask=False, tempered=dream)
     return CaseParts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
 
@@ -220,7 +220,10 @@ def dkv_decode(params: Case) -> CaseParts:
     }
     sampling = Sampling(suppress_mask=False, tempered=True)
     return CaseParts(
-        Dream(params["alg"], steps), Whole(min_forwards=steps), kinds[params["cache_type"]], sampling=sampling
+        Dream(params["alg"], steps, params.get("eps", 1e-3)),
+        Whole(min_forwards=steps),
+        kinds[params["cache_type"]],
+        sampling=sampling,
     )
 
 

@@ -25,6 +25,7 @@ class Record:
     """
 
     gen_length: int
+    expected: list[list[int]] | None = None  # the recorded commits, where a decode that strays may end
     fills: bool = True
     counts_changes: bool = False
     verified: bool = False
@@ -42,7 +43,7 @@ class Record:
     keys: list[int] = field(default_factory=list)
     blocks: list[tuple[int, int, int]] = field(default_factory=list)
     open_ends: list[int] = field(default_factory=list)
-    early: int | None = None
+    stopped: int | None = None  # the turn that committed all that was left
     exit_step: int | None = None
     static_nfe: int | None = None
     lossless: bool | None = None
@@ -91,8 +92,8 @@ class Record:
         self.filled.append(relative((stepped != canvas.tokens[0]) & canvas.valid[0], start))
         self.keys.append(int(turn.cost.keys[0, 0]))
         self.remasked.append(relative(~turn.canvas.masked[0] & canvas.masked[0], start))
-        if turn.step.commit[0].sum() == turn.canvas.undecided[0].sum() and int(turn.view.blocks.turn[0]):
-            self.early = int(turn.view.blocks.turn[0])
+        if self.stopped is None and bool(turn.step.stop[0]):
+            self.stopped = int(turn.view.blocks.turn[0])
         blocks = turn.view.blocks
         self.untested_forwards += not bool((turn.canvas.undecided & blocks.in_block).any())
         self.blocks.append((int(blocks.index[0]), int(blocks.begin[0]), int(blocks.end[0])))
@@ -129,6 +130,12 @@ class Record:
             self.committed[-1] = relative(self.masked & ~now, start)
         self.committed.append(relative(now & ~turn.candidates.masked.any(0), start))
         self.masked = now
+
+    @property
+    def strayed(self) -> bool:
+        """Whether the commits before the last turn's are no longer the expected ones."""
+        seen = len(self.committed) - 1
+        return self.expected is not None and seen > 0 and self.committed[:seen] != self.expected[:seen]
 
     @property
     def nfe(self) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flattened import load_model, read_model_config
 from replay_parts import Case, CaseParts
 from replay_record import relative
 from torch import Tensor
@@ -31,7 +32,6 @@ from dllm.loop.forward import Forward
 from dllm.models.ids import Ids
 from dllm.models.memory import Memory
 from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
 from dllm.samplers.dmax import DMax
 from dllm.samplers.remix import ReMix
 

@@ -1,0 +1,123 @@
+"""Which recorded decodes notice a parameter that is moved: ``python tests/sharpness.py FILE... [--models DIR]``.
+
+A line for each file and parameter: the cases that are no longer equal with the parameter 5 % lower, and 5 % higher
+(whole numbers: by one). A case whose changed parameter is refused is not counted. Exit code 1, and stderr says which,
+where no case notices a parameter and no exception names it: in the file's own ``exceptions`` ({parameter: reason}), or
+in ``replay_params``. A file NAME.json whose parameter is noticed in sharp/NAME.json beside it needs no exception.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
+
+import torch
+from replay import ELSEWHERE, MODELS, outcomes
+from replay_params import CANVAS, NEUTRAL, SILENT, UNUSED
+
+MOVE = 0.05
+Data = dict[str, Any]
+
+
+def moved(value: Any, way: int) -> Any:
+    """The value 5 % lower (way -1) or higher (1), a whole number by one, each number of a list; None: it is no number,
+    or 0."""
+    if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
+        return [one * (1 + way * MOVE) for one in value]
+    if type(value) is int:
+        return value + way
+    return value * (1 + way * MOVE) or None if type(value) is float else None
+
+
+def notices(data: Data, number: int, name: str, way: int, models: Path) -> bool:
+    """Whether a case is no longer equal where a parameter is moved."""
+    case = data["cases"][number]
+    value = moved(case["params"].get(name), way)
+    if value is None:
+        return False
+    other = {**case, "params": {**case["params"], name: value}}
+    try:
+        (fault,) = outcomes({**data, "cases": [other], "sampler_cases": [], "batches": [], "strays": True}, models)
+    except Exception:  # a value that the part, or the loop of the mapping, refuses
+        return False
+    return fault is not None and "would be left out" not in fault
+
+
+def names_of(data: Data) -> list[str]:
+    """The parameters of the rule that can be moved."""
+    params = [{name: value for name, value in case["params"].items() if value not in NEUTRAL.get(name, ())}
+              for case in data.get("cases", ()) if "params" in case]  # fmt: skip
+    return sorted({name for one in params for name, value in one.items()
+                   if name not in CANVAS and moved(value, 1) is not None})  # fmt: skip
+
+
+def noticing(data: Data, name: str, models: Path, first: bool = False) -> dict[int, list[int]]:
+    """The cases that notice a parameter, by the way it is moved. first: the first found alone."""
+    found = dict[int, list[int]]({-1: [], 1: []})
+    for number in range(len(data["cases"])):
+        for way, cases in found.items():
+            if notices(data, number, name, way, models):
+                cases.append(number)
+                if first:
+                    return found
+    return found
+
+
+@cache
+def noticed_beside(file: Path, name: str, models: Path) -> bool:
+    """Whether the sharp recordings of the same method notice a parameter."""
+    beside = file.parent / "sharp" / file.name
+    return beside.is_file() and any(noticing(json.loads(beside.read_text()), name, models, first=True).values())
+
+
+def exception(data: Data, name: str) -> str | None:
+    """Why no case notices a parameter."""
+    method = data["method"]
+    said: str | None = data.get("exceptions", {}).get(name) or SILENT.get(method, {}).get(name)
+    return said or UNUSED.get(method, {}).get(name)
+
+
+def lines(file: Path, models: Path, first: bool = False) -> Iterator[tuple[str, bool]]:
+    """A line for each parameter, and whether the law holds for it."""
+    data = json.loads(file.read_text())
+    label = f"sharp/{file.name}" if file.parent.name == "sharp" else file.name
+    for name in names_of(data):
+        found = noticing(data, name, models, first)
+        if any(found.values()):
+            lower, higher = (" ".join(map(str, cases)) or "none" for cases in found.values())
+            yield f"{label} {name}: lower {lower}; higher {higher}; of {len(data['cases'])}", True
+        elif noticed_beside(file, name, models):
+            yield f"{label} {name}: none; sharp/{file.name} does", True
+        else:
+            why = exception(data, name)
+            yield f"{label} {name}: none" + f"; {why}" * bool(why), why is not None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--models", type=Path, default=MODELS)
+    parser.add_argument("--first", action="store_true", help="only until a case notices a parameter")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    blunt: list[str] = []
+    for file in options.files:
+        if json.loads(file.read_text())["method"] in ELSEWHERE:
+            continue
+        for line, holds in lines(file, options.models, options.first):
+            print(line, flush=True)
+            blunt += [] if holds else [line]
+    if blunt:
+        print("Noticed by no case, and no exception names it:", *blunt, sep="\n  ", file=sys.stderr)
+    return int(bool(blunt))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
