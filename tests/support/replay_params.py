@@ -50,6 +50,7 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
 SILENT: Mapping[str, Mapping[str, str]] = {
     "sparse_dllm": {"kernel_size": "an even width is refused"},
     "suffix": {"window": "the draws that it makes are recorded"},
+    "tacg": {"tilg_extra_ratio": "a share of few positions, rounded up: 5 % seldom reach the next whole number"},
 }
 # Numbers that are no parameter of a rule: tokens, what was drawn, how long the answer is.
 CANVAS = frozenset({
