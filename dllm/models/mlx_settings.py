@@ -70,7 +70,7 @@ def mlx_settings(published: Mapping[str, Any], file: str) -> MlxSettings | None:
 
 def _form(said: Mapping[str, Any], place: str, file: str) -> MlxForm:
     mode = said.get("mode") or "affine"
-    if mode not in _USUAL:
+    if not isinstance(mode, str) or mode not in _USUAL:
         raise UserError(f"{file} has {place}.mode={shown(mode)}, which must be one of {', '.join(_USUAL)} to be read. "
                         f"{UNQUANTISED}.")  # fmt: skip
     bits, group = (said.get(key, usual) for key, usual in zip(("bits", "group_size"), _USUAL[mode], strict=True))

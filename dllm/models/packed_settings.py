@@ -60,6 +60,12 @@ def _bitsandbytes(published: Mapping[str, Any], file: str) -> str | None:
     said = published.get(QUANTISATION)
     if not isinstance(said, Mapping) or said.get("quant_method") != BITSANDBYTES:
         return None
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if not isinstance(said.get(key, False), bool):
+            raise UserError(
+                f"{file} has {BITSANDBYTES} weights with {key}={shown(said[key])} in {QUANTISATION}, which must be true "
+                f"or false. {UNQUANTISED}."
+            )
     if not (said.get("load_in_4bit") or said.get("load_in_8bit")):
         raise UserError(
             f"{file} has {BITSANDBYTES} weights in {QUANTISATION}, and neither load_in_4bit nor load_in_8bit is true. "

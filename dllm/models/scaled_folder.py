@@ -66,8 +66,8 @@ def _packing(module: str, scheme: Scheme, tensors: dict[str, Stored], part: Part
                         f"{UNQUANTISED}.")  # fmt: skip
     tensors.pop(f"{module}.weight_zero_point", None)  # of symmetric weights they are the middle
     weight, scales = held[scheme.weight], held[scheme.scale]
-    if len(weight.shape) != 2:
-        raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes")
+    if len(weight.shape) != 2 or 0 in weight.shape:
+        raise broken(f"tensor {printed(weight.name)} has shape {list(weight.shape)}, not two sizes from 1 on")
     columns = _columns(weight, scheme, held.get("weight_shape"), part)
     rows, block = weight.shape[0], (min(scheme.block[0], weight.shape[0]), min(scheme.block[1], columns))
     check_tensor(weight, weight.shape, _HELD.get(scheme.codes, ("I32",)), scheme.called)

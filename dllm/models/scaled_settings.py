@@ -209,16 +209,19 @@ def _scheme(weights: Any, kind: Any, place: _Place) -> Scheme:
     if not isinstance(weights, Mapping):
         raise place.refused("weights", weights, "an object")
     bits, floats = weights.get("num_bits", 4), weights.get("type", "int") == "float"
+    symmetric = weights.get("symmetric", True)
+    if not isinstance(symmetric, bool):
+        raise place.refused("symmetric", symmetric, "true or false")
     if weights.get("actorder") == "group":
         raise place.refused("actorder", "group", "null, 'weight' or 'static'")
-    if kind in _FIXED:
+    if isinstance(kind, str) and kind in _FIXED:
         return _FIXED[kind]
     if kind not in ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"):
         known = ", ".join(("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", *_FIXED))
         raise place.refused("format", kind, f"{known}, or mixed-precision with a format for each group")
     if not is_whole(bits) or not 1 <= bits <= 8 or (bits != 8 and kind != "pack-quantized"):
         raise place.refused("num_bits", bits, "1 to 8" if kind == "pack-quantized" else "8")
-    block, symmetric = _block(weights, place), weights.get("symmetric", True) is not False
+    block = _block(weights, place)
     if kind == "pack-quantized":
         if floats or block[0] not in (1, _WHOLE):
             raise place.refused("type" if floats else "strategy", "float" if floats else "block", "int" if floats else
@@ -260,7 +263,7 @@ def _modelopt(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
         "NVFP4": Scheme("NVFP4", "e2m1", (1, 16), scale_codes="e4m3", overall="weight_scale_2"),
         "FP8": _float8(_TENSOR),
     }
-    if kind not in schemes:
+    if not isinstance(kind, str) or kind not in schemes:
         raise place.refused("quant_algo", kind, " or ".join(schemes))
     if kind == "NVFP4" and width not in (None, 16):
         raise place.refused("group_size", width, "16")
