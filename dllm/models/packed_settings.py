@@ -63,8 +63,8 @@ def _bitsandbytes(published: Mapping[str, Any], file: str) -> str | None:
     for key in ("load_in_4bit", "load_in_8bit"):
         if not isinstance(said.get(key, False), bool):
             raise UserError(
-                f"{file} has {BITSANDBYTES} weights with {key}={shown(said[key])} in {QUANTISATION}, which must be true "
-                f"or false. {UNQUANTISED}."
+                f"{file} has {BITSANDBYTES} weights with {key}={shown(said[key])} in {QUANTISATION}, which must be "
+                f"true or false. {UNQUANTISED}."
             )
     if not (said.get("load_in_4bit") or said.get("load_in_8bit")):
         raise UserError(
