@@ -29,7 +29,9 @@ _SCALES = ("weight_scale", "weight_scale_inv")
 _UNUSED = ("input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point", "k_scale",
            "v_scale", "q_scale", "k_zero_point", "v_zero_point")  # fmt: skip
 _HELD = {"e4m3": ("F8_E4M3",), "int8": ("I8",), "e2m1": ("U8",)}  # how files store codes; other ones are I32
-_SCALES_HELD = {"": FLOATS, "e4m3": ("F8_E4M3",), "e8m0": ("U8", "F8_E8M0")}
+_SCALES_HELD = {"": (*FLOATS, "F8_E8M0"), "e4m3": ("F8_E4M3",), "e8m0": ("U8", "F8_E8M0"),
+                "float or e8m0": (*FLOATS, "F8_E8M0", "U8")}  # fmt: skip
+_SCALE_CODES = {"U8": "e8m0", "F8_E8M0": "e8m0", "F8_E4M3": "e4m3"}  # of scales that are bytes
 
 
 def with_scaled(found: Contents, settings: ScaledSettings) -> Contents:
@@ -80,8 +82,8 @@ def _packing(module: str, scheme: Scheme, tensors: dict[str, Stored], part: Part
         packed = (-(-rows * bits // 32), -(-columns // block[1])) if bits else scales.shape
         check_tensor(zeros, packed, ("I32",) if bits else ("I8",), scheme.called)
     return Scaled(
-        scheme.codes, columns, weight, scales, block, scheme.scale_codes, 2 ** (bits - 1) if bits else 0, zeros,
-        overall=overall, divided=scheme.divided,
+        scheme.codes, columns, weight, scales, block, _SCALE_CODES.get(scales.dtype, ""),
+        2 ** (bits - 1) if bits else 0, zeros, overall=overall, divided=scheme.divided,
     )  # fmt: skip
 
 

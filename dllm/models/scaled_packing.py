@@ -104,11 +104,11 @@ class Scaled(Packing):
         """Scales [n, .., G], or [1, 1] of all."""
         rows = self.block[0]
         if prod(self.scales.shape) == 1:
-            found = part(self.scales).float().view(1, 1)
+            found = part(self.scales).view(1, 1)
         else:
             found = self._rows(part, self.scales, begin // rows, -(-end // rows))
-            found = from_codes(found, self.scale_codes, found.shape[-1]) if self.scale_codes else found.float()
             found = found.view(len(found), -1) if found.dim() == 1 else found
+        found = from_codes(found, self.scale_codes, found.shape[-1]) if self.scale_codes else found.float()
         if rows > 1 and len(found) > 1:
             found = found[torch.arange(begin, end) // rows - begin // rows]
         return found / part(self.overall).float() if self.overall is not None and self.divided else found

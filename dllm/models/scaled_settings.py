@@ -8,7 +8,7 @@ says of activations and of the cache is told, and not done.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from dllm.models.prequantized import QUANTISATION, UNQUANTISED
 OLDER_KEY = "compression_config"  # of compressed-tensors
 COMPRESSED_TENSORS = "compressed-tensors"
 SCALED_METHODS = (COMPRESSED_TENSORS, "modelopt", "fp8")
+_ALL = "re:"  # names every module
 _WHOLE = 1 << 62  # rows or columns of a block that is the whole tensor
 
 
@@ -32,7 +33,9 @@ class Scheme:
     block: tuple[int, int]  # rows and columns that share a scale
     weight: str = "weight"  # the leaf that holds the codes
     scale: str = "weight_scale"  # the leaf that holds the scales
-    scale_codes: str = ""  # of scales that are bytes; empty: they are floats
+    scale_codes: str = (
+        ""  # of scales that must be bytes; empty: they are floats, or bytes whose kind says what they are
+    )
     symmetric: bool = True  # no zeros
     overall: str = ""  # the leaf of a number that all scales have in common; empty: none
     divided: bool = False  # scales are divided by it, not weights multiplied
@@ -44,52 +47,41 @@ class Scheme:
 
 
 @dataclass(frozen=True)
-class SchemeOf:
-    """Which modules have a scheme."""
-
-    targets: tuple[str, ...]  # their names, ``re:`` and an expression, or their class; empty: all
-    scheme: Scheme  # of their weights
-
-    def names(self, module: str) -> bool:
-        """Whether it is for a module. A linear layer is any that has scales but an embedding."""
-        return not self.targets or any(_matches(one, module) for one in self.targets)
-
-
-@dataclass(frozen=True)
 class ScaledSettings:
     """What a config says of packed weights."""
 
     method: str  # compressed-tensors, modelopt or fp8
-    rules: tuple[SchemeOf, ...]  # one for each group
-    ignored: tuple[str, ...] = ()  # modules that are plain, as ``SchemeOf.targets``
+    schemes: Mapping[str, Scheme]  # by a module's name, ``re:`` and an expression, or a class of modules
+    ignored: tuple[str, ...] = ()  # modules that are plain, told in the same ways
     notes: tuple[str, ...] = ()  # sentences about what is said and not done
 
     def scheme_of(self, module: str) -> Scheme:
-        """Of a module that has scales. Raises UserError for one that is said to be plain, and where none or several
-        are said."""
-        if any(_matches(one, module) for one in self.ignored):
+        """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
+        if any(_match(one, module) for one in self.ignored):
             raise UserError(f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. "
                             f"{UNQUANTISED}.")  # fmt: skip
-        found = dict.fromkeys(one.scheme for one in self.rules if one.names(module))
-        if len(found) != 1:
-            why = "names no group for" if not found else f"names {len(found)} groups that differ for"
-            raise UserError(f"{QUANTISATION} {why} {printed(module)}, which has scales. {UNQUANTISED}.")
-        return next(iter(found))
+        found = [(match, target) for target in self.schemes if (match := _match(target, module))]
+        if not found:
+            raise UserError(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
+        return self.schemes[min(found)[1]]
 
 
-def _matches(target: str, module: str) -> bool:
+def _match(target: str, module: str) -> int:
+    """How a target names a module, the first that counts: 1 by its name, 2 by an expression, 3 by its class, 4 by the
+    end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' ``match_targets``, which
+    knows the first three). A linear layer is any that has scales but an embedding."""
     if target.startswith("re:"):
         try:
-            return re.match(target[3:], module) is not None
+            return 2 if re.match(target[3:], module) else 0
         except re.error:
-            return False
+            return 0
     if target in ("Linear", "Embedding"):
-        return module.endswith(("embed_tokens", "word_embeddings", "wte")) == (target == "Embedding")
-    return module in (target, f"model.{target}") or module.endswith(f".{target}")
+        return 3 if module.endswith(("embed_tokens", "word_embeddings", "wte")) == (target == "Embedding") else 0
+    return 1 if module in (target, f"model.{target}") else 4 if module.endswith(f".{target}") else 0
 
 
-def _float8(block: tuple[int, int], scale: str = "weight_scale") -> Scheme:
-    return Scheme("FP8", "e4m3", block, scale=scale)
+def _float8(block: tuple[int, int]) -> Scheme:
+    return Scheme("FP8", "e4m3", block)
 
 
 _TENSOR, _CHANNEL = (_WHOLE, _WHOLE), (1, _WHOLE)
@@ -174,7 +166,7 @@ def _compressed(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
     if said.get("transform_config"):
         raise place.refused("transform_config", said["transform_config"], "absent")
     ignored = _texts(said.get("ignore"), "ignore", place)
-    rules, notes = list[SchemeOf](), dict[str, None]()
+    schemes, notes = dict[str, Scheme](), dict[str, None]()
     for name, group in groups.items():
         if not isinstance(group, Mapping):  # a preset's name, and what it is for
             if name not in _PRESETS:
@@ -186,15 +178,11 @@ def _compressed(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
         notes |= {_ACTIVATIONS: None} if group.get("input_activations") or group.get("output_activations") else {}
         if group.get("weights") is not None:
             kind = group.get("format") or said.get("format")
-            rules.append(
-                SchemeOf(
-                    _texts(group.get("targets"), f"{printed(name)}.targets", place),
-                    _scheme(group["weights"], kind, place),
-                )
-            )
+            targets = _texts(group.get("targets"), f"{printed(name)}.targets", place)
+            schemes |= dict.fromkeys(targets, _scheme(group["weights"], kind, place))
     if said.get("kv_cache_scheme"):
         notes[_CACHE] = None
-    return ScaledSettings(place.method, tuple(rules), ignored, tuple(f"{one}." for one in notes))
+    return ScaledSettings(place.method, schemes, ignored, tuple(f"{one}." for one in notes))
 
 
 def _texts(value: Any, key: str, place: _Place) -> tuple[str, ...]:
@@ -271,7 +259,7 @@ def _modelopt(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
     if said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme"):
         notes.append(f"{_CACHE}.")
     # The modules that it excludes are told with wildcards; they are those without scales.
-    return ScaledSettings(place.method, (SchemeOf((), schemes[kind]),), (), tuple(notes))
+    return ScaledSettings(place.method, {_ALL: schemes[kind]}, (), tuple(notes))
 
 
 def _fine_grained(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
@@ -279,8 +267,9 @@ def _fine_grained(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
         raise place.refused("fmt", said["fmt"], "e4m3")
     size = said.get("weight_block_size", [128, 128])
     block = _TENSOR if size is None else _rows_and_columns(size, "weight_block_size", place)
-    return ScaledSettings(place.method, (SchemeOf((), _float8(block, "weight_scale_inv")),), (), tuple(_dynamic()))
-
-
-def _dynamic() -> Iterator[str]:
-    yield f"{_ACTIVATIONS}."
+    if said.get("scale_fmt") not in (None, "float", "ue8m0"):
+        raise place.refused("scale_fmt", said["scale_fmt"], "float or ue8m0")
+    # DeepSeek V3.1 stores the powers of two of ue8m0 as float32, V4 as bytes: their tensors tell.
+    powers = "float or e8m0" if said.get("scale_fmt") == "ue8m0" else ""
+    scheme = Scheme("FP8", "e4m3", block, scale="weight_scale_inv", scale_codes=powers)
+    return ScaledSettings(place.method, {_ALL: scheme}, (), (f"{_ACTIVATIONS}.",))

@@ -98,6 +98,18 @@ def floats8(
             FLOAT8[codes] * spread(scale, block, shape))  # fmt: skip
 
 
+def floats8_by_powers(
+    shape: tuple[int, int], draw: np.random.Generator, block: tuple[int, int], dtype: torch.dtype
+) -> Packed:  # fmt: skip
+    """DeepSeek's "ue8m0": scales are powers of two, as bytes that are their exponents (V4), or as float32 (V3.1)."""
+    codes = draw.choice(SOUND8, shape).astype(np.uint8)
+    powers = draw.integers(110, 114, [-(-size // min(one, size)) for size, one in zip(shape, block, strict=True)])
+    scale = np.float32(2.0) ** (powers - 127).astype(np.float32)
+    scales = as_tensor(scale) if dtype == torch.float32 else as_tensor(powers.astype(np.uint8)).view(dtype)
+    return ({"weight": as_tensor(codes).view(torch.float8_e4m3fn), "weight_scale_inv": scales},
+            FLOAT8[codes] * spread(scale, block, shape))  # fmt: skip
+
+
 def whole_numbers(
     shape: tuple[int, int], draw: np.random.Generator, bits: int, group: int, symmetric: bool, packed: bool
 ) -> Packed:  # fmt: skip
@@ -225,6 +237,11 @@ FORMS: dict[str, Form] = {
     "modelopt-fp8": said_by("FP8", {"quant_method": "modelopt", "quant_algo": "FP8"}, floats8, (HUGE, HUGE)),
     "fp8": said_by("FP8", {"quant_method": "fp8", "weight_block_size": [32, 32]}, floats8, (32, 32), "weight_scale_inv",
                    torch.float32),
+    **{f"fp8-ue8m0-{name}": said_by("FP8", {
+        "quant_method": "fp8", "weight_block_size": None if block[0] == HUGE else [*block], "scale_fmt": "ue8m0",
+       }, floats8_by_powers, block, dtype)
+       for name, block, dtype in (("float", (32, 48), torch.float32), ("bytes", (32, 48), torch.float8_e8m0fnu),
+                                  ("plain", (32, 48), torch.uint8), ("whole", (HUGE, HUGE), torch.float8_e8m0fnu))},
     "nf4": said_by("NF4", BNB, four_bit_blocks, "nf4", 64, False, torch.uint8),
     "nf4-double": said_by("NF4", BNB, four_bit_blocks, "nf4", 64, True, torch.bfloat16),
     "fp4": said_by("FP4", BNB, four_bit_blocks, "fp4", 96, False, torch.uint8),
