@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -44,19 +44,37 @@ class Answering:
 
     async def whole(self, request: HttpRequest) -> Response:
         """The reply in one piece, or none for a client that has left."""
-        work = asyncio.create_task(self._all())
-        gone = asyncio.create_task(left(request))
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not await self._unless_left(self._all(), request):
                 return Response(status_code=GONE)
-            with self._noted():
-                work.result()
             return JSONResponse(self.envelope.completion(self.done))
         finally:
-            work.cancel()
-            gone.cancel()
             self.close()
+
+    async def streamed(self, request: HttpRequest, seconds: float) -> Response:
+        """The reply piece by piece, which begins once a row has joined: what fails before has a status, by which a
+        proxy asks another server. seconds: as in ``Streaming``. Raises ApiError."""
+        stays = False
+        try:
+            stays = await self._unless_left(self.decoding.begun(), request)
+        finally:
+            if not stays:
+                self.close()
+        return Streaming(self, seconds) if stays else Response(status_code=GONE)
+
+    async def _unless_left(self, work: Coroutine[Any, Any, None], request: HttpRequest) -> bool:
+        """Whether the work is done; False: the client has left before. Raises ApiError, which is what the reply failed
+        with."""
+        doing, gone = asyncio.create_task(work), asyncio.create_task(left(request))
+        try:
+            await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if doing.done():
+                with self._noted():
+                    doing.result()
+            return doing.done()
+        finally:
+            doing.cancel()
+            gone.cancel()
 
     async def _all(self) -> None:
         async with aclosing(self._items()) as items:

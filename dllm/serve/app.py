@@ -26,7 +26,7 @@ from starlette.routing import Route
 from dllm.common.digest import digest
 from dllm.prompts import Prompts
 from dllm.serve import wire
-from dllm.serve.answering import Answering, Streaming, left
+from dllm.serve.answering import Answering, left
 from dllm.serve.anthropic_reply import AnsweringMessages, MessagesEnvelope
 from dllm.serve.anthropic_request import count_messages, parse_messages
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
@@ -279,7 +279,7 @@ class Service:
         answer = kind(self.metrics, decoding, envelope(ident, asked.model, asked), request.state.line)
         if not asked.stream:
             return await answer.whole(request)
-        return Streaming(answer, self.settings.send_timeout)
+        return await answer.streamed(request, self.settings.send_timeout)
 
     def full_queue(self, waiting: int) -> ApiError:
         """The refusal of a request that finds no place, with a time at which there should be one."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite, nan
-from typing import Any
+from typing import Any, TypeVar
 
 from dllm.prompts import Prompts
 from dllm.record.results import Result
@@ -20,6 +20,7 @@ from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.thinking import ThoughtSplitter
 from dllm.serve.wire import ParsedRequest
 
+Found = TypeVar("Found")
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
 OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
 STATUS = {"timeout": 504, "closing": 503}
@@ -116,20 +117,29 @@ class Decoding:
         for row in list(self.numbers):
             self.scheduler.abort(self.numbers.pop(row))
 
+    async def begun(self) -> None:
+        """Wait for the first turn of a row that is followed. Raises ApiError if one fails before."""
+        await self._in_time(self.box.some)
+        for failed in self.box.failures():
+            raise self._failure(failed)
+
     async def items(self) -> AsyncIterator[TextDelta | CanvasSnapshot | Completed]:
         """What comes, until every choice is finished. Raises ApiError if one of them fails."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self.began + self.timeout + OVERDUE - time.monotonic()
         while self.numbers:
-            try:
-                found = await self.box.take(until)
-            except TimeoutError:
-                raise too_late(self.timeout) from None
+            found = await self._in_time(self.box.take)
             for row, mail in found:
                 for item in self._read(row, mail) if row in self.numbers else ():
                     if isinstance(item, TextDelta) and self.first_text is None:
                         self.first_text = time.monotonic() - self.began
                     yield item
+
+    async def _in_time(self, waiting: Callable[[float], Awaitable[Found]]) -> Found:
+        """What is waited for until a time of the loop's clock. Raises ApiError then."""
+        until = asyncio.get_running_loop().time() + self.began + self.timeout + OVERDUE - time.monotonic()
+        try:
+            return await waiting(until)
+        except TimeoutError:
+            raise too_late(self.timeout) from None
 
     def _read(self, row: int, mail: Update) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
         """What the mail of a row says. Raises ApiError if the row has failed."""
@@ -138,9 +148,7 @@ class Decoding:
         if row not in self.numbers:  # a stop string has ended it
             return
         if isinstance(mail.end, Failed):
-            if mail.end.kind == "timeout":
-                raise too_late(self.timeout)
-            raise ApiError(STATUS.get(mail.end.kind, 500), self._sentence(mail.end), code=mail.end.kind)
+            raise self._failure(mail.end)
         if mail.end is not None:
             del self.numbers[row]
             yield from self._finished(row, mail.end, mail.latest)
@@ -200,6 +208,11 @@ class Decoding:
         if not self.parsed.usage_so_far:
             return None
         return written_of(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
+
+    def _failure(self, failed: Failed) -> ApiError:
+        if failed.kind == "timeout":
+            return too_late(self.timeout)
+        return ApiError(STATUS.get(failed.kind, 500), self._sentence(failed), code=failed.kind)
 
     @staticmethod
     def _sentence(failed: Failed) -> str:

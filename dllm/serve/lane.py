@@ -45,6 +45,7 @@ class Entry:
     turns: int = 0  # turns of the loop that it was in
     alone: bool = False  # its batch has failed, so it decodes in a lane of its own
     cached: int | None = None  # tokens of its prompt that were known when it joined; None: its cache shares none
+    along: bool = False  # another row of its request has joined, so that the request is under way
     stuck: str = ""  # why it would never end
     reached: int = 0  # forwards at its last event; a job that began again is silent until it is there again
     told: tuple[list[int], list[bool]] | None = None  # tokens and masks of its last event

@@ -240,7 +240,8 @@ class Scheduler:
         there: list[Entry | ReadEntry] = [*self.queue, *self.reads.entries]
         there += [entry for lane in self.lanes.values() for entry in lane.everyone()]
         for entry in there:
-            if closing or (self.turned_away and entry.started is None):
+            begun = entry.started is not None or (isinstance(entry, Entry) and entry.along)
+            if closing or (self.turned_away and not begun):
                 out.append((entry, "closing", "the server has stopped."))
             elif now > entry.job.deadline:
                 out.append((entry, "timeout", "the answer took too long."))
@@ -270,6 +271,8 @@ class Scheduler:
             if key is None or not self._fits(entry, key, 0 if shared else opening):
                 return
             self.queue.popleft()
+            for other in self.queue:
+                other.along = other.along or other.asked_by == entry.asked_by
             forwards.add(forward)
             opening += 0 if shared else entry.columns
             if key not in self.lanes:

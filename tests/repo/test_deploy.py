@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ import yaml
 
 from dllm.compose.parts import composed
 from dllm.models.bundle import Model, load
-from dllm.serve.jobs import Stats
+from dllm.serve.jobs import Failed, Stats
 from dllm.serve.prometheus import Metrics
+from dllm.serve.server import bound_socket
 from tests.serve.live import live
+from tests.serve.stand_in import OneByOne
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -96,29 +100,55 @@ def served() -> Model:
     return load("mini-llada")
 
 
-def test_nginx_serves_it_under_a_path(served: Model, tmp_path: Path) -> None:
+@contextmanager
+def nginx(folder: Path, site: str) -> Iterator[httpx.Client]:
+    """nginx with our file, in which ``site`` names the servers. The client begins under /llm/."""
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed: apt-get install nginx-light")
-    with live(served) as server:
-        site = (DEPLOY / "nginx.conf").read_text().replace("127.0.0.1:8000", server.url.removeprefix("http://"))
-        (tmp_path / "site.conf").write_text(site.replace("listen 8080", "listen 127.0.0.1:18080"))
-        temporary = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in (
-            "client_body", "proxy", "fastcgi", "uwsgi", "scgi"))  # fmt: skip
-        (tmp_path / "nginx.conf").write_text(
-            f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/log; events {{}}\n"
-            f"http {{ access_log off; {temporary} include {tmp_path}/site.conf; }}\n"
-        )
-        with subprocess.Popen(["nginx", "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path)]) as proxy:
-            try:
-                with httpx.Client(base_url="http://127.0.0.1:18080/llm/", timeout=30,
-                                  transport=httpx.HTTPTransport(retries=5)) as client:  # fmt: skip
-                    page = client.get("")
-                    assert page.status_code == 200 and 'reach("v1/parts")' in page.text and '"/v1' not in page.text
-                    body = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 8, "stream": True}
-                    reply = client.post("v1/chat/completions", json=body)
-                    assert reply.text.endswith("data: [DONE]\n\n") and len(reply.headers["x-request-id"]) == 32
-            finally:
-                proxy.terminate()
+    (folder / "site.conf").write_text(site.replace("listen 8080", "listen 127.0.0.1:18080"))
+    temporary = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in (
+        "client_body", "proxy", "fastcgi", "uwsgi", "scgi"))  # fmt: skip
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; error_log {folder}/log; events {{}}\n"
+        f"http {{ access_log off; {temporary} include {folder}/site.conf; }}\n"
+    )
+    with subprocess.Popen(["nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)]) as proxy:
+        try:
+            with httpx.Client(base_url="http://127.0.0.1:18080/llm/", timeout=30,
+                              transport=httpx.HTTPTransport(retries=5)) as client:  # fmt: skip
+                yield client
+        finally:
+            proxy.terminate()
+
+
+SITE = (DEPLOY / "nginx.conf").read_text()
+ASKED = {"messages": [{"role": "user", "content": "w5"}], "max_tokens": 8, "stream": True}
+
+
+def test_nginx_serves_it_under_a_path(served: Model, tmp_path: Path) -> None:
+    site = lambda server: SITE.replace("127.0.0.1:8000", server.url.removeprefix("http://"))  # noqa: E731
+    with live(served) as server, nginx(tmp_path, site(server)) as client:
+        page = client.get("", headers={"accept": "text/html"})
+        assert page.status_code == 200 and 'reach("v1/parts")' in page.text and '"/v1' not in page.text
+        reply = client.post("v1/chat/completions", json=ASKED)
+        assert reply.text.endswith("data: [DONE]\n\n") and len(reply.headers["x-request-id"]) == 32
+
+
+def test_nginx_asks_the_other_server_while_one_is_replaced(served: Model, tmp_path: Path) -> None:
+    """One after the other refuses connections, is ready again, and turns away what waits: streams, too."""
+    with live(served) as other, bound_socket("127.0.0.1", 0) as away:
+        down = f"127.0.0.1:{away.getsockname()[1]}"
+        site = SITE.replace("127.0.0.1:8000", down).replace("# server 127.0.0.1:8001", f"server {other.url[7:]}")
+        with nginx(tmp_path, site) as client:
+            replies = [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
+            away.close()
+            with live(served, OneByOne(served), port=int(down.rpartition(":")[2])) as turning:
+                turning.scheduler.script = lambda job, deliver: deliver(Failed("closing", "it stops.", "a"))
+                replies += [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
+                assert turning.scheduler.count > 0
+                turning.scheduler.script, other.scheduler.status = None, "closing"
+                replies += [client.post("v1/chat/completions", json=ASKED) for _ in range(4)]
+            assert [(reply.status_code, reply.text[-14:]) for reply in replies] == [(200, "data: [DONE]\n\n")] * 12
 
 
 ROOT = Path(__file__).parents[2]

@@ -59,7 +59,7 @@ def live(
     model: Model, scheduler: Any = None, runtime: str = "eager", defaults: Defaults | None = None, **settings: Any
 ) -> Iterator[Live]:  # fmt: skip
     """Starts it, and stops it in the end."""
-    chosen = ServeSettings(port=0, **settings)
+    chosen = ServeSettings(**{"port": 0, **settings})
     scheduler = scheduler or Scheduler(model, runtime, chosen.limits)
     listening = bound_socket(chosen.host, chosen.port)
     service = Service(scheduler, defaults or defaults_of(model), chosen, config_of(model))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 
 from dllm.models.bundle import Model
 from dllm.serve import wire
-from dllm.serve.jobs import Failed, Job, Limits
+from dllm.serve.jobs import Failed, Job, Limits, Progress
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
+from tests.serve.test_passing import SALTED
 
 
 def raw(content: bytes | str, **headers: str) -> dict[str, Any]:
@@ -86,8 +88,16 @@ def test_a_body_that_does_not_come_is_not_waited_for(placed: Callable[..., Place
     assert error_of(reply)["code"] == "body_too_slow"
 
 
-def failing(kind: str) -> Callable[[Job, Deliver], None]:
-    return lambda job, deliver: deliver(Failed(kind, f"the decode failed: {kind}.", "id77"))
+def failing(kind: str, turns: int = 0) -> Callable[[Job, Deliver], None]:
+    """Fails after so many turns."""
+
+    def decode(job: Job, deliver: Deliver) -> None:
+        for turn in range(turns):
+            deliver(Progress(turn, 0, [5], [True], 0))
+            time.sleep(0.3)  # the reply begins
+        deliver(Failed(kind, f"the decode failed: {kind}.", "id77"))
+
+    return decode
 
 
 @pytest.mark.parametrize(("kind", "status"), [
@@ -104,10 +114,24 @@ def test_a_failed_decode_is_an_error_or_an_event(
     told = "took more than 120 seconds" if kind == "timeout" else "id77"
     assert reply.status_code == status and told in error["message"] and error["code"] == kind
     assert ("retry-after" in reply.headers) == (status == 503)
+    waits = bad.ask(stream=True)
+    assert (waits.status_code, error_of(waits)) == (status, error)
+    scheduler.script = failing(kind, turns=1)
     stream = bad.ask(stream=True)
     assert stream.status_code == 200 and events(stream)[-1][1]["error"] == error
     scheduler.script = None
     assert bad.ask().status_code == 200
+
+
+@pytest.mark.parametrize("path", SALTED)
+def test_a_stream_that_waits_when_the_server_stops_has_a_status(
+    placed: Callable[..., Place], served: Model, path: str
+) -> None:
+    """By which a proxy asks another server, whatever the interface."""
+    scheduler = OneByOne(served)
+    scheduler.script = failing("closing")
+    reply = placed(scheduler).call("POST", path, json={**SALTED[path], "stream": True})
+    assert reply.status_code == 503 and reply.headers["retry-after"] and reply.headers["content-type"].endswith("json")
 
 
 @pytest.mark.parametrize("stream", [False, True])

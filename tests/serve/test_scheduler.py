@@ -275,6 +275,22 @@ def test_limits_and_ends() -> None:
     assert isinstance(waiting[0].last, Failed) and waiting[0].last.kind == "closing" and scheduler.state == "closed"
 
 
+def test_rows_of_a_request_under_way_are_finished_when_the_server_stops() -> None:
+    """What waits is turned away, so that its client asks another server; but not the rest of an answer that began."""
+    parts = chosen(Combination("confidence", "fixed", "none", "none", "tiny-llada"))
+    scheduler = Scheduler(bundle("tiny-llada"), "eager", Limits(max_rows=1))
+    begun, other = [Client() for _ in range(3)], Client()
+    for client in begun:
+        scheduler.submit(job(Request.answer([3, 4], 12, 60), parts, ident="begun"), client)
+    scheduler.submit(job(Request.answer([3, 4], 12, 60), parts, ident="other"), other)
+    scheduler.step()
+    scheduler.close(TIMEOUT, waiting=False)
+    while scheduler.state == "closing":
+        scheduler.step()
+    assert [type(client.last) for client in begun] == [Done] * 3
+    assert isinstance(other.last, Failed) and other.last.kind == "closing"
+
+
 def test_the_thread_decodes_and_drains() -> None:
     parts = chosen(Combination("confidence", "fixed", "dual", "none", "tiny-llada"))
     clients = [Client() for _ in range(6)]
