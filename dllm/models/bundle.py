@@ -35,16 +35,12 @@ from dllm.models.networks import network_of
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
-from dllm.models.shipped import plain_folder, shipped_folder, shipped_models
+from dllm.models.shipped import is_shipped, plain_folder, shipped_folder, shipped_models
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
-# What is said when one of the mini models is loaded, after its name.
-KNOWS = (
-    "was trained on lists, puzzles, sentences and records and knows nothing else: its answers to other prompts mean "
-    "nothing. Try: Shuffle these names: Ada, Felix, Zoe"
-)
+MINI_KNOWS = "lists, puzzles, sentences and records"
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
@@ -64,6 +60,11 @@ class Model:
     draft_adapter: Path | None = None  # the LoRA of rows that draft; None: none
     quantize_head: str | None = None  # as given to ``load``, or as its files are
     activations: str | None = None  # as given to ``load``; None, too, where the device does not round rows
+
+    @property
+    def knows(self) -> str:
+        """What one of the mini models was trained on, and nothing else; empty for any other model."""
+        return MINI_KNOWS if is_shipped(self.path) else ""
 
     @property
     def ranks(self) -> Ranks:
@@ -190,7 +191,8 @@ def load(
     )
     lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
     folder = locate(path)
-    _warn(path, name, config)
+    for sentence in config.warnings:
+        warn_once(f"{path}: {sentence}")
     if config.family == MASKED_LM_FAMILY:
         network = _of_own_class(folder, config, resolve_device(place), kind).requires_grad_(trainable)
         return Model(network, config, words, ids, name, folder)
@@ -254,14 +256,6 @@ class _Build:
             folder, place, self.dtype, self.config, self.lora, not (self.invariant or self.trainable), self.quantize,
             self.triton, packed, watch, self.head, self.ranks, self.ep,
         )  # fmt: skip
-
-
-def _warn(path: str | Path, name: str, config: ModelConfig) -> None:
-    """What a user should know of a model that is loaded."""
-    for sentence in config.warnings:
-        warn_once(f"{path}: {sentence}")
-    if name in shipped_models():
-        warn_once(f"{name} {KNOWS}")
 
 
 def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:

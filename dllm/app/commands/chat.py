@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
+from dllm.app.runs.samples import warn_of_prompts
 from dllm.common.coerce import unwritable
 from dllm.common.links import from_first
 from dllm.common.terminal import as_text, complain, complain_folded, say
@@ -104,6 +105,7 @@ class Conversation:
     def say(self, message: str) -> None:
         """Answer one message. The history grows when the answer is complete, and holds no end-of-text tokens."""
         asked: list[Message] = [*self.history, {"role": "user", "content": message}]
+        warn_of_prompts(self.decoder.model, [message])
         number = len(self.run_folder.rows)
         request = self.decoder.request(asked, self.plan.options.seed + number)
         options, decoder = self.plan.options, self.decoder

@@ -17,7 +17,7 @@ from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.app.runs.folder import RunFolder
 from dllm.app.runs.plan import RunPlan
-from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content
+from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content, warn_of_prompts
 from dllm.common.signals import Terminated
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.naming import typed_name
@@ -118,6 +118,8 @@ class PromptRun:
         if self.model is None:
             self.model = self.plan.load()
             self.run_folder.stamp(environment_of(self.model.transformer, self.plan.options.seed))
+            asked = (one for one in self.samples if all(one.request.masked[one.request.answer_start :]))  # no infilling
+            warn_of_prompts(self.model, (one.shown for one in asked))
         decoder = self.plan.decoder(self.model, sampler)
         next(decoder.turns(sample.request), None)
         return decoder

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dllm.app.runs.decisions import DecisionCount
 from dllm.app.runs.plan import RunPlan, spare_threads, weights_of
-from dllm.app.runs.samples import PlannedSample, trace_content
+from dllm.app.runs.samples import PlannedSample, trace_content, warn_of_prompts
 from dllm.app.runs.scoring_pool import FinishedSample, Judgement, scored, scorers
 from dllm.common.digest import seed_from
 from dllm.common.links import follows
@@ -198,6 +198,7 @@ class Evaluation:
         """The decoder for the batch's shape, warm: it has decoded one answer, so that no row pays first-time costs."""
         if batch.shape not in self.decoders:
             plan = self.plans[batch.shape]
+            warn_of_prompts(self.model, [batch.samples[0].shown])
             self.decoders[batch.shape] = warm = plan.decoder(self.model)
             if needs_reference(plan.parts.sampler):
                 self.references[batch.shape] = warm = one_per_step(warm)

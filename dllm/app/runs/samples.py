@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,11 +15,13 @@ from dllm.common.unzip import read_unzipped
 from dllm.compose.parts import part_of
 from dllm.constraints.kinds import Constraint
 from dllm.contract.canvas import Request
-from dllm.errors import UserError
+from dllm.errors import UserError, warn_once
+from dllm.models.bundle import Model
 from dllm.prompts import AskedPrompt, Prompt, Prompts
 from dllm.record.folders import SampleKey
 from dllm.record.results import Result
 from dllm.record.trace import origin_of
+from dllm.tasks.mini.wordings import is_asked
 
 CheckRequest = Callable[[Request], None]  # raises UserError for what cannot be decoded
 PROMPT_KEYS, CONSTRAINT = ("prompt", "messages", "tokens", "infill"), "constraint"
@@ -71,6 +73,14 @@ def trace_content(
     if result.trace is None:
         return None
     return replace(result.trace, origin=origin_of(sample.request, sample.key, batch, config)).content()
+
+
+def warn_of_prompts(model: Model, prompts: Iterable[str]) -> None:
+    """Warn, once in a process, of the first prompt that asks a mini model for what it was not trained on."""
+    for prompt in prompts if model.knows else ():
+        if not is_asked(prompt.replace("\\n", "\n")):  # messages are shown as JSON
+            warn_once(f"{model.name} was not trained on this. Try: Latin square: A,B,C,D")
+            return
 
 
 def constraint_json(request: Request) -> dict[str, Any] | None:

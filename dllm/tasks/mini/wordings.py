@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
+FAR = 400  # characters from the beginning and the end of a prompt, within which it says what it asks for
 HELD_BACK = 6  # one further template in six is never trained on, by its hash
 
 
@@ -133,3 +134,26 @@ SOURCES = {
     "trained": TRAINED, "more": FURTHER, "many": MANY, "unseen": UNSEEN, "others": others(),
     "strange": STRANGE,
 }  # fmt: skip
+
+
+def is_asked(prompt: str) -> bool:
+    """Whether a prompt asks for a task of the mini models: some template is in it, in any case. One without a word
+    asks for nothing else."""
+    prompt = prompt[:FAR] + prompt[-FAR:] if len(prompt) > 2 * FAR else prompt
+    words = words_asked(prompt)
+    return not words or any(
+        re.search(_pattern(text), prompt, re.IGNORECASE | re.DOTALL)
+        for templates in SOURCES.values() for of in templates.values() for text in of if _certain_words(text) <= words
+    )  # fmt: skip
+
+
+def _certain_words(template: str) -> set[str]:
+    """The words that every text of a template holds."""
+    return words_asked(re.sub(r"\([^()]*\)", " ", template))
+
+
+def _pattern(template: str) -> str:
+    """A regular expression of a template's texts, between other words."""
+    text = re.sub(r"[.?*+^$\[\]\\]", lambda found: "\\" + found[0], template)
+    text = re.sub(" +", r"\\s*", text)  # around a word that may be absent there are two
+    return r"(?<!\w)" + re.sub(r"\{\w+\}", ".+", text) + r"(?!\w)"

@@ -14,6 +14,8 @@ import pytest
 
 from dllm.app.commands.prompt import Unfinished
 from dllm.contract import Turn
+from dllm.errors import warn_once
+from dllm.models.bundle import locate
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
@@ -262,3 +264,23 @@ def test_a_rule_that_commits_nothing_ends_with_a_sentence_and_no_folder(
     outcome = run("prompt=w1 w2")
     assert outcome.code == 2 and outcome.err.startswith("Error: sampler=confidence decided nothing in 17 forwards")
     assert not outcome.folder.exists() or not any(outcome.folder.iterdir())
+
+
+@pytest.mark.filterwarnings("always::dllm.errors.SettingWarning")
+def test_a_mini_model_that_is_asked_something_else_says_so_in_a_short_line_once(run: Run, tmp_path: Path) -> None:
+    warn_once.cache_clear()
+    (tmp_path / "asked.jsonl").write_text(
+        "".join(f'{{"prompt": "{one}?"}}\n' for one in ("Latin square", "Why", "Who"))
+    )
+    mini = locate("mini-llada")
+    assert "Warning" not in run(r'prompt=Sort: ["Zoe", "Ada"]', model=mini).err
+    assert (
+        "Warning" not in run('prompts=[{"messages": [{"role": "user", "content": "Hi\\nSort: b, a"}]}]', model=mini).err
+    )
+    said = run("prompts=asked.jsonl", model=mini).err
+    (line,) = [one for one in said.splitlines() if one.startswith("Warning")]
+    assert line == "Warning: mini-llada was not trained on this. Try: Latin square: A,B,C,D" and len(line) < 80
+    assert "Warning" not in run("prompt=Why?", model=mini).err
+    warn_once.cache_clear()
+    assert "Warning" not in run("prompt=Why?").err, "another model may know"
+    assert "Warning" not in run("task=parallelbench", "task.tasks=[copy]", "task.count=1", "output=runs").err

@@ -87,3 +87,19 @@ def test_lists_are_written_in_many_ways_and_hold_the_items() -> None:
 def test_cases_leave_slots_alone() -> None:
     seen = {styles.recased("Insert {word} here", Random(seed)) for seed in range(80)}
     assert seen == {"Insert {word} here", "insert {word} here", "INSERT {word} HERE", "Insert {word} Here"}
+
+
+@pytest.mark.parametrize("source", wordings.SOURCES)
+def test_what_the_tasks_ask_is_known_in_every_wording(source: str) -> None:
+    asked = [one.prompt for task in tasks.TASKS for one in tasks.generate(task, 5, 4, wording=source)]
+    assert [prompt for prompt in asked if not wordings.is_asked(prompt)] == []
+
+
+@pytest.mark.parametrize(("prompt", "known"), [
+    ("Why is the sky blue?", False), ("Tell me a joke", False), ("Write a poem about people", False), ("hello", False),
+    ("What is 17 + 4?", False), ("shuffle these names: ada, felix", True), ("[1, 2]", True),
+    ("Latin square: A,B", True), ("Why? " * 3000 + "\nNow sort the list: [b, a]", True),
+    ("Items and words with names, " * 3000, False),
+])  # fmt: skip
+def test_what_nothing_asks_is_not_known(prompt: str, known: bool) -> None:
+    assert wordings.is_asked(prompt) == known
