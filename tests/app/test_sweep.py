@@ -23,6 +23,7 @@ from dllm.compose.parts import choices, composed
 from dllm.contract.setting import Sampling
 from dllm.models import bundle
 from dllm.models.transformer import Transformer
+from dllm.report.pooling import pooled, read_cells
 from tests.app.conftest import Run, cells_of
 
 SWEEP = Path("runs/s")
@@ -41,6 +42,7 @@ def test_a_sweep_has_a_cell_for_each_combination(run: Run, monkeypatch: pytest.M
     assert len(loads) <= 1  # the weights are read once (or an earlier test of this process has read them)
     more = run(*SMALL, "sampler=confidence,credit")
     assert more.code == 0 and len(cells_of(SWEEP)) == 5
+    assert [line.endswith(", done before") for line in more.out.splitlines()[:2]] == [True, False]
 
 
 @pytest.mark.program
@@ -51,6 +53,24 @@ def test_what_the_declarations_refuse_is_noted_and_the_rest_goes_on(run: Run) ->
     assert "sampler.steps=3" in json.loads(note.read_text())["sentence"] and len(cells_of(SWEEP)) == 1
     again = run(*SMALL, "sampler=static", "sampler.steps=3,null")
     assert again.code == 0 and len(list(SWEEP.iterdir())) == 3  # note, cell, Hydra's record
+
+
+def test_seeds_that_change_nothing_are_said_once_and_their_spread_is_a_dash(run: Run) -> None:
+    """At temperature 0 a rule that draws nothing decodes the same under every seed; a random order does not."""
+    outcome = run(*SMALL, "sampler=confidence,order", "seed=0,1,2")
+    assert outcome.err.count("seeds change nothing") == outcome.err.count("sampler=confidence draws nothing") == 1
+    (one,) = (one for one in pooled(read_cells(SWEEP)[0]) if "confidence" in one.config["sampler"]["_target_"].lower())
+    assert one.seeds == [0, 1, 2] and one.spread == 0 and one.seeds_change_nothing
+    assert "seeds change nothing" not in run(*SMALL, "sampler=confidence", "seed=0,1", "sampling.temperature=1.0").err
+    assert "seeds change nothing" not in run(*SMALL, "sampler=confidence", "seed=3").err
+
+
+def test_what_is_wrong_in_all_cells_is_refused_once_and_one_reason_is_written_once(run: Run) -> None:
+    grid = ("-m", "name=t", "task=parallelbench", "task.tasks=[copi]", "sampler=confidence,eb", "cache=none,dual")
+    outcome = run(*grid, bare=True)
+    assert (outcome.code, outcome.out, outcome.err.count("copi"), outcome.err.count("\n")) == (2, "", 1, 1)
+    outcome = run(*SMALL, "sampler=static", "sampler.steps=3", "seed=0,1,2")
+    assert outcome.out.count("refused: sampler.steps=3") == 1 and outcome.out.count("refused, as cell 1 of 3") == 2
 
 
 @pytest.mark.program

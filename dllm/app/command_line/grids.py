@@ -104,6 +104,12 @@ def combinations(overrides: Sequence[str]) -> int:
     return prod(map(_tried, last.values()))
 
 
+def tried_names(overrides: Sequence[str]) -> set[str]:
+    """The settings of which a grid tries several values."""
+    return {str(found.key_or_group) for text in overrides
+            if (found := parsed_override(text)) is not None and _tried(found) > 1}  # fmt: skip
+
+
 def _tried(override: Override) -> int:
     """How many values a setting tries."""
     value = override.value()

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dllm.app.command_line.grids import Sweep, combinations, expanded
+from dllm.app.command_line.grids import Sweep, combinations, expanded, tried_names
 from dllm.app.command_line.options import checked_settings
+from dllm.app.command_line.overrides import setting_names
 from dllm.app.command_line.program import command
 from dllm.common.terminal import say
 from dllm.errors import UserError
@@ -27,6 +28,8 @@ class SweepState:
     labels: list[str] = field(default_factory=list)  # of the cells that Hydra is still to start, such as "cell 2 of 6"
     evaluated: list[bool] = field(default_factory=list)  # for each cell of this process; False: it was refused
     failed: list[bool] = field(default_factory=list)  # for each of its calls: samples could not be decoded
+    several: set[str] = field(default_factory=set)  # names of the settings of which several values are tried
+    said: dict[str, str] = field(default_factory=dict)  # sentences that were printed, and of which cell
 
 
 STATE = SweepState()  # of this process
@@ -40,7 +43,8 @@ def run_or_hold_cell(settings: dict[str, Any], given: list[str], folder: Path) -
     if takes_all_cells(settings):
         STATE.together.append((settings, given, folder))
     else:
-        taken, failed = evaluate_sweep([(settings, given)], folder, STATE.labels.pop(0) if STATE.labels else "")
+        place = STATE.labels.pop(0) if STATE.labels else ""
+        taken, failed = evaluate_sweep([(settings, given)], folder, place, STATE.several, STATE.said)
         STATE.evaluated.extend(taken)
         STATE.failed.append(failed)
 
@@ -48,8 +52,11 @@ def run_or_hold_cell(settings: dict[str, Any], given: list[str], folder: Path) -
 def run_sweep(overrides: list[str], flags: list[str], start: Callable[[], None]) -> None:
     """Run every cell of every grid. start: has Hydra start the cells of ``sys.argv``, by ``run_or_hold_cell``. Raises
     UserError when none of them can work."""
-    STATE.evaluated, STATE.failed = [], []
+    STATE.evaluated, STATE.failed, STATE.said = [], [], {}
     sweep = expanded(overrides)
+    STATE.several = {name for grid in sweep.grids for name in tried_names(grid)}
+    if len(sweep.grids) > 1:
+        STATE.several |= {name for grid in sweep.grids for name in setting_names(grid)}
     with sweep.undone():
         start_cells(sweep, flags, start)
         if int(os.environ.get("RANK", "0")) == 0:  # several processes may share the cells
@@ -72,7 +79,9 @@ def start_cells(sweep: Sweep, flags: list[str], start: Callable[[], None]) -> No
     if jobs:
         from dllm.app.commands.evaluate import evaluate_sweep
 
-        taken, failed = evaluate_sweep([(settings, given) for settings, given, _ in jobs], jobs[0][2])
+        taken, failed = evaluate_sweep(
+            [(settings, given) for settings, given, _ in jobs], jobs[0][2], several=STATE.several, said=STATE.said
+        )
         STATE.evaluated.extend(taken)
         STATE.failed.append(failed)
     refuse_empty_sweep(total, sweep.folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from dllm.app.engines.base import Engine
 from dllm.app.runs.cells import Cell, run_cell, sweep_cell
 from dllm.common.terminal import as_text, complain, say
 from dllm.compose.labels import cell_label
+from dllm.compose.naming import typed_name
 from dllm.compose.parts import build_part, class_of
 from dllm.errors import UserError
+from dllm.record.folders import key_of
 from dllm.record.published import Published, beside
 from dllm.tasks.build import task_of
 from dllm.view.scores import headline, published_line, scores_table
@@ -28,7 +30,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Evaluate one configuration in a run folder of its own."""
     engine = engine_of(config)  # first: what it refuses leaves no folder
     cell = run_cell(config)
-    print_missing(engine, cell, set())
+    print_missing(engine, cell, {})
     with interruptible(lambda: f"Finished samples are kept. Go on with resume={cell.folder}"):
         for _ in engine.run(iter([cell])):
             if engine.leads:
@@ -39,18 +41,25 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise SystemExit(FAILED)
 
 
-def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str = "") -> tuple[list[bool], bool]:
+def evaluate_sweep(
+    combinations: Sequence[Combination], folder: Path, place: str = "", several: Collection[str] = (),
+    said: dict[str, str] | None = None,
+) -> tuple[list[bool], bool]:  # fmt: skip
     """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
     each cell whether it was evaluated, and whether samples failed.
 
-    place: which of the sweep's cells this is, where ``combinations`` holds one.
+    place: which of the sweep's cells this is, where ``combinations`` holds one. several: the settings of which the
+    sweep tries several values. said: what earlier calls printed, each sentence once, and of which cell.
+
+    Raises UserError for a task that no cell can ask.
     """
-    first = combinations[0][0]
-    if "_target_" not in first["task"]:
-        task_of(first["task"])  # raises the error of a task without questions
+    first, said = combinations[0][0], {} if said is None else said
+    if "_target_" not in first["task"] or not (said or any(name.partition(".")[0] == "task" for name in several)):
+        task_of(first["task"])  # raises the error of a task without questions, and what is wrong in all cells
     engine = engine_of(first)
-    printed: set[str] = set()
+    said.setdefault("", place)
     evaluated: list[bool] = []
+    finished: set[Path] = set()  # cells of which an earlier run left nothing to do
     before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:
@@ -58,9 +67,16 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
             cell = sweep_cell(config, folder, given)
             evaluated.append(isinstance(cell, Cell))
             if isinstance(cell, UserError):
-                print_line(engine, f"{before}{cell_label(config)}: refused: {cell}")
+                known = said.setdefault(str(cell), place)
+                reason = f"refused: {cell}" if known == place else f"refused, as {known}"
+                print_line(engine, f"{before}{cell_label(config)}: {reason}")
                 continue
-            print_missing(engine, cell, printed)
+            print_missing(engine, cell, said)
+            if "seed" in several and not cell.evaluation.draws:
+                sampler = typed_name(config, "sampler")
+                name_once(engine, f"At temperature 0 sampler={sampler} draws nothing: seeds change nothing.", said)
+            if not cell.evaluation.missing({key_of(row) for row in cell.rows()}):
+                finished.add(cell.folder)
             yield replace(cell, place=place)
 
     resume_hint = f"Finished samples are kept. Go on with the same command and name={folder.name}"
@@ -69,7 +85,7 @@ def evaluate_sweep(combinations: Sequence[Combination], folder: Path, place: str
             if engine.leads:
                 rows, published = cell.rows(), published_line(published_beside(cell))
                 line = headline(cell.evaluation.config, rows, cell.totals(rows))
-                print_line(engine, before + line + published)
+                print_line(engine, f"{before}{line}{', done before' if cell.folder in finished else ''}{published}")
     return evaluated, name_failures(engine)
 
 
@@ -100,12 +116,16 @@ def print_line(engine: Engine, line: str) -> None:
         say(line, flush=True)
 
 
-def print_missing(engine: Engine, cell: Cell, printed: set[str]) -> None:
-    """Name the tasks that cannot be asked and the scores that cannot be judged. printed: what was named before."""
+def print_missing(engine: Engine, cell: Cell, said: dict[str, str]) -> None:
+    """Name the tasks that cannot be asked and the scores that cannot be judged. said: what was named before."""
     for sentence in cell.evaluation.unjudged():
-        if engine.leads and sentence not in printed:
-            printed.add(sentence)
-            complain(sentence)
+        name_once(engine, sentence, said)
+
+
+def name_once(engine: Engine, sentence: str, said: dict[str, str]) -> None:
+    if engine.leads and sentence not in said:
+        said[sentence] = ""
+        complain(sentence)
 
 
 def name_failures(engine: Engine) -> bool:

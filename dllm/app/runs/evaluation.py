@@ -27,7 +27,7 @@ from dllm.models import bundle
 from dllm.prompts import PrefilledPrompt
 from dllm.record.bounds import GuessRecorder, lossless_minimum
 from dllm.record.environment import environment_of
-from dllm.record.folders import SampleKey
+from dllm.record.folders import SampleKey, relevant
 from dllm.record.measures import Totals, by_task, mean
 from dllm.record.results import Result, ResultRow
 from dllm.samplers.base import Sampler
@@ -115,6 +115,13 @@ class Evaluation:
     def model(self) -> bundle.Model:
         """With its weights, which the first call loads."""
         return loaded_model(**weights_of(self.config, self.device))
+
+    @property
+    def draws(self) -> bool:
+        """Whether a seed can change an answer: tokens are drawn, or a rule, an order or what a cache keeps is."""
+        named = relevant(self.config)
+        apart = named.get("cache.suffix_drop", "none") != "none" or "random" in named.values()
+        return self.config["sampling"]["temperature"] > 0 or apart or not self.plan.parts.sampler.traits.deterministic
 
     def environment(self) -> dict[str, Any]:
         """Where the samples are decoded. Loads the weights."""

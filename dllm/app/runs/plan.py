@@ -23,6 +23,7 @@ from dllm.app.runs.samples import (
     prompt_entries,
 )
 from dllm.common.coerce import coerce
+from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
 from dllm.compose.validate import check_ranks
@@ -141,6 +142,8 @@ class RunPlan:
             return prompt_entries(Path(self.options.prompts), self.prompts, self.constraint, self.check_request)
         default = self.config["model"].get("prompt") or ""
         prompt = default if self.options.prompt is None else self.options.prompt
+        if "\\n" in prompt and "\n" not in prompt:
+            complain("The prompt holds \\n as two letters. If a new line is meant, write prompt=$'...' in the shell.")
         return [PromptEntry(0, "1", prompt, prompt, self.constraint)]
 
     def decoder(self, model: bundle.Model, sampler: str | None = None) -> Decoder:

@@ -125,6 +125,11 @@ def test_questions_of_a_benchmark_are_no_prompts(run: Run, tmp_path: Path, line:
     ).replace("Its lines are those of a task: ", "").replace("Convert it: ", "")
 
 
+@pytest.mark.parametrize(("prompt", "said"), [("w1\\nw2", True), ("w1 w2", False)])
+def test_a_line_break_that_the_shell_did_not_make_is_told(run: Run, prompt: str, said: bool) -> None:
+    assert ("holds \\n as two letters" in run(f"prompt='{prompt}'").err) is said
+
+
 @pytest.mark.usefixtures("no_weights")
 def test_a_file_without_a_usable_line_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_bytes(b"\xff\n")
