@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import Any
 
+CHECKOUT = Path(__file__).parents[1]  # or where wheels are installed
 LONGEST_NAME = 200  # characters of what may be a misspelt name
 MOST_NAMES = 2000  # that a misspelt one is compared with, at 20 µs each
 MISSPELT = 0.75  # names less alike are other words: tests/common/test_hints.py has the words that this rests on
@@ -106,9 +109,20 @@ def in_words(error: BaseException) -> str:
     return first_line(error)
 
 
+def install_command(extra: str) -> str:
+    """What installs an extra of dllm. It never asks an index for dllm itself: nobody owns the name there."""
+    if (CHECKOUT / "pyproject.toml").is_file():
+        return f"pip install -e '{'.' if Path.cwd() == CHECKOUT else CHECKOUT}[{extra}]'"
+    from importlib.metadata import requires
+
+    asked = [one.partition(";") for one in requires("dllm") or ()]
+    named = [name.strip() for name, _, rule in asked if re.search(f"extra *== *['\"]{extra}['\"]", rule)]
+    return "pip install " + " ".join(f"'{name}'" for name in named)
+
+
 def not_installed(what: str, library: str, extra: str, instead: str = "") -> UserError:
     """The error for a missing library. what: the option that needs it; extra: what of dllm installs it."""
-    way_out = f"Install it with: pip install 'dllm[{extra}]'{f', or {instead}' if instead else ''}."
+    way_out = f"Install it with: {install_command(extra)}{f', or {instead}' if instead else ''}."
     return UserError(f"{what} needs {library}, which is not installed. {way_out}")
 
 

@@ -140,7 +140,7 @@ def test_ray_decodes_the_same_and_outlives_its_workers(run: Run, tmp_path: Path)
 def test_ray_says_what_is_wrong_before_it_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "engine.shard=0 must be at least 1" in run("name=a", "engine=ray", "engine.shard=0").err
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert "pip install 'dllm[ray]', or use engine=local" in run("name=a", "engine=ray").err
+    assert "[ray]', or use engine=local" in run("name=a", "engine=ray").err
 
 
 RAY = ["engine=ray", "engine.shard=3"]
@@ -166,7 +166,7 @@ def test_a_worker_lies_on_one_machine(node: dict[str, float], cpus: float, gpus:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Two machines of one core."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from ray.cluster_utils import Cluster
 
     found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -227,7 +227,7 @@ def test_more_replicas_than_room_are_refused(cluster: Any, run: Run) -> None:
 def test_what_a_worker_raises_is_what_one_process_raises(run: Run) -> None:
     """As ``engine=local``: a mistake of the user in a sentence, a cell that is too large as a failure of that cell, and
     anything else with its traceback. None of them is a lost worker, and none is tried again."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     settings = ["+task.count=6", "+task.deadly=q3"]
     for engine in ([], [*RAY, "engine.replicas=1"]):
         name = f"name={len(engine)}"
@@ -245,7 +245,7 @@ def test_what_a_worker_raises_is_what_one_process_raises(run: Run) -> None:
 @pytest.mark.program
 def test_replicas_of_two_ranks_decode_what_one_process_does(run: Run) -> None:
     """On a CPU each rank asks for a core. A worker that dies takes its follower with it, and another begins again."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     settings = [*SWEEP, "model.dtype=float64"]
     run(*settings, "name=local")
     replicas = [*RAY, "engine.replicas=1", "engine.cpus=0.5", "model.tp=2"]
@@ -258,6 +258,6 @@ def test_replicas_of_two_ranks_decode_what_one_process_does(run: Run) -> None:
 
 
 def test_ranks_of_a_replica_take_a_gpu_each(run: Run) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dllm[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     outcome = run("name=a", "engine=ray", "model.tp=2", "model.device=cuda", "engine.gpus=0.5")
     assert outcome.code == 2 and "engine.gpus=0.5 with model.tp=2: each rank takes one GPU" in outcome.err

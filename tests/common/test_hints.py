@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
+import shlex
+import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dllm import Decoder, UserError, load, part
+from dllm import Decoder, UserError, errors, load, part
 from dllm.app.command_line.brought import near_setting, of_setting, values_beside
 from dllm.common.hint_table import INSTEAD, OTHER_CHOICES, SETTINGS
 from dllm.common.hints import Meaning, meaning
@@ -44,6 +48,8 @@ TRIED: dict[str, str | None] = {
     "weight_decay=0": None, "workers=4": None, "noise=1": None, "level=3": None, "user=me": None,
     "early_stop=true": None, "project=x": None, "foo=1": None, "lookahead=2": None,
 }  # fmt: skip
+
+ROOT = Path(__file__).parents[2]
 
 
 @cache
@@ -132,3 +138,19 @@ def test_a_call_and_load_and_part_say_it_too(tiny: Any) -> None:
         part("sampler", "confidence", treshold=0.5)
     with pytest.raises(UserError, match="prompts=5 must be text"):
         decoder(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("extra", ["serve", "report", "ray", "eval"])
+def test_a_missing_library_is_installed_without_asking_an_index_for_dllm(
+    extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert errors.install_command(extra) == f"pip install -e '{ROOT}[{extra}]'"
+    monkeypatch.chdir(ROOT)
+    assert errors.install_command(extra) == f"pip install -e '.[{extra}]'"
+    monkeypatch.setattr(errors, "CHECKOUT", tmp_path)  # a wheel
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    wheel = [f'{one}; extra == "{key}"' for key, names in project.items() for one in names]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wheel)
+    words = shlex.split(errors.install_command(extra))
+    assert words == ["pip", "install", *project[extra]] and not any(word.startswith("dllm") for word in words)

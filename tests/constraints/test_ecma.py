@@ -155,5 +155,5 @@ def test_without_regex_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     property_ranges.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "regex", None)
-    with pytest.raises(UserError, match=r"pip install 'dllm\[constraints\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '.*\[constraints\]'"):
         searched(r"\p{L}")

@@ -176,7 +176,7 @@ def test_what_is_refused_says_why(grammar: str, says: str) -> None:
 
 def test_without_lark_a_grammar_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lark.load_grammar", None)
-    with pytest.raises(UserError, match=r"constraint=grammar needs lark, .* pip install 'dllm\[constraints\]'"):
+    with pytest.raises(UserError, match=r"constraint=grammar needs lark, .* pip install -e '.*\[constraints\]'"):
         automaton_of(Grammar('start: "x"'))
 
 

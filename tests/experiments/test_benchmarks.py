@@ -163,7 +163,7 @@ def test_a_sample_and_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_numbers_of_the_format(kind: str) -> None:
-    quants = pytest.importorskip("gguf.quants", reason="gguf is not installed: pip install 'dllm[gguf]'")
+    quants = pytest.importorskip("gguf.quants", reason="gguf is not installed: pip install -e '.[gguf]'")
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     rows, columns, code = 8, 256, GGMLQuantizationType[kind]

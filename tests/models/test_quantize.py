@@ -195,7 +195,7 @@ def test_a_device_that_lacks_float8_is_refused(monkeypatch: pytest.MonkeyPatch) 
         gpu(monkeypatch, capability, amd)
         check_quantize("float8", of(), BF16, GPU, True)
     monkeypatch.setattr(quantize, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs torchao.*pip install 'dllm\[quantize\]', or use model.quantize=int8"):
+    with pytest.raises(UserError, match=r"needs torchao.*pip install -e '.*\[quantize\]', or use model.quantize=int8"):
         check_quantize("float8", of(), BF16, GPU, True)
 
 

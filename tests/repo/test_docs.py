@@ -339,7 +339,7 @@ def test_the_index_leads_to_every_page_of_the_site() -> None:
 
 @pytest.mark.program
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("material", reason="mkdocs-material is not installed: pip install 'dllm[docs]'")
+    pytest.importorskip("material", reason="mkdocs-material is not installed: pip install -e '.[docs]'")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -59,7 +59,7 @@ def test_the_commands_of_the_page_run(package: Path) -> None:
     "DLLM_LAWS" not in os.environ, reason="a sweep and its pictures take 15 s: DLLM_LAWS=all tries them"
 )
 def test_the_report_has_the_name(package: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'dllm[report]'")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e '.[report]'")
     for line in code(PAGE, "text")[0].splitlines()[3:]:
         done = called(package, line)
         assert done.returncode == 0, (line, done.stderr)
@@ -109,7 +109,7 @@ def test_its_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_example_of_a_table_of_results_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("pandas", reason="pandas is not installed: pip install 'dllm[frame]'")
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[frame]'")
     monkeypatch.chdir(tmp_path)
     settings = ["sampler=confidence", "cache=none,dual", "task=parallelbench", "task.tasks=[copy]", "task.count=1"]
     monkeypatch.setattr(sys, "argv", ["run.py", "-m", *settings, "name=grid"])

@@ -337,6 +337,6 @@ def test_methods_at_the_same_place_are_all_seen(many: list[SettingResults]) -> N
 
 def test_without_matplotlib_nothing_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dllm.report.sections.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"a report needs matplotlib, .* pip install 'dllm\[report\]'"):
+    with pytest.raises(UserError, match=r"a report needs matplotlib, .* pip install -e '.*\[report\]'"):
         write_report([tmp_path / "not there"], tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -108,7 +108,7 @@ def test_a_message_is_the_answer_of_chat(mini_place: Place, body: dict[str, Any]
     ({"type": "tool", "name": "seat"}, {"type": "function", "function": {"name": "seat"}}),
 ], ids=["any", "none", "named"])  # fmt: skip
 def test_calls_are_those_of_chat(mini_place: Place, choice: Any, asked: Any) -> None:
-    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
     reply = said(mini_place, tools=[TOOL], tool_choice=choice)
     body = {"messages": ASK, "max_tokens": 32, "tools": [{"type": "function", "function": FUNCTION}]}
     message = mini_place.call("POST", CHAT, json={**body, "tool_choice": asked}).json()["choices"][0]["message"]
@@ -118,7 +118,7 @@ def test_calls_are_those_of_chat(mini_place: Place, choice: Any, asked: Any) -> 
 
 
 def test_a_form_is_kept(mini_place: Place) -> None:
-    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
     form = {"format": {"type": "json_schema", "schema": NAMES}, "effort": "high"}
     reply = mini_place.call("POST", MESSAGES, json={"max_tokens": 32, "messages": ASK, "output_config": form}).json()
     assert sorted(json.loads(reply["content"][0]["text"])) == ["Emma", "Hugo", "Kai"]

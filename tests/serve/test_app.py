@@ -198,7 +198,7 @@ def test_the_mini_models_answer_in_as_many_tokens_as_they_were_trained_on() -> N
 
 def test_a_crowd_with_the_usual_two_retries_is_answered(served: Model) -> None:
     """150 at once before 8 rows and 64 places, by OpenAI's client as it is; daily 50 before 22."""
-    openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    openai = pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
     body: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "w5 w7"}], "max_tokens": 8}
     count = 150 if full() else 50
     with (

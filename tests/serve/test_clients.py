@@ -17,7 +17,7 @@ from dllm.serve.jobs import Limits
 from tests.serve.live import Live, live
 from tests.serve.load import reply_of
 
-openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+openai = pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
 MESSAGES = [{"role": "user", "content": "w5 w7 w9"}]
 
 

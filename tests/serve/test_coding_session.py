@@ -13,7 +13,7 @@ from tests.serve.conftest import events
 from tests.serve.test_anthropic import from_events
 from tests.serve.test_tools import WrittenAnswers
 
-pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "coding_session.json").read_text())
 
 

@@ -19,9 +19,9 @@ from tests.serve.conftest import Place, error_of, events, streamed_text, writing
 from tests.serve.live import Live, live
 from tests.support.harness import full
 
-openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
-pytest.importorskip("lark", reason="lark is not installed: pip install 'dllm[constraints]'")
+openai = pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
+pytest.importorskip("lark", reason="lark is not installed: pip install -e '.[constraints]'")
 
 SCHEMA = {
     "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}, "ok": {"type": "boolean"}},

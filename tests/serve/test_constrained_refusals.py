@@ -18,8 +18,8 @@ from dllm.serve.wire import parse_request
 from tests.serve.conftest import Place, error_of
 from tests.serve.test_trace_file import EMPTY
 
-pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
-pytest.importorskip("lark", reason="lark is not installed: pip install 'dllm[constraints]'")
+pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
+pytest.importorskip("lark", reason="lark is not installed: pip install -e '.[constraints]'")
 
 
 def schema(value: Any, **more: Any) -> dict[str, Any]:

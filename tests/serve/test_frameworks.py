@@ -14,8 +14,8 @@ from dllm.models.bundle import Model
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import Live, live
 
-pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed: pip install 'dllm[dev]'")
-pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed: pip install -e '.[dev]'")
+pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 ASK = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 SORTED = '["Emma", "Hugo", "Kai"]'
 
@@ -40,7 +40,7 @@ def server(mini_model: Model) -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def openai_client(server: Live) -> Any:
-    openai = pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    openai = pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
 
 

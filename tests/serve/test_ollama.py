@@ -100,7 +100,7 @@ def test_a_gap_is_filled_without_what_follows(mini_place: Place) -> None:
 
 
 def test_forms_are_kept_and_calls_come_whole(mini_place: Place, mini_model: Model, tmp_path: Path) -> None:
-    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
     asked = {"messages": ASK, "stream": False, "format": NAMES}
     found = mini_place.call("POST", "/api/chat", json=asked).json()["message"]["content"]
     assert sorted(json.loads(found)) == ["Emma", "Hugo", "Kai"]

@@ -21,7 +21,7 @@ from tests.serve.test_mutations import FORMS, SERVED
 from tests.serve.test_passing import SENT
 from tests.serve.test_refusal_table import PATHS, ROWS, unpacked
 
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,8 @@ def server() -> Iterator[Live]:
 
 
 def test_the_python_of_the_page_runs(server: Live, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
-    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+    pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
+    pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
     for block in code(PAGE, "python"):
         exec(compile(block.replace(HERE, server.url), PAGE.name, "exec"), {})
     said = capsys.readouterr().out

@@ -325,7 +325,7 @@ def test_what_the_page_asks_can_be_taken_along(mini_tab: Any, mini_server: Live,
     reply = mini_tab.inner_text(".reply")
     told = subprocess.run(["bash", "-c", copied(mini_tab, "curl")], capture_output=True, text=True, timeout=30)
     assert json.loads(told.stdout)["choices"][0]["message"]["content"] == reply, told.stderr
-    pytest.importorskip("openai", reason="openai is not installed: pip install 'dllm[dev]'")
+    pytest.importorskip("openai", reason="openai is not installed: pip install -e '.[dev]'")
     with contextlib.redirect_stdout(io.StringIO()) as said:
         exec(compile(copied(mini_tab, "python"), "copied", "exec"), {})
     assert said.getvalue().strip() == reply

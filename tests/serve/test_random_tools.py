@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from harness import full
 
-pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 
 from jsonschema.validators import Draft202012Validator, validator_for
 from tool_schemas import ToolSchemas

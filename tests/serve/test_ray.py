@@ -20,7 +20,7 @@ from dllm.serve.settings import ServeSettings
 from tests.serve.live import live
 from tests.serve.load import drawn, reply_of
 
-serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'dllm[ray]'")
+serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install -e '.[ray]'")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.serve.live import live
 from tests.serve.load import drawn, reply_of
 
 pytestmark = pytest.mark.program
-serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install 'dllm[ray]'")
+serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip install -e '.[ray]'")
 
 
 def test_a_replica_of_two_ranks_replies_as_one_server_does(tiny: Path, served: Model) -> None:

@@ -16,7 +16,7 @@ from tests.serve.live import live
 from tests.serve.test_responses import RESPONSES
 from tests.serve.test_tools import SAY, SORT, TOOLS, WrittenAnswers, caller, calling  # noqa: F401  fixtures
 
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 
 FLAT = [{"type": "function", **tool["function"]} for tool in TOOLS]  # type: ignore[dict-item]
 NAMED = {"type": "function", "name": "sort"}

@@ -22,7 +22,7 @@ from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
 from tests.support.tiny import make_written
 
-jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install 'dllm[constraints]'")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[constraints]'")
 
 SORT = {
     "type": "object", "properties": {"n": {"$ref": "#/$defs/digit"}, "up": {"type": "boolean"}},

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dllm.common.links import from_first
-from dllm.compose.naming import CHOICES
+from dllm.compose.naming import CHOICES, part_at
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
-
-# Settings that may be beside resume=FOLDER, since they say nothing about what the run decodes.
-BESIDE_RESUME = frozenset({"resume", "live", "animate", "compare"})
-
 
 MADE: set[Path] = set()  # folders that this process made, which go with a run that is refused
 
@@ -56,16 +53,31 @@ def _made(parent: Path, name: str) -> Path:
 
 
 def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
-    """The folder's own configuration, when ``given`` (the names that the user set) holds resume and nothing else that
-    matters; else ``config`` itself. Raises UserError when resume names no run folder."""
+    """The folder's own configuration, with what the user ``given`` names set beside resume, so that a refusal names
+    that; ``config`` itself without resume, or under an experiment, which sets more than it names. Raises UserError when
+    resume names no run folder, or a new place is named beside it."""
     folder = config["resume"]
     if folder is None:
         return config
     stored = stored_config(Path(str(folder)))
-    if not set(given) <= BESIDE_RESUME:
+    for name in ("name", "output"):
+        if name in given and stored.get(name) != config[name]:
+            raise UserError(
+                f"{name}={config[name]} is for a new run, and resume={folder} goes on with its own. Drop one."
+            )
+    if "experiment" in given:
         return config
-    kept = {key: config[key] for key in BESIDE_RESUME if key in given}
-    return {**config, CHOICES: {}, **stored, **kept}  # an older version did not keep the names that were typed
+    # an older version did not keep the names that were typed
+    found: dict[str, Any] = {**config, CHOICES: {}, **deepcopy(stored)}
+    for name in given:
+        place = name.partition("@")[2] or name.replace("/", ".")
+        *above, last = place.split(".")
+        value, into = part_at(config, place), part_at(found, ".".join(above)) if above else found
+        if isinstance(into, dict):
+            into[last] = value
+        if place in config[CHOICES]:
+            found[CHOICES][place] = config[CHOICES][place]
+    return found
 
 
 def stored_config(folder: Path) -> dict[str, Any]:

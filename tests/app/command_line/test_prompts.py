@@ -289,3 +289,14 @@ def test_a_mini_model_that_is_asked_something_else_says_so_in_a_short_line_once(
     warn_once.cache_clear()
     assert "Warning" not in run("prompt=Why?").err, "another model may know"
     assert "Warning" not in run("task=parallelbench", "task.tasks=[copy]", "task.count=1", "output=runs").err
+
+
+def test_what_is_typed_beside_resume_is_named_where_it_differs_and_nothing_else_is(run: Run) -> None:
+    assert run("prompt=w1", "name=week1", "sampler=localleap").code == 0
+    assert run("resume=runs/week1", "sampler=localleap", "name=week1").code == 0
+    for words, said in (
+        (["name=week2"], "name=week2 is for a new run, and resume=runs/week1 goes on with its own. Drop one."),
+        (["seed=3"], "was run with seed=0, not 3."), (["sampler=eb"], "was run with sampler=localleap, not eb."),
+    ):  # fmt: skip
+        refused = run("resume=runs/week1", *words)
+        assert refused.code == 2 and said in refused.err, refused.err
