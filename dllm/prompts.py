@@ -115,7 +115,7 @@ class Prompts:
         tokenizer = self._tokenizer()
         if tokenizer.has_chat_template if self.chat is None else self.chat:
             return self._chat([{"role": "user", "content": asked}], begin)
-        return [*tokenizer.opening, *tokenizer.encode(asked + begin, most=self.config.max_length)]
+        return [*tokenizer.opening, *tokenizer.encode(asked + begin, most=self.config.max_length, begins=True)]
 
     def _ids(self, tokens: list[int]) -> list[int]:
         if self.ids.mask in tokens:
@@ -156,7 +156,7 @@ class Prompts:
             ids = (
                 [self.ids.placeholder] * piece
                 if isinstance(piece, int)
-                else self._tokenizer().encode(piece, most=limit)
+                else self._tokenizer().encode(piece, most=limit, begins=not tokens)
             )
             if len(tokens) + len(ids) > limit:
                 raise TooLong(f"infill takes more tokens than the model's limit of {limit}. Shorten its texts.")

@@ -29,15 +29,15 @@ def encode_text(backend: Tokenizer, text: str) -> list[int]:
 
 
 def plain_pieces(
-    backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = ()
+    backend: Tokenizer, text: str, special: frozenset[int], own: Collection[Span] = (), inside: Tokenizer | None = None
 ) -> list[tuple[str, list[int]]]:  # fmt: skip
     """The pieces of a text and the ids of each, without any of ``special``, unless it stands for unknown text.
-    own: where special tokens stand all the same. Raises UserError as ``encode_text``, and where a special token is a
-    single character, which nothing else writes."""
+    own: where special tokens stand all the same. inside: the tokenizer of all pieces but the first (None: the same).
+    Raises UserError as ``encode_text``, and where a special token is a single character, which nothing else writes."""
     done, todo = [], [(0, text)]
     while todo:
         start, piece = todo.pop()
-        found = _encoding(backend, piece)
+        found = _encoding(backend if start == 0 or inside is None else inside, piece)
         spelt = () if special.isdisjoint(found.ids) else _spelt(backend, piece, found, special)
         spots = [_spot(piece, span) for span in spelt if (start + span[0], start + span[1]) not in own]
         if spots:

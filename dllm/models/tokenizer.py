@@ -26,6 +26,7 @@ from dllm.models.chat_template import (
 )
 from dllm.models.chat_tokens import ChatTokens
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
+from dllm.models.inside import without_prefix
 from dllm.models.keys import read_keys
 from dllm.models.least_tokens import LeastTokens
 from dllm.models.pieces import alone, pieces_of
@@ -133,17 +134,21 @@ class Tokenizer:
         """The string of an id. None: the tokenizer has no such id."""
         return self.backend.id_to_token(number) if number >= 0 else None
 
-    def encode(self, text: str, special: bool = False, most: int | None = None) -> list[int]:
-        """Ids of a text, none added. What spells a special token in it stays text.
+    def encode(
+        self, text: str, special: bool = False, most: int | None = None, begins: bool = False
+    ) -> list[int]:  # fmt: skip
+        """Ids of a text as it is, none added. What spells a special token in it stays text.
 
         special: special tokens written in the text are recognised, all but the mask, for which only a position to
-        decide is. most: tokens that may come of it (None: any number), as far as its bytes tell. Raises TooLong
+        decide is; it is a whole prompt then. most: tokens that may come of it (None: any number), as far as its bytes
+        tell. begins: it is the beginning of a whole prompt, before which some tokenizers put a space. Raises TooLong
         where it cannot have so few, before it is tokenized, and UserError where a special token is a single character,
         which no other tokens can write.
         """
         self._refuse_long(text, most)
         plain = self.special_ids.intersection([self.mask_id]) if special else self._spelt
-        return [token for _, ids in plain_pieces(self.backend, text, plain) for token in ids]
+        first = self.backend if special or begins else self._inside
+        return [token for _, ids in plain_pieces(first, text, plain, inside=self._inside) for token in ids]
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], begin: str = "", beside: Mapping[str, Any] | None = None,
@@ -157,7 +162,9 @@ class Tokenizer:
             self._refuse_long(self.render(messages, beside) + begin, most)  # refuses what cannot be rendered, too
             *pieces, (last, own) = self._chat_tokens[self._template_for(beside)].pieces(messages, beside)
         whole = [*pieces, (last + begin, own)]
-        found = [plain_pieces(self.backend, text, self._spelt, own) for text, own in whole]
+        first = [self.backend, *[self._inside] * len(pieces)]
+        found = [plain_pieces(one, text, self._spelt, own, self._inside)
+                 for one, (text, own) in zip(first, whole, strict=True)]  # fmt: skip
         return [token for some in found for _, ids in some for token in ids]
 
     def _refuse_long(self, text: str, most: int | None) -> None:
@@ -166,6 +173,11 @@ class Tokenizer:
             raise TooLong(
                 f"the prompt takes at least {least} tokens, more than the model's limit of {most}. Shorten it."
             )
+
+    @cached_property
+    def _inside(self) -> Backend:
+        """What encodes texts that follow others."""
+        return without_prefix(self.backend)
 
     @cached_property
     def least_tokens(self) -> LeastTokens:
