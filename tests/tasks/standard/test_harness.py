@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dllm.app.lm_eval.configuration import composed_settings
-from dllm.app.runs.evaluation import Evaluation
 from dllm.decoder import Decoder
 from dllm.errors import UserError
 from dllm.models.bundle import load
-from dllm.record.measures import mean, scores_of
 from dllm.tasks.build import task_of
 from dllm.tasks.choices import likeliest_choice
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
-from lm_eval.api.model import LM  # noqa: E402
-from lm_eval.evaluator import evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from dllm.tasks.standard import harness  # noqa: E402
 from dllm.tasks.standard.harness import Harness  # noqa: E402
 from dllm.tasks.standard.ifeval import IFEval  # noqa: E402
 from dllm.tasks.standard.maths import Math500  # noqa: E402
@@ -253,78 +246,3 @@ def test_the_configuration_builds_every_task(tmp_path: Path, name: str) -> None:
     settings |= {"allow_code": True} if name in ("humaneval", "mbpp") else {}
     task = task_of(composed_settings(settings)["task"])
     assert len(task.items()) == 1 and task.name == name and set(task.stamp()) == {"suite", "template", "data"}
-
-
-class Answers(LM):
-    """A model of lm-eval's that gives these answers."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__()
-        self.texts = texts
-
-    def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        return [self.texts[request.doc_id] for request in requests]
-
-    def loglikelihood(self, requests: Sequence[Any]) -> list[Any]:
-        raise NotImplementedError
-
-    loglikelihood_rolling = loglikelihood
-
-
-def by_lm_eval(task: Harness, texts: Sequence[str]) -> dict[str, float]:
-    """Every metric and filter of these answers, by lm-eval's own evaluator."""
-    found = evaluate(Answers(texts), task.parts, bootstrap_iters=0, log_samples=False)["results"][task.name]
-    return {key.removesuffix(",none"): value for key, value in found.items() if "," in key and "_stderr" not in key}
-
-
-def by_us(task: Harness, texts: Sequence[str]) -> dict[str, float | None]:
-    """The same in lm-eval's units, from what results.jsonl keeps of each answer."""
-    evaluation = object.__new__(Evaluation)
-    evaluation.task = task
-    rows = []
-    for item, text in zip(task.items(), texts, strict=True):
-        scores, parts = task.judged(item, text)
-        rows.append(json.loads(json.dumps({"task": task.name, "sample": 0, "scores": scores, "parts": parts})))
-    names = dict.fromkeys(name for row in rows for name in row["scores"])
-    totals = evaluation.totals(rows).get(task.name, {})
-    units = {name: 100 if name.partition(",")[0] in ("bleu", "chrf", "ter") else 1 for name in totals}
-    whole = {name: None if value is None else units[name] * value for name, value in totals.items()}
-    found = {**{name: mean(scores_of(rows, name)) for name in names}, **whole}
-    return {name: value for name, value in found.items() if name != "score"}
-
-
-CB = [{"premise": f"p{at}", "hypothesis": "h", "label": label, "idx": at} for at, label in enumerate((0, 1, 2, 2))]
-WMT = [{"translation": {"de": "Guten Morgen.", "en": "Good morning to you."}},
-       {"translation": {"de": "Das Haus.", "en": "The house over there."}}]  # fmt: skip
-RULES = (["punctuation:no_comma"], ["punctuation:no_comma", "change_case:english_lowercase", "detectable_format:title"])
-FOLLOW = [{"key": at, "prompt": f"p{at}", "instruction_id_list": ids, "kwargs": [{}] * len(ids)}
-          for at, ids in enumerate(RULES)]  # fmt: skip
-TRUTHS = [
-    {"question": question, "correct_answers": ["It is a bird."], "incorrect_answers": ["No."], "best_answer": "It"}
-    for question in ("q", "r")
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "docs", "texts"),
-    [
-        ("super_glue-cb-t5-prompt", "super_glue/cb/t5-prompt.yaml", CB, ["neutral"] * 4),
-        (
-            "super_glue-cb-t5-prompt",
-            "super_glue/cb/t5-prompt.yaml",
-            CB,
-            ["entailment", "contradiction", "?", "neutral"],
-        ),
-        ("wmt16-de-en", "translation/wmt16_de-en.yaml", WMT, [" Good morning to him.", ""]),
-        ("ifeval", "ifeval/ifeval.yaml", FOLLOW, ["Fine text without it", "Hello, World"]),
-        ("truthfulqa_gen", "truthfulqa/truthfulqa_gen.yaml", TRUTHS, ["It is a big bird.", ""]),
-    ],
-)
-def test_metrics_are_those_of_lm_evals_evaluator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, place: str, docs: list[Any], texts: list[str]
-) -> None:
-    """F1 over pairs, BLEU over pairs of texts, instructions over lists, and means of numbers beyond 1."""
-    monkeypatch.setattr(harness, "task_file", lambda _: stock_folder() / place)
-    task = (IFEval if name == "ifeval" else Harness)(name, path=written(tmp_path / "q", *docs), shots=0)
-    truth = by_lm_eval(task, texts)
-    assert by_us(task, texts) == pytest.approx(truth, nan_ok=True) and truth
