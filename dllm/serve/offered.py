@@ -91,13 +91,12 @@ def parts_offered() -> dict[str, dict[str, Any]]:
 def validated_options(name: str, choice: str, options: Mapping[str, Any], depth: int = 1) -> dict[str, Any]:
     """The ``options`` of a part, each offered and valid. An option that is null is not set, unless null is
     one of its values. name: ``sampler``, or ``sampler.inner``. Raises UserError."""
-    if not options:  # what is offered takes seconds to find out; plain requests after a start need not wait for it
+    if not options:
         return {}
     group = name.partition(".")[0]
-    known = offers(group)
-    if choice not in known:
+    if not is_offered(group, choice):
         raise UserError(f"{name}={choice} is the server's own; none of its options can be set.")
-    nullable = {key for key, option in known[choice].options.items() if option.null}
+    nullable = {key for key, option in offer_of(group, choice).options.items() if option.null}
     given = {key: value for key, value in options.items() if value is not None or key in nullable}
     return {key: _sound_option(f"{name}.{key}", choice, key, value, depth) for key, value in given.items()}
 
@@ -106,19 +105,20 @@ def choice_given(name: str, given: Any) -> tuple[str, dict[str, Any]]:
     """The name and the options of a part that is chosen by NAME or {"name": NAME, ...}. Raises UserError for another
     shape, and for a part that is not offered."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
-    choice, known = options.pop("name", None), list(offers(name.partition(".")[0]))
+    choice, group = options.pop("name", None), name.partition(".")[0]
     if not isinstance(choice, str):
         raise UserError(f'{name}={given!r} must be NAME or {{"name": NAME, OPTION: VALUE}}.')
-    if choice not in known and (advice := other_choice(name, choice)) is not None:
+    if is_offered(group, choice):
+        return choice, options
+    if (advice := other_choice(name, choice)) is not None:
         raise UserError(f"{name}={choice!r} is not offered: {advice}.")
-    if choice not in known:
-        raise UserError(f"{name}={choice!r} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}")
-    return choice, options
+    known = list(offers(group))
+    raise UserError(f"{name}={choice!r} is not offered; choose one of {', '.join(known)}.{nearest(choice, known)}")
 
 
 def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> Any:
     group = name.partition(".")[0]
-    there = offers(group)[choice].options
+    there = offer_of(group, choice).options
     if key not in there:
         why = "is not offered" if key in _config(group, choice) else "does not exist"
         listed = ", ".join(there) or "none"
@@ -133,11 +133,17 @@ def _sound_option(name: str, choice: str, key: str, value: Any, depth: int) -> A
 
 @cache
 def offers(group: str) -> dict[str, Offer]:
-    """The parts of a group that are offered: those that can be built without further words."""
-    return {name: _offer(group, name) for name in choices(group) if _builds(group, name)}
+    """The parts of a group that are offered. All of them take seconds to find out, and a request asks for one."""
+    return {name: offer_of(group, name) for name in choices(group) if _builds(group, name)}
 
 
-def _offer(group: str, name: str) -> Offer:
+def is_offered(group: str, name: str) -> bool:
+    """Whether a choice is there, and can be built without further words."""
+    return name in choices(group) and _builds(group, name)
+
+
+@cache  # of names that are offered
+def offer_of(group: str, name: str) -> Offer:
     facts = part_facts(group, name)
     return Offer(facts.idea, _own_first(group, name), _about(group, name), facts.papers, facts.checked)
 

@@ -19,7 +19,7 @@ from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
 from dllm.serve.api_errors import as_refusal
 from dllm.serve.jobs import RequestParts
-from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, validated_options
+from dllm.serve.offered import OFFERED_GROUPS, choice_given, is_offered, offer_of, offers, validated_options
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.
@@ -82,16 +82,17 @@ class Defaults:
         self.parts.made(configs, self.sampling, self.begin or self.gen_length, limit)
 
     def warm(self, wanted: Callable[[], bool]) -> None:
-        """Check the server's own settings, and compose everything that is offered, so that no request waits for it.
-        wanted: asked before each of some 80 pieces; False: the rest is left. Raises UserError as ``check``."""
-        self.check()
-        if self.model.tokenizer is not None:
+        """Compose everything that is offered, so that no request waits for it. wanted: asked before each of some 90
+        pieces of 80 ms; False: the rest is left."""
+        if wanted() and self.model.tokenizer is not None:
             self.model.tokenizer.least_tokens("")
         for group in OFFERED_GROUPS:
             for name in choices(group):
                 if not wanted():
                     return
-                configurations(group, name)
+                if is_offered(group, name):
+                    offer_of(group, name)
+                    configurations(group, name)
             offers(group)
 
 
@@ -155,7 +156,7 @@ class PartsBuilder:
         if brought != usual:
             return brought
         name = choice_of(bringer, getattr(self.defaults, bringer))
-        own = configurations(bringer, name)[group] if name in offers(bringer) else usual
+        own = configurations(bringer, name)[group] if is_offered(bringer, name) else usual
         return usual if own != usual and ours == own else ours
 
     def _make_chosen(self, canonical: str) -> RequestParts:

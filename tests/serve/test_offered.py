@@ -221,7 +221,7 @@ def own_choices(
     (folder / "sampler").mkdir()
     (folder / "sampler" / f"{name}.yaml").write_text(text)
     use_folder(folder)
-    kept = offered.offers, offered._builds
+    kept = offered.offers, offered.offer_of, offered._builds
     for one in kept:
         one.cache_clear()
     yield

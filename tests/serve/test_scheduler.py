@@ -17,6 +17,7 @@ import pytest
 import torch
 from harness import MODELS, Combination, allowed, drawn, full, model, parts_of, results
 
+from dllm.app.runs.service import waits_idle
 from dllm.compose.parts import choices
 from dllm.contract import State, Step, Turn, View
 from dllm.contract.canvas import Request
@@ -289,6 +290,27 @@ def test_rows_of_a_request_under_way_are_finished_when_the_server_stops() -> Non
         scheduler.step()
     assert [type(client.last) for client in begun] == [Done] * 3
     assert isinstance(other.last, Failed) and other.last.kind == "closing"
+
+
+def test_a_server_composes_while_nothing_is_decoded() -> None:
+    parts = chosen(Combination("confidence", "fixed", "none", "none", "tiny-llada"))
+    scheduler, client, told = Scheduler(bundle("tiny-llada"), "eager"), Client(), list[bool]()
+    asking = lambda: threading.Thread(target=lambda: told.append(waits_idle(scheduler, 0.2)))  # noqa: E731
+    scheduler.submit(job(Request.answer([3, 4], 12, 60), parts), client)
+    waits = asking()
+    waits.start()
+    waits.join(0.6)
+    assert told == []  # a job waits
+    while not client.ended.is_set():
+        assert told == []  # turns are taken
+        scheduler.step()
+    waits.join(20)
+    assert told == [True]
+    last = asking()
+    scheduler.close(0)
+    last.start()
+    last.join(20)
+    assert told == [True, False]
 
 
 def test_the_thread_decodes_and_drains() -> None:

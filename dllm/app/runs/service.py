@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dllm.app.runs.plan import RunPlan, runtime_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 # (``dllm.kernels.packed`` rounds them) in five layers; one made again takes 0.2 ms.
 PRIMITIVES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 SERVED_LENGTH = 256  # masks after a prompt of a large model; a chat's answers are longer than a run's 32
+QUIET = 2.0  # seconds without a request after which a server composes what later ones may choose
 HEARD_IN = 2.0  # seconds in which clients hear that their server ends
 SWITCH = 5e-4  # seconds after which a thread gives way; on a GPU Python's own 5 ms are a whole turn
 
@@ -77,9 +80,23 @@ def service_of(config: dict[str, Any], plan: RunPlan, settings: ServeSettings) -
     scheduler = Scheduler(model, runtime_of(config), settings.limits, lead)
     if links is not None:
         links.on_loss = lambda _: _told_of_loss(scheduler)
-    # 4 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
-    threading.Thread(target=defaults.warm, args=[lambda: scheduler.state == "ready"]).start()
+    # 9 s that no request should wait for, nor the start. Not a daemon: one that an exit meets inside of C++ aborts it.
+    threading.Thread(target=defaults.warm, args=[partial(waits_idle, scheduler)]).start()
     return Service(scheduler, defaults, settings, kept)
+
+
+def waits_idle(scheduler: Scheduler, quiet: float = QUIET) -> bool:
+    """Wait until nothing has been decoded for ``quiet`` seconds; False: the server ends."""
+    seen, since = None, time.monotonic()
+    while scheduler.state == "ready":
+        figures = scheduler.figures()
+        now = figures.turns, figures.read_forwards, figures.rows, figures.waiting
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if not (figures.rows or figures.waiting) and time.monotonic() - since >= quiet:
+            return True
+        time.sleep(min(quiet, 0.1))
+    return False
 
 
 def follow_turns(config: dict[str, Any]) -> None:
