@@ -7,11 +7,12 @@ A configuration without them, as of Python or of an older version, is named afte
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dllm.common.digest import digest
-from dllm.compose.parts import arguments_of, choice_of, class_of, options_of_choices
+from dllm.compose.parts import arguments_of, choice_of, choice_text, class_of, options_of_choices
 from dllm.errors import UserError
 
 CHOICES = "choices"
@@ -27,6 +28,17 @@ def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[s
         place: str(name) for place, name in places.items()
         if name is not None and isinstance(part_at(config, place), Mapping) and f"{place}._target_" not in given
     }  # fmt: skip
+
+
+def brought(config: Config, given: Collection[str]) -> list[str]:
+    """Choices that a chosen part brings along and the user did not make: ``cache=elastic brings blocks=whole``."""
+    typed = config.get(CHOICES) or {}
+    return [
+        f"{group}={name} brings {other}={choice}"
+        for group, name in typed.items() if "." not in group
+        for other, choice in re.findall(r"override /(\w+): (\w+)", choice_text(group, name))
+        if other not in given and typed.get(other) == choice
+    ]  # fmt: skip
 
 
 def part_at(config: Config, place: str) -> Any:

@@ -109,7 +109,8 @@ class ModelConfig:
             raise UserError(
                 f"{FILE} names architectures={shown(published.get('architectures'))} and "
                 f"model_type={shown(published.get('model_type'))}; known architectures are "
-                f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these families."
+                f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these; if it is one by "
+                f"another name, write that of the family into architectures of its {FILE}."
             )
         refuse_foreign(name, published, FILE)
         packed_settings(published, FILE)

@@ -92,3 +92,11 @@ def refuse_mapped(count: int) -> None:
 def gib(count: float) -> str:
     """Bytes in words: ``5.4 GiB``."""
     return f"{count / 2**30:.1f} GiB"
+
+
+def sized(count: float) -> str:
+    """Bytes in the largest unit that they fill: ``4.3 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -79,6 +79,16 @@ def test_missing_weights_are_a_verdict_not_an_error(tmp_path: Path) -> None:
     assert "no readable weights" in printed(report)
 
 
+def test_an_unknown_architecture_is_said_once_with_the_way_out(tmp_path: Path) -> None:
+    folder = copy_of("llada_mha_untied", tmp_path)
+    edit_config(folder, architectures=["GlimmerModelLM"])
+    said = printed(inspect_checkpoint(folder))
+    assert said.count("GlimmerModelLM") == 1 and said.rstrip().endswith("not usable")
+    assert "if it is one by another name, write that of the family into architectures of its config.json." in said
+    edit_config(folder, architectures=["LLaDAModelLM"])
+    assert inspect_checkpoint(folder).usable
+
+
 def test_every_tensor_problem_is_a_sentence(tmp_path: Path) -> None:
     folder = copy_of("llada_mha_untied", tmp_path)
     changes = {"model.transformer.ln_f.weight": None, "model.transformer.wte.weight": torch.zeros(2, 2)}

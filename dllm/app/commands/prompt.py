@@ -20,7 +20,7 @@ from dllm.app.runs.plan import RunPlan
 from dllm.app.runs.samples import PlannedSample, constraint_digest, trace_content, warn_of_prompts
 from dllm.common.signals import Terminated
 from dllm.common.terminal import as_text, complain, say
-from dllm.compose.naming import typed_name
+from dllm.compose.naming import brought, typed_name
 from dllm.contract import Turn
 from dllm.decoder import Decoder, Observer, requests_per_batch
 from dllm.models.bundle import Model
@@ -51,7 +51,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         started = PromptRun(plan, samples, run_folder)
         columns = started.decode()
     started.race(columns)
-    report_answers(columns, run_folder)
+    report_answers(columns, run_folder, brought(config, given))
     if plan.options.trace:
         pages = list(run_folder.path.glob("traces/*.html"))
         shown = pages[0] if len(pages) == 1 else f"{run_folder.path}/traces/*.html"
@@ -210,9 +210,9 @@ def progress(results: Iterable[tuple[int, Result]], total: int, view: LiveView |
         yield from tqdm(results, total=total, unit="sample", disable=total == 1, mininterval=pause, maxinterval=pause)
 
 
-def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -> None:
-    """Print the texts, if they are few, and the table. In a pipe or a file the texts of the chosen setting stand alone:
-    the rest is for people, on stderr."""
+def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder, notes: Sequence[str]) -> None:
+    """Print the texts, if they are few, the table, and the notes. In a pipe or a file the texts of the chosen setting
+    stand alone: the rest is for people, on stderr."""
     seen = sys.stdout.isatty()
     console = Console(stderr=not seen)
     rows = next(iter(columns.values()))
@@ -226,6 +226,8 @@ def report_answers(columns: dict[str, list[ResultRow]], run_folder: RunFolder) -
             if not answer_text(row).strip():
                 complain(EMPTY_ANSWER)
     console.print(summary_table(columns))
+    for note in notes:
+        console.print(as_text(note, "dim"))
     if len(rows) > MAX_PRINTED:
         console.print(as_text(f"The {len(rows)} texts are in {run_folder.path}/{RESULTS}", "dim"))
     console.print(as_text(f"Run folder: {run_folder.path}", "dim"))

@@ -10,7 +10,7 @@ from dllm.common.ranks import Ranks
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.cut import check_cut, share_of
-from dllm.models.footprint import Footprint
+from dllm.models.footprint import Footprint, sized
 from dllm.models.networks import network_of
 
 WEIGHT_KINDS = ("bfloat16", "int8", "int4")
@@ -33,7 +33,7 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
             continue
         weights = Footprint.of_model(last, kind).weights
         room = _room(weights + keys * IN_FLIGHT + BESIDE_WEIGHTS, tp)
-        held = f"{weights / 1e9:.1f} GB, and {keys / 1e3:.1f} kB of keys and values a token"
+        held = f"{sized(weights)}, and {sized(keys)} of keys and values a token"
         yield f"model.tp={tp} {kind}: each rank holds {held}; {room}"
 
 

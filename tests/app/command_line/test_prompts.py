@@ -300,3 +300,9 @@ def test_what_is_typed_beside_resume_is_named_where_it_differs_and_nothing_else_
     ):  # fmt: skip
         refused = run("resume=runs/week1", *words)
         assert refused.code == 2 and said in refused.err, refused.err
+
+
+def test_a_run_says_which_choices_its_parts_bring(run: Run) -> None:
+    line = "cache=elastic brings blocks=whole\n"
+    assert line in run("prompt=w1", "cache=elastic").err
+    assert "brings" not in run("prompt=w1", "cache=elastic", "blocks=whole").err + run("prompt=w1", "cache=dual").err
