@@ -3,18 +3,21 @@
 Rank 0 has a connection to every other rank, a follower. No collective is used: one cannot tell a slow rank from a dead
 one, and would spin, or time out, while followers wait for a request. A closed connection is a process that has died,
 and one without a sign of life for ``timeout`` seconds is a process that hangs; either ends all ranks.
+
+A message is a list in JSON: data that say what is to be done, and nothing that could do it.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import secrets
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -29,7 +32,11 @@ PULSE = 1.0  # seconds between two signs of life
 LATE = 10.0  # seconds without one after which a follower is late, if ``timeout`` is not shorter
 PATIENCE = 3.0  # seconds in which rank 0 is to end over a refusal by itself; its main thread may hang in a collective
 HEAD = struct.Struct("!Q")  # bytes of the message that follows
-TOKEN_BYTES = 32  # by which rank 0 knows its followers
+LONGEST = 1 << 30  # bytes of a message: the finished rows of a run are one, of about 2 kB each
+TOKEN_BYTES = 32  # by which rank 0 knows followers that it has not started
+HELLO = 5.0  # seconds in which who connects must have shown it
+GREETED = 64  # connections that are asked for it at once
+POLL = 0.05  # seconds between two looks at who has come
 Told = TypeVar("Told")
 
 
@@ -52,17 +59,23 @@ class Link:
     lock: threading.Lock = field(default_factory=threading.Lock)  # of those that send
 
     def send(self, *message: Any) -> None:
-        """Raises OSError where the other end is gone."""
-        data = pickle.dumps(message)
+        """message: what JSON can hold; tuples arrive as lists. Raises OSError where the other end is gone."""
+        data = json.dumps(message).encode()
         with self.lock:
             self.connection.sendall(HEAD.pack(len(data)) + data)
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message. Raises OSError where the other end is gone, or silent for the connection's timeout."""
+        """The next message. Raises OSError where the other end is gone, silent for the connection's timeout, or says
+        what is none."""
         (size,) = HEAD.unpack(self._bytes(HEAD.size))
-        message: tuple[Any, ...] = pickle.loads(self._bytes(size))  # noqa: S301  the other end showed the token
+        try:
+            message = json.loads(self._bytes(size)) if size <= LONGEST else None
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, list) or not message:
+            raise ConnectionAbortedError(f"{size} bytes are no message")
         self.heard = time.monotonic()
-        return message
+        return tuple(message)
 
     def _bytes(self, count: int) -> bytes:
         found = bytearray()
@@ -115,7 +128,7 @@ class Links:
         return self.inbox.get(timeout=seconds)
 
     def shared(self, make: Callable[[], Told]) -> Told:
-        """What ``make`` returns at rank 0, which alone calls it, on every rank."""
+        """What ``make`` returns at rank 0, which alone calls it, on every rank: what JSON can hold."""
         if not self.leads:
             value: Told = self.hear()[0]
             return value
@@ -207,47 +220,82 @@ class Links:
 
 
 def open_links(rank: int, size: int, timeout: float, store: KeyStore, local: bool, wait: float) -> Links:
-    """Connect this rank to the others of its model.
+    """Connect this rank to the others of its model, which were started by somebody else.
 
-    store: where rank 0 leaves its address for them alone. local: all ranks are on this machine. wait: seconds in which
-    all must have come. Raises UserError where one does not.
+    store: where rank 0 leaves its address and a token: who reads it may connect. local: all ranks are on this machine.
+    wait: seconds in which all must have come. Raises UserError where one does not.
     """
-    try:
+    with _coming(rank, size, wait):
         if rank:
             address, port, token = store.get("links").decode().split()
             connection = socket.create_connection((address, int(port)), wait)
             connection.sendall(bytes.fromhex(token) + HEAD.pack(rank))
             links = [Link(0, connection)]
         else:
-            links = _followers(size, store, "127.0.0.1" if local else "", wait)
-    except (OSError, RuntimeError) as error:  # RuntimeError: of the store
-        missed = "rank 0 did not come" if rank else "the other ranks did not come"
-        raise UserError(f"model.tp={size}: {missed} within {wait:g} s ({error}). Start all of them at once.") from None
+            host = "127.0.0.1" if local else socket.gethostbyname(socket.gethostname())
+            links = _followers(size, store, host, wait)
     for link in links:
         link.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Links(rank, size, timeout, links)
 
 
-def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]:
-    """The connections of rank 0. A stranger that connects is sent away."""
-    token, until, found = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + wait, dict[int, Link]()
-    with socket.create_server((host, 0)) as listening:
-        address = host or socket.gethostbyname(socket.gethostname())
-        store.set("links", f"{address} {listening.getsockname()[1]} {token.hex()}")
-        while len(found) < size - 1:
-            listening.settimeout(max(0.01, until - time.monotonic()))
-            connection, _ = listening.accept()
-            connection.settimeout(wait)
-            came = Link(0, connection)
-            try:
-                known, (rank,) = compare_digest(came._bytes(TOKEN_BYTES), token), HEAD.unpack(came._bytes(HEAD.size))
-            except OSError:
-                known = False
-            if known:
-                found[rank] = Link(rank, connection)
+def links_over(connections: Sequence[socket.socket], rank: int, size: int, timeout: float, wait: float) -> Links:
+    """The links of ranks that rank 0 has started, over connections that it has made in pairs: no other process has
+    one, so nothing is asked. connections: of rank 0 to ranks 1, 2, ...; of a follower the one to rank 0. wait: seconds
+    in which all must have come. Raises UserError where one does not."""
+    links = [Link(0 if rank else other, connection) for other, connection in enumerate(connections, 1)]
+    with _coming(rank, size, wait):
+        for link in links:
+            link.connection.settimeout(wait)
+            if rank:
+                link.send("alive")
             else:
-                connection.close()
+                link.receive()
+    return Links(rank, size, timeout, links)
+
+
+@contextmanager
+def _coming(rank: int, size: int, wait: float) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: of the store
+        missed = "rank 0 did not come" if rank else "the other ranks did not come"
+        raise UserError(f"model.tp={size}: {missed} within {wait:g} s ({error}). Start all of them at once.") from None
+
+
+def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]:
+    """The connections of rank 0. A stranger that connects is sent away, and nobody waits for one that is silent."""
+    token, until, found = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + wait, dict[int, Link]()
+    greeters = ThreadPoolExecutor(GREETED)
+    try:
+        with socket.create_server((host, 0)) as listening:
+            listening.settimeout(POLL)
+            store.set("links", f"{host} {listening.getsockname()[1]} {token.hex()}")
+            while len(found) < size - 1:
+                if time.monotonic() > until:
+                    raise TimeoutError("timed out")
+                with suppress(TimeoutError):
+                    greeters.submit(_greet, listening.accept()[0], token, size, found)
+    finally:
+        greeters.shutdown(wait=False, cancel_futures=True)
     return [found[rank] for rank in sorted(found)]
+
+
+def _greet(connection: socket.socket, token: bytes, size: int, found: dict[int, Link]) -> None:
+    """Add a connection that shows the token in time, by the rank that it names; close any other."""
+    until, said = time.monotonic() + HELLO, b""
+    with suppress(OSError):
+        while (lacking := TOKEN_BYTES + HEAD.size - len(said)) and (left := until - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not (more := connection.recv(lacking)):
+                break
+            said += more
+    if not lacking and compare_digest(said[:TOKEN_BYTES], token):
+        (rank,) = HEAD.unpack(said[TOKEN_BYTES:])
+        if 0 < rank < size:
+            found.setdefault(rank, Link(rank, connection))
+            return
+    connection.close()
 
 
 _CURRENT: list[Links] = []  # of the model that this process holds a part of
@@ -279,5 +327,5 @@ def follows() -> bool:
 
 
 def from_first(make: Callable[[], Told]) -> Told:
-    """What ``make`` returns where rank 0 calls it; the process itself, if it has no other ranks."""
+    """What ``make`` returns where rank 0 calls it; the process itself, if it is alone. As ``Links.shared``."""
     return _CURRENT[-1].shared(make) if _CURRENT else make()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class Ranks:
     rank: int = 0  # of this process, from 0
     size: int = 1  # how many there are
     group: ProcessGroup | None = None  # exchanges tensors: NCCL on GPUs, gloo on CPUs; None: alone
-    control: ProcessGroup | None = None  # exchanges objects, over gloo; None: alone
+    control: ProcessGroup | None = None  # exchanges numbers of the host, over gloo; None: alone
     account: Account = field(default_factory=Account)  # of what was exchanged
 
     @staticmethod
@@ -158,17 +158,6 @@ class Ranks:
         """Another number in each call: a name for memory that is the same on all ranks, where addresses differ."""
         self.account.numbers += 1
         return self.account.numbers
-
-    def same(self, x: Any) -> bool:
-        """Whether all ranks have an equal x, any object that pickles. For tests and for finding errors: it takes
-        milliseconds."""
-        if self.size == 1:
-            return True
-        import torch.distributed as dist
-
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, x, group=self.control)
-        return all(bool(torch.equal(one, x)) if isinstance(x, Tensor) else bool(one == x) for one in found)
 
     def share(self, things: int) -> tuple[int, int]:
         """Which of a number of things this rank holds, from and to: shares differ by one at most."""

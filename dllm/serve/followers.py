@@ -3,22 +3,29 @@
 All that depends on time or on clients is decided by rank 0's scheduler: whose turn it is, deadlines, what has been
 dropped. It sends an order before each turn. The turn itself is the same on every rank, with the rows that end in it.
 A follower compiles a constraint when its row joins, which rank 0 has done before, and the turn waits for that.
+
+Orders are plain data. A follower builds the parts of a row by its recipe, as rank 0 has built them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from queue import Empty
+from typing import Any
 
 from dllm.common.links import Links
-from dllm.decisions.reading import ReadQuery, read_canvases
+from dllm.compose.parts import part_of
+from dllm.constraints.kinds import Constraint
+from dllm.contract.canvas import Request
+from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
 from dllm.loop.runner import Runner
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.runtime.runtime import Runtime
 from dllm.serve.jobs import Event, Job, RequestParts
 from dllm.serve.lane import Entry, SettingBatch
+from dllm.serve.request_parts import Defaults, PartsBuilder
 
 AGREES = 10.0  # seconds in which a failed turn must have failed on every rank
 
@@ -32,7 +39,7 @@ class LaneOpening:
     """How a lane begins."""
 
     runner: int  # the runner's number, by which later lanes have the same one, with what it recorded
-    chosen: RequestParts  # what the runner is made of, if it is new
+    recipe: str  # of what the runner is made of, if it is new
     kind: tuple[bool, bool, bool]  # whether its rows have traces, log-probabilities, and likeliest tokens
 
 
@@ -43,10 +50,10 @@ class TurnOrder:
     number: int  # of the order
     lane: int  # whose turn it is
     opening: LaneOpening | None  # where the lane is new
-    joins: tuple[tuple[int, Job], ...]  # jobs that join, with their numbers
-    leaves: tuple[int, ...]  # numbers of the jobs whose rows leave
-    lanes: tuple[int, ...]  # lanes that followers keep
-    runners: tuple[int, ...]  # runners that followers keep
+    joins: Sequence[tuple[int, Mapping[str, Any]]]  # jobs that join, with their numbers, as ``job_data`` says them
+    leaves: Sequence[int]  # numbers of the jobs whose rows leave
+    lanes: Sequence[int]  # lanes that followers keep
+    runners: Sequence[int]  # runners that followers keep
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,47 @@ class ReadOrder:
     """A forward of reads."""
 
     number: int  # of the order
-    queries: Sequence[ReadQuery]  # what is read
+    queries: Sequence[Any]  # what is read, as ``query_data`` says it
     canvases: int  # how many canvases a forward takes
+
+
+def order_of(message: Sequence[Any]) -> TurnOrder | ReadOrder:
+    """An order as a message says it."""
+    kind, data = message
+    if kind == "read":
+        return ReadOrder(**data)
+    opening = data["opening"]
+    return TurnOrder(**{**data, "opening": None if opening is None else LaneOpening(**opening)})
+
+
+def job_data(job: Job) -> dict[str, Any]:
+    """A job as plain data, its parts by their recipe. Clocks differ between processes, so it has no deadline."""
+    constraint = job.request.constraint
+    assert constraint is None or isinstance(constraint, Constraint)
+    asked = {**vars(job.request), "constraint": None if constraint is None else constraint.to_json()}
+    return {**vars(job), "deadline": 0.0, "chosen": job.chosen.recipe, "request": asked}
+
+
+def job_of(data: Mapping[str, Any], chosen: RequestParts) -> Job:
+    """The job that ``job_data`` said. chosen: what its recipe made."""
+    asked = data["request"]
+    constraint = None if asked["constraint"] is None else part_of("constraint", asked["constraint"])
+    probes = tuple((size, p) for size, p in asked["probes"])
+    return Job(
+        **{**data, "chosen": chosen, "request": Request(**{**asked, "constraint": constraint, "probes": probes})}
+    )
+
+
+def query_data(query: ReadQuery) -> list[Any]:
+    """A query as plain data."""
+    return [query.canvas.tokens, sorted(query.canvas.masked), query.canvas.start, query.wanted]
+
+
+def query_of(data: Sequence[Any]) -> ReadQuery:
+    """The query that ``query_data`` said."""
+    tokens, masked, start, wanted = data
+    canvas = ReadCanvas(tuple(tokens), frozenset(masked), start)
+    return ReadQuery(canvas, tuple((column, tuple(ids)) for column, ids in wanted))
 
 
 class Lead:
@@ -74,16 +120,16 @@ class Lead:
         opening = None
         if lane.number not in self.told:
             kind = lane.trace, lane.logprobs, lane.offers
-            opening = LaneOpening(self._number_of(lane.runner_made), lane.waiting[0].job.chosen, kind)
+            opening = LaneOpening(self._number_of(lane.runner_made), lane.waiting[0].job.chosen.recipe, kind)
         self.told = (self.told & {one.number for one in there}) | {lane.number}
-        joins = tuple((entry.number, replace(entry.job, deadline=0.0)) for entry in lane.waiting)
+        joins = [(entry.number, job_data(entry.job)) for entry in lane.waiting]
         order = TurnOrder(self._next(), lane.number, opening, joins, tuple(lane.gone), tuple(self.told),
                           tuple(self.runners))  # fmt: skip
-        self.links.tell(order)
+        self.links.tell("turn", asdict(order))
 
     def read(self, queries: Sequence[ReadQuery], canvases: int) -> None:
         """Order a forward of reads."""
-        self.links.tell(ReadOrder(self._next(), queries, canvases))
+        self.links.tell("read", asdict(ReadOrder(self._next(), [*map(query_data, queries)], canvases)))
 
     def agree(self) -> None:
         """Called where the last order has failed here. Raises RanksDiverged unless it has failed on every rank."""
@@ -97,7 +143,7 @@ class Lead:
 
     def stop(self) -> None:
         """Let the followers end."""
-        self.links.tell(None)
+        self.links.tell("stop")
 
     def _next(self) -> int:
         if not self.links.inbox.empty():
@@ -120,13 +166,18 @@ class Follower:
     def __init__(self, model: Model, runtime: Runtime) -> None:
         self.model, self.runtime = model, runtime
         self.prompts = Prompts(model.config, model.tokenizer, model.ids, model.name, 1)
+        self.parts = PartsBuilder(Defaults(model, model.name, {}, {}, {}, {}))
         self.lanes: dict[int, SettingBatch] = {}
         self.runners: dict[int, Runner] = {}
+
+    def chosen(self, recipe: str) -> RequestParts:
+        """The parts of a recipe."""
+        return self.parts.of(recipe)
 
     def obey(self, order: TurnOrder | ReadOrder) -> None:
         """Do what rank 0 does. Raises what fails there, too."""
         if isinstance(order, ReadOrder):
-            read_canvases(self.model, order.queries, order.canvases)
+            read_canvases(self.model, [*map(query_of, order.queries)], order.canvases)
             return
         self.lanes = {number: lane for number, lane in self.lanes.items() if number in order.lanes}
         if order.opening is not None:
@@ -135,22 +186,23 @@ class Follower:
         lane = self.lanes[order.lane]
         for number in order.leaves:
             lane.drop(number)
-        for number, job in order.joins:
-            lane.add(Entry(number, job, _undelivered))
+        for number, data in order.joins:
+            lane.add(Entry(number, job_of(data, self.chosen(data["chosen"])), _undelivered))
         turn = lane.turn()
         for entry in [] if turn is None else lane.finish(turn):
             lane.collector.forget(entry.number)
 
     def _opened(self, opening: LaneOpening) -> SettingBatch:
         if opening.runner not in self.runners:
-            self.runners[opening.runner] = Runner.of(self.model, opening.chosen.parts, self.runtime)
+            self.runners[opening.runner] = Runner.of(self.model, self.chosen(opening.recipe).parts, self.runtime)
         return SettingBatch(self.runners[opening.runner], self.prompts, *opening.kind)
 
 
 def follow(model: Model, runtime: Runtime, links: Links) -> None:
     """Obey rank 0 until it stops. Raises what has failed here alone."""
     follower = Follower(model, runtime)
-    while (order := links.hear()[0]) is not None:
+    while (message := links.hear())[0] != "stop":
+        order = order_of(message)
         try:
             follower.obey(order)
         except Exception:  # of a part or a prompt: rank 0 begins the rows again in new lanes

@@ -30,6 +30,7 @@ class RequestParts:
     # equal for requests that may share a batch: all options but the ``per_request`` ones of sampler, blocks and length,
     # and of the temperature only whether it is 0
     key: Hashable
+    recipe: str  # from which ``PartsBuilder.of`` makes equal ones, in another process too
 
 
 @dataclass(frozen=True)

@@ -196,9 +196,9 @@ class SettingBatch:
     def _fresh(self) -> Rows:
         """The rows of the jobs that wait to join. Each starts with its own parts, whose parameters it keeps."""
         joining, self.waiting = self._in_turn()
-        alike: dict[int, list[Entry]] = {}
+        alike: dict[str, list[Entry]] = {}
         for entry in joining:
-            alike.setdefault(id(entry.job.chosen.parts), []).append(entry)
+            alike.setdefault(entry.job.chosen.recipe, []).append(entry)
         rows: Rows | None = None
         for entries in alike.values():
             chosen, requests = entries[0].job.chosen, [entry.job.request for entry in entries]

@@ -101,7 +101,7 @@ class PartsBuilder:
 
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
-        self._chosen = lru_cache(KEPT_SETTINGS)(self._make_chosen)
+        self.of = lru_cache(KEPT_SETTINGS)(self._make_chosen)  # the parts of a recipe
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
     def chosen(
@@ -123,7 +123,7 @@ class PartsBuilder:
         if limit is not None:
             length, gen_length = {**self.defaults.length, "limit": limit}, min(limit, self.defaults.begin or limit)
         configs = {**configs, "length": length} if length else configs
-        return self._chosen(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
+        return self.of(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
     def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
@@ -159,8 +159,8 @@ class PartsBuilder:
         own = configurations(bringer, name)[group] if is_offered(bringer, name) else usual
         return usual if own != usual and ours == own else ours
 
-    def _make_chosen(self, canonical: str) -> RequestParts:
-        configs, fields, gen_length = json.loads(canonical)
+    def _make_chosen(self, recipe: str) -> RequestParts:
+        configs, fields, gen_length = json.loads(recipe)
         groups = (*OFFERED_GROUPS, "length")
         chosen = Parts.built(
             {group: self._part(group, json.dumps(configs.get(group, {}))) for group in groups}, Sampling(**fields)
@@ -174,7 +174,7 @@ class PartsBuilder:
         }
         heat = {**fields, "temperature": fields["temperature"] > 0}
         key = json.dumps([plain_numbers(shared), plain_numbers(heat)])
-        return RequestParts(parts, configs, key)
+        return RequestParts(parts, configs, key, recipe)
 
     def _make_part(self, group: str, canonical: str) -> Any:
         return build_part(group, json.loads(canonical), per_request=False)

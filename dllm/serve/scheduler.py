@@ -291,7 +291,7 @@ class Scheduler:
         chosen, runner = entry.job.chosen, self.runner_of(entry.job.chosen)
         if not runner.leads:
             return entry.number
-        return id(chosen.parts), runner.first_forward(entry.job.request)
+        return chosen.recipe, runner.first_forward(entry.job.request)
 
     def _lane_for(self, entry: Entry) -> LaneKey | None:
         """The key of the lane that a job joins or opens: of its settings and width, or where all are taken of its

@@ -93,7 +93,7 @@ def chosen(sampler: str, cache: str, lengths: Sequence[int], block_length: int =
     options = {"steps": None} if sampler == "static" else {"threshold": 0.02}  # of a random model's flat confidences
     rule, eos = part("sampler", sampler, **options), EndsEarly(lengths)
     blocks = part("blocks", "fixed", block_length=block_length)
-    return RequestParts(Parts(rule, blocks, part("cache", cache), eos), {}, sampler)
+    return RequestParts(Parts(rule, blocks, part("cache", cache), eos), {}, sampler, f"{sampler} {id(eos)}")
 
 
 def requests(count: int, model: Model, noise: random.Random) -> tuple[list[Request], list[int]]:

@@ -57,7 +57,7 @@ def parts_of() -> Parts:
 
 def served(model: Model, todo: list[Request], limits: Limits) -> tuple[float, list[Done], Scheduler]:
     """CPU seconds until all are answered, the answers, and the scheduler."""
-    scheduler, parts, out = Scheduler(model, "eager", limits), RequestParts(parts_of(), {}, ""), dict[int, Done]()
+    scheduler, parts, out = Scheduler(model, "eager", limits), RequestParts(parts_of(), {}, "", ""), dict[int, Done]()
 
     def listener(place: int) -> Callable[[Event], None]:
         return lambda event: out.update({place: event}) if isinstance(event, Done) else None

@@ -26,7 +26,7 @@ def served(cell: Cell, models: Models) -> dict[str, Any]:
     model, runtime = models.text(cell), check(cell, models.device)
     parts = replace(cell.parts, eos=named("eos", "stop_at_eos"))
     limits = Limits(max_rows=cell.batch, max_tokens_in_flight=1 << 20, max_waiting=1 << 10)
-    streams = Streams(Scheduler(model, runtime, limits), RequestParts(parts, {}, "streams"))
+    streams = Streams(Scheduler(model, runtime, limits), RequestParts(parts, {}, "streams", ""))
     for number, prompt in enumerate(prompts(model, EACH * cell.batch)):
         streams.left.append(Request.answer(prompt, cell.answer, model.ids.placeholder, number))
     return {**vars(cell), **streams.run(cell.batch)}

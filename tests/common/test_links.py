@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 
 import pytest
 
 from dllm.common import links as module
-from dllm.common.links import DIED, HEAD, TOKEN_BYTES, Links, open_links
+from dllm.common.links import DIED, HEAD, LONGEST, TOKEN_BYTES, Link, Links, links_over, open_links
 from dllm.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of threads that end
@@ -72,10 +74,10 @@ def three(ended: SimpleQueue[int]) -> Iterator[list[Links]]:
 
 def test_every_rank_has_the_values_of_rank_0_in_their_order(three: list[Links]) -> None:
     for number in range(5):
-        assert three[0].shared(lambda number=number: ("turn", number)) == ("turn", number)
+        assert three[0].shared(lambda number=number: ["turn", number]) == ["turn", number]
     for follower in three[1:]:
         assert [follower.shared(lambda: pytest.fail("a follower decides")) for _ in range(5)] == [
-            ("turn", number) for number in range(5)
+            ["turn", number] for number in range(5)
         ]
 
 
@@ -142,6 +144,79 @@ def test_a_stranger_is_turned_away(ended: SimpleQueue[int]) -> None:
     assert follower.hear() == ("hello",)
     for one in (follower, first):
         one.close()
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", bytes(TOKEN_BYTES), bytes(1 << 20)],
+                         ids=["silent", "http", "half", "long"])  # fmt: skip
+def test_strangers_cost_a_follower_nothing(words: bytes, ended: SimpleQueue[int]) -> None:
+    store = Store()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(open_links, 0, 2, 1.0, store, True, 10.0)
+        address, port, _ = store.get("links").decode().split()
+        assert address == "127.0.0.1"
+        strangers = [socket.create_connection((address, int(port)), 5) for _ in range(5)]
+        for stranger in strangers:
+            with suppress(OSError):  # it was sent away before it had said all
+                stranger.sendall(words)
+        began = time.monotonic()
+        follower, first = open_links(1, 2, 1.0, store, True, 5.0), leading.result()
+        assert time.monotonic() - began < 1
+    for one in (follower, first, *strangers):
+        one.close()
+
+
+def test_a_silent_stranger_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO", 0.1)
+    store = Store()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(open_links, 0, 2, 1.0, store, True, 2.0)
+        address, port, _ = store.get("links").decode().split()
+        with socket.create_connection((address, int(port)), 5) as stranger:
+            assert stranger.recv(1) == b""
+        assert "the other ranks did not come" in str(leading.exception())
+
+
+@pytest.mark.parametrize("data", [
+    pickle.dumps(("alive",)), b"null", b"{}", b"[]", b"\xff", b"[" * 100_000, b"[1", HEAD.pack(LONGEST + 1),
+], ids=["pickle", "null", "mapping", "empty", "utf8", "deep", "cut", "size"])  # fmt: skip
+def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data if len(data) == HEAD.size else HEAD.pack(len(data)) + data)
+        with pytest.raises(OSError, match="no message"):
+            Link(1, ours).receive()
+
+
+def test_a_message_is_plain_data() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Link(1, ours).send("rows", {"text": "\ud800 ä", "seed": 2**62 - 1, "none": None}, [0.1, (1,)], float("nan"))
+        *plain, nan = Link(0, theirs).receive()
+        assert plain == ["rows", {"text": "\ud800 ä", "seed": 2**62 - 1, "none": None}, [0.1, [1]]]
+        assert nan != nan
+        with pytest.raises(TypeError):
+            Link(1, ours).send(object())
+
+
+def test_ranks_that_were_started_need_no_port(ended: SimpleQueue[int]) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
+        leading = pool.submit(links_over, [ours for ours, _ in pairs], 0, 3, 1.0, 5.0)
+        ranks = [pool.submit(links_over, [theirs], at, 3, 1.0, 5.0) for at, (_, theirs) in enumerate(pairs, 1)]
+        first, *followers = [leading.result(), *(rank.result() for rank in ranks)]
+    first.tell("hello")
+    assert [one.hear() for one in followers] == [("hello",), ("hello",)]
+    followers[1].tell("raised", 7)
+    assert first.hear() == (2, "raised", 7)
+    for one in (*followers, first):
+        one.close()
+
+
+def test_a_started_rank_that_ends_early_is_noticed_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with pytest.raises(UserError, match=r"model.tp=2: the other ranks did not come"):
+        links_over([ours], 0, 2, 1.0, 60.0)
 
 
 def test_ranks_that_do_not_come_are_named() -> None:

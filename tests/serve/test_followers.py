@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -24,13 +25,16 @@ import pytest
 from harness import Combination
 
 from dllm import load
+from dllm.compose.parts import configuration_of, part_of
 from dllm.contract import State, Step, Turn, View
 from dllm.contract.canvas import Request
+from dllm.contract.setting import Sampling
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.confidence import Confidence
-from dllm.serve.followers import AGREES, Follower, Lead, RanksDiverged, ReadOrder, TurnOrder
-from dllm.serve.jobs import Done, Failed, Limits
+from dllm.serve.followers import AGREES, Follower, Lead, RanksDiverged, ReadOrder, TurnOrder, job_data, job_of, order_of
+from dllm.serve.jobs import Done, Failed, Limits, RequestParts
 from dllm.serve.lane import SettingBatch
+from dllm.serve.request_parts import PartsBuilder
 from dllm.serve.scheduler import Scheduler
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live
@@ -39,6 +43,21 @@ from tests.serve.test_scheduler import Client, bundle, cases, chosen, job, reque
 
 ROOT = Path(__file__).parents[2]
 TurnLog = list[tuple[int, list[list[int]]]]
+
+
+KNOWN: dict[str, RequestParts] = {}  # parts that a test made, by their recipe
+
+
+def made(parts: RequestParts) -> RequestParts:
+    KNOWN[parts.recipe] = parts
+    return parts
+
+
+class Knowing(Follower):
+    """One that has the parts of a test, whatever their classes."""
+
+    def chosen(self, recipe: str) -> RequestParts:
+        return KNOWN[recipe]
 
 
 class Recorded:
@@ -59,14 +78,15 @@ class Recorded:
         return not self.raised
 
     def tell(self, *message: Any) -> None:
-        if not isinstance(message[0], TurnOrder | ReadOrder):
+        if message[0] not in ("turn", "read"):
             return
-        self.orders.append(message[0])
+        order = order_of(json.loads(json.dumps(message)))
+        self.orders.append(order)
         for rank, follower in enumerate(self.links, 1):
             try:
-                follower.obey(message[0])
+                follower.obey(order)
             except ValueError:
-                self.raised.append((rank, "raised", message[0].number))
+                self.raised.append((rank, "raised", order.number))
 
     def hear(self, seconds: float) -> tuple[int, str, int]:
         assert seconds == AGREES
@@ -76,7 +96,7 @@ class Recorded:
 
 
 def leading(name: str, follower: Follower | None = None, **limits: Any) -> tuple[Scheduler, Recorded]:
-    links = Recorded(follower or Follower(bundle(name), Runtime("eager")))
+    links = Recorded(follower or Knowing(bundle(name), Runtime("eager")))
     lead = Lead(links)  # type: ignore[arg-type]
     return Scheduler(bundle(name), "eager", Limits(**limits), lead), links
 
@@ -103,7 +123,7 @@ def test_a_follower_takes_the_turns_of_rank_0(case: tuple[Combination, float, fl
     combination, heat, guidance = case
     dice = random.Random(3)
     scheduler, _ = leading(combination.model, max_rows=3)
-    parts, clients, numbers = chosen(combination, heat, guidance), list[Client](), list[int]()
+    parts, clients, numbers = made(chosen(combination, heat, guidance)), list[Client](), list[int]()
     todo = requests(dice, 6, bundle(combination.model).config.mask_id or 0)
     while todo or scheduler.lanes or scheduler.queue:
         if todo and dice.random() < 0.4:
@@ -132,7 +152,7 @@ class Deaf(Follower):
 
 def submitted(scheduler: Scheduler, rule: Confidence) -> Client:
     parts = with_rule(chosen(Combination("confidence", "fixed", "none", "none", "tiny-llada")), rule)
-    parts = replace(parts, key=type(rule))
+    parts = made(replace(parts, key=type(rule)))
     client = Client()
     scheduler.submit(job(Request.answer([3, 4], 12, 60), parts), client)
     return client
@@ -167,6 +187,33 @@ def test_a_turn_that_fails_on_a_follower_alone_ends_the_server() -> None:
     links.raised.append((1, "raised", 1))
     with pytest.raises(RanksDiverged, match="on a follower alone"):
         scheduler.step()
+
+
+@pytest.mark.parametrize("constraint", [
+    None, {"name": "choice", "options": ["yes", "no"]}, {"name": "regex", "pattern": "a+", "joint": True},
+    {"name": "json_schema", "schema": {"type": "object", "properties": {"b": {"type": "null"}, "a": True}}},
+    {"name": "call", "functions": [{"name": "f", "parameters": {"type": "object"}}]},
+    {"name": "grammar", "grammar": 'start: "a"'},
+], ids=lambda one: one and one["name"])  # fmt: skip
+def test_a_job_and_its_parts_arrive_whole(constraint: dict[str, Any] | None) -> None:
+    model = load("mini-llada")
+    sent, came = PartsBuilder(mini_defaults(model)), Follower(model, Runtime("eager"))
+    asked = {"sampler": {"name": "static", "per_step": 2}, "cache": "prefix", "eos": "none"}
+    parts = sent.chosen(asked, Sampling(temperature=0.7, top_k=3), 12)
+    request = Request(
+        [5, 6, 7, 1, 1], [False] * 3 + [True] * 2, 2**61 + 1, 3, temperature=0.1 + 0.2, gap=4, probes=((3, 0.1),),
+        constraint=None if constraint is None else part_of("constraint", constraint),
+    )  # fmt: skip
+    sent_job = job(request, parts, ident="x", tenant="key", likeliest=3, grows_to=40)
+    data = json.loads(json.dumps(job_data(sent_job)))
+    there = job_of(data, came.chosen(data["chosen"]))
+    assert (there.request, there.deadline) == (request, 0.0)
+    assert replace(there, chosen=parts, deadline=sent_job.deadline) == sent_job
+    assert (there.chosen.config, there.chosen.key) == (parts.config, parts.key)
+    assert {group: configuration_of(group, getattr(there.chosen.parts, group)) for group in parts.config} == {
+        group: configuration_of(group, getattr(parts.parts, group)) for group in parts.config
+    }
+    assert there.chosen.parts.sampling == parts.parts.sampling
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from dllm.serve.lane import SettingBatch
 from dllm.serve.scheduler import Scheduler
 
 TIMEOUT = 60.0
+RECIPES = count()
 
 
 @cache
@@ -73,11 +74,12 @@ def chosen(combination: Combination, heat: float = 0.0, guidance: float = 0.0, *
     sampling = Sampling(temperature=heat, guidance=guidance, tempered=parts.sampler.traits.tempered)
     for option, value in options.items():
         setattr(parts.sampler, option, value)
-    return RequestParts(replace(parts, sampling=sampling), {}, (str(combination), heat > 0, guidance))
+    key = str(combination), heat > 0, guidance
+    return RequestParts(replace(parts, sampling=sampling), {}, key, str(next(RECIPES)))
 
 
 def with_rule(parts: RequestParts, rule: Sampler) -> RequestParts:
-    return replace(parts, parts=replace(parts.parts, sampler=rule))
+    return replace(parts, parts=replace(parts.parts, sampler=rule), recipe=str(next(RECIPES)))
 
 
 def job(request: Request, parts: RequestParts, **options: Any) -> Job:

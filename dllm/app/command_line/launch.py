@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dllm.common.digest import digest
-from dllm.common.links import Links, current_links, linked, open_links
+from dllm.common.links import Links, current_links, linked, links_over, open_links
 from dllm.common.signals import ENDING
 from dllm.common.terminal import excepthook
 from dllm.common.versions import version_of
@@ -32,6 +33,8 @@ COMING = 300.0  # seconds in which all ranks must have come; a busy machine impo
 EXCHANGE = timedelta(days=7)
 LEAVING = 5.0  # seconds in which a follower that this command started must end after it
 PORT = "MASTER_PORT"
+LINK = "DLLM_LINK"  # descriptor of a follower's connection to the process that has started it
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # by which ranks of one machine exchange what is not local
 LONGEST_HEADER = 100_000_000  # bytes that safetensors allows
 
 
@@ -76,6 +79,7 @@ class Launched:
 
     def __init__(self, size: int, program: Sequence[str]) -> None:
         self.size, self.followers, self.before = size, list[subprocess.Popen[bytes]](), dict(os.environ)
+        self.connections = list[socket.socket]()  # to ranks that one of them has started
         self.store = self._met() if "RANK" in os.environ else self._started(program)
         self.place, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -84,6 +88,9 @@ class Launched:
         from torch.distributed import DistError
         from torch.distributed.rendezvous import rendezvous
 
+        if LINK in os.environ:
+            self.connections = [socket.socket(fileno=int(os.environ.pop(LINK)))]
+            self.connections[0].set_inheritable(False)
         try:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=COMING)))
         except (DistError, ValueError) as error:
@@ -91,17 +98,27 @@ class Launched:
         return store
 
     def _started(self, program: Sequence[str]) -> Store:
-        """Start the followers, and the store by which they find this process."""
+        """Start the followers, and the store by which they exchange tensors. Nothing listens beyond this machine."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        listening = socket.create_server(("127.0.0.1", 0))  # TCPStore would listen on every address
+        store = TCPStore("127.0.0.1", listening.getsockname()[1], is_master=True, wait_for_workers=False,
+                         multi_tenant=True, master_listen_fd=listening.detach())  # fmt: skip
         shared = {"WORLD_SIZE": str(self.size), "LOCAL_WORLD_SIZE": str(self.size), "MASTER_ADDR": "127.0.0.1",
                   PORT: str(store.port)}  # fmt: skip
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+        shared |= {name: loopback for name in INTERFACES if loopback is not None and name not in os.environ}
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         for rank in range(1, self.size):
-            own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path}
+            ours, theirs = socket.socketpair()
+            own = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path,
+                   LINK: str(theirs.fileno())}  # fmt: skip
             command = [sys.executable, *program]
-            self.followers.append(subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL))
+            with theirs:
+                self.followers.append(
+                    subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+                )
+            self.connections.append(ours)
         os.environ.update(shared, RANK="0", LOCAL_RANK="0")
         return store
 
@@ -109,11 +126,14 @@ class Launched:
         """The links to the other ranks of this process's model."""
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives a restart
         group, rank = divmod(self.place, self.size)
-        own = PrefixStore(f"dllm/{attempt}/{group}", self.store)
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world)) >= self.size
-        links = open_links(rank, self.size, timeout, own, local, COMING)
+        if self.connections:
+            links = links_over(self.connections, rank, self.size, timeout, COMING)
+        else:
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives a restart
+            own = PrefixStore(f"dllm/{attempt}/{group}", self.store)
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", self.world)) >= self.size
+            links = open_links(rank, self.size, timeout, own, local, COMING)
         links.before_end = self.kill
         return links
 

@@ -8,23 +8,26 @@ piece of work rank 0 sends its followers a call, which they make too. If one of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from pkgutil import resolve_name
 from typing import Any
 
 from dllm.app.command_line.launch import Launched, quiet
 from dllm.common.links import Links, current_links, linked
 
 PROGRAM = ("-m", "dllm.app.engines.ray_ranks")
-Called = Callable[[], object]  # what followers do, as a ``functools.partial`` that pickles
+CALLS = {"decode": "dllm.app.engines.replica.decode", "serve": "dllm.app.runs.service.follow_turns"}
 
 _UNTIL_THE_END = ExitStack()  # of this process
 
 
-def tell_followers(model: Mapping[str, Any], call: Called) -> None:
-    """Have the other ranks of ``model.tp`` do what this process does next; the first call starts them."""
+def tell_followers(model: Mapping[str, Any], call: str, *arguments: Any) -> None:
+    """Have the other ranks of ``model.tp`` do what this process does next; the first call starts them. call: one of
+    ``CALLS``. arguments: what JSON can hold."""
     if (size := int(model.get("tp", 1))) > 1:
-        (current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))).tell(call)
+        links = current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))
+        links.tell(call, *arguments)
 
 
 def _started(size: int, timeout: float, device: str) -> Links:
@@ -41,7 +44,8 @@ def obey(size: int, timeout: float, device: str) -> None:
         quiet(links)
         ranks.initialise(device)
         while True:
-            links.hear()[0]()
+            call, *arguments = links.hear()
+            resolve_name(CALLS[call])(*arguments)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dllm.app.engines.ray import Ray
 from dllm.app.engines.ray_ranks import tell_followers
 from dllm.app.engines.ray_workers import BAD_STARTS
 from dllm.app.engines.replica_board import TELLS, Board, Teller, print_lines
-from dllm.app.runs.service import follow_turns, plan_of, service_of, show_log, url_of
+from dllm.app.runs.service import plan_of, service_of, show_log, url_of
 from dllm.common.signals import ENDING, Terminated, is_ignored
 from dllm.common.terminal import say
 from dllm.compose.parts import build_part
@@ -65,7 +65,7 @@ class ServedReplica:
 
     def _load(self, config: dict[str, Any], settings: ServeSettings) -> None:
         try:
-            tell_followers(config["model"], partial(follow_turns, config))
+            tell_followers(config["model"], "serve", config)
             service = service_of(config, plan_of(config), settings)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}" if not isinstance(error, UserError) else str(error)

@@ -6,7 +6,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Replica:
 
     def rows(self, config: Mapping[str, Any], batches: Sequence[Sequence[SampleKey]]) -> Iterator[tuple[Any, Any, Any]]:
         """(row, trace, environment) of each sample of these batches."""
-        tell_followers(config["model"], partial(decode, config, batches))
+        tell_followers(config["model"], "decode", config, batches)
         yield from finished(config, batches)
 
 

@@ -37,7 +37,7 @@ def remove_made(folder: Path) -> None:
 
 def fresh_folder(parent: Path, name: str) -> Path:
     """Make a folder that no other process has. Folders of runs that start in the same second are numbered."""
-    return from_first(lambda: _made(parent, name))
+    return Path(from_first(lambda: str(_made(parent, name))))
 
 
 def _made(parent: Path, name: str) -> Path:
