@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+TOGETHER = 1.0  # seconds
+TOLD: list[tuple[int, float]] = []  # the first of these signals that came, and when, by ``time.monotonic``
 
 
 class Terminated(SystemExit):
@@ -17,12 +21,26 @@ class Terminated(SystemExit):
 
 
 def obey_signals() -> None:
-    """Have the first of these signals raise ``Terminated`` in the main thread; those that follow it change nothing, as
-    a closed terminal sends several. A signal that is ignored, as ``nohup`` has it, stays so."""
+    """Have the first of these signals raise ``Terminated`` in the main thread, and a later one end the process at once.
+    A closed terminal and a closed session send several: SIGHUP within ``TOGETHER`` of the first changes nothing. A
+    signal that is ignored, as ``nohup`` has it, stays so."""
     if threading.current_thread() is threading.main_thread():
         for number in ENDING:
             if not is_ignored(number):
                 signal.signal(number, _end)
+
+
+def raise_if_told() -> None:
+    """Raise ``Terminated`` once more where a signal has come: code of others may have taken its exception for one of
+    its own, or dropped it, as whatever calls back from C does."""
+    if TOLD:
+        raise Terminated(TOLD[0][0])
+
+
+def work_is_done() -> None:
+    """From now on Ctrl-C changes nothing, and the other signals end the process at once: nothing is left to be kept."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    TOLD.append((0, 0.0))
 
 
 def is_ignored(number: int) -> bool:
@@ -31,6 +49,9 @@ def is_ignored(number: int) -> bool:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    for other in ENDING:
-        signal.signal(other, signal.SIG_IGN)
-    raise Terminated(number)
+    now = time.monotonic()
+    if not TOLD:
+        TOLD.append((number, now))
+        raise Terminated(number)
+    if number != signal.SIGHUP or now > TOLD[0][1] + TOGETHER:
+        os._exit(128 + number)

@@ -13,6 +13,7 @@ from typing import Any
 
 from dllm.common.digest import digest
 from dllm.compose.parts import arguments_of, choice_of, choice_text, class_of, options_of_choices
+from dllm.compose.trusted import is_known
 from dllm.errors import UserError
 
 CHOICES = "choices"
@@ -73,6 +74,8 @@ def _usual(group: str, name: str, target: Any) -> Mapping[str, Any]:
     known = options_of_choices(group)
     if name in known:
         return known[name]
+    if not is_known(target):  # the file may be somebody else's: every option is shown
+        return {}
     try:
         return {key: argument.default for key, argument in arguments_of(class_of(group, target)).items()}
     except UserError:  # a user's module that is not here: every option is shown

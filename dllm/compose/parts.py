@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_of
 from dllm.common.hints import other_choice
+from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.importing import imported_class, place_of_error
 from dllm.errors import UserError, first_line, nearest, warn_once
 
@@ -336,7 +337,8 @@ class OwnChoices:
 
     def names(self, group: str) -> list[str]:
         """The choices that the user adds to a group."""
-        files = [] if self.folder is None else [file.stem for file in (self.folder / group).glob("*.yaml")]
+        there = [] if self.folder is None else (self.folder / group).glob("*.yaml")
+        files = [file.stem for file in there if file.is_file()]
         return [*files, *(name for of, name in self.classes if of == group)]
 
 
@@ -428,9 +430,11 @@ def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
 
     found: dict[str, Mapping[str, Any]] = {}
     for name in choices(group):
+        ours = is_shipped(group, name) or (group.removesuffix("/inner"), name) in OWN.classes
         try:
-            options = yaml.safe_load(choice_text(group, name)) or {}
-        except (OSError, yaml.YAMLError):
+            file = (OWN.folder or Path()) / group.removesuffix("/inner") / f"{name}.yaml"
+            options = (yaml.safe_load(choice_text(group, name)) if ours else plain_yaml(file)) or {}
+        except (OSError, UserError):
             options = {}
         found[name] = options.get(group, options) if isinstance(options, dict) else {}
     return found

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dllm.common.plain_yaml import plain_yaml
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, ENVIRONMENT, REFUSED_FILE, RESULTS, TOTALS, key_of, read_all_results
 from dllm.record.measures import Totals
@@ -112,9 +111,8 @@ def refused_cells(folder: Path) -> list[RefusedCell]:
 def _mapping(file: Path, groups: Sequence[str] = ()) -> Mapping[str, Any]:
     """The mapping in a YAML or JSON file. Raises UserError if it is missing, or one of its ``groups`` is missing."""
     try:
-        text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError):
+        found = json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else plain_yaml(file)
+    except (OSError, ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping) or not all(isinstance(found.get(group), Mapping) for group in groups):
         broken = f"{file.parent} is not a whole run folder: its {file.name} is missing or broken"

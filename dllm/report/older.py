@@ -7,6 +7,7 @@ from functools import cache
 
 from dllm.common.digest import json_digest
 from dllm.compose.naming import typed_name
+from dllm.compose.trusted import is_known
 from dllm.record.code_hash import code_hash, targets
 from dllm.report.pooling import CellResults
 
@@ -68,9 +69,9 @@ def codes_of(cell: CellResults) -> Iterator[tuple[PartClasses, str | None]]:
 
 @cache
 def todays(classes: tuple[str, ...]) -> str | None:
-    """The hash of the classes' code as it is now; None where they cannot be imported here."""
+    """The hash of the classes' code as it is now; None where they cannot be imported here, or by nobody's leave."""
     try:
-        return code_hash(classes)
+        return code_hash(classes) if all(map(is_known, classes)) else None
     except Exception:  # whatever importing somebody's module raises
         return None
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntEnum
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dllm.contract.constrained import ConstraintReport
 from dllm.contract.setting import Sampling
 from dllm.errors import UserError, in_words
 from dllm.record.results import Result
+from dllm.rl.rollout_files import check_tensors, check_told
 
 TOLD = "rollouts"  # name in the file's metadata of what is not a tensor, as JSON
 SPREAD = 1e-4  # added to the standard deviation of a group's rewards
@@ -172,17 +174,22 @@ class Rollouts:
 
     @staticmethod
     def load(file: str | Path) -> Rollouts:
-        """What ``save`` wrote, on the CPU. Raises UserError for any other file."""
+        """What ``save`` wrote, on the CPU. The file may be somebody else's: its kinds, shapes and ranges are checked.
+        Raises UserError for any other file."""
         from safetensors import SafetensorError, safe_open
 
         try:
+            if not Path(file).is_file():
+                raise FileNotFoundError(ENOENT, "it is no file")
             with safe_open(file, "pt") as opened:
                 told = json.loads(opened.metadata()[TOLD])
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
+            check_tensors(tensors)
+            check_told(told, len(tensors["seeds"]))
             results = [_result_of(one) for one in told.pop("results")]
             sampling, ends = Sampling(**told.pop("sampling")), tuple(told.pop("ends"))
             return Rollouts(**tensors, **told, results=results, sampling=sampling, ends=ends)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise UserError(
                 f"{file} holds no rollouts ({in_words(error)}). Name a file that Rollouts.save wrote."
             ) from None

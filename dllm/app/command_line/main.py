@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -31,13 +31,16 @@ from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import resumed
-from dllm.common.signals import Terminated, obey_signals
+from dllm.common.signals import TOLD, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
-from dllm.compose.parts import composed, store_inner_choices, use_folder
-from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line
+from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
+from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
+from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line, nearest
+
+BROUGHT = ("allow_code", "published")  # settings that some choices of ours bring
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
@@ -54,13 +57,15 @@ def run_single(config: DictConfig, overrides: Sequence[str], folder: str, flags:
     the command line, for ranks that it has to start."""
     refuse_grids(config.grids, overrides)
     given = setting_names(overrides)
-    settings = checked_settings(resumed(with_run_dir(named(config, given), given, folder), given))
-    task = settings["task"]["run"]
+    chosen = resumed(with_run_dir(named(config, given), given, folder), given)
+    refuse_command(task := chosen["task"].get("run"))
+    settings = checked_settings(chosen)
     try:
-        start = resolve_name(str(task))
+        start = resolve_name(task)
     except (ImportError, AttributeError, ValueError):
         raise UserError(f"task.run={task!r} names no function of a module. Choose a task by task=NAME.") from None
     with with_ranks(settings, [*flags, *overrides]):
+        raise_if_told()
         start(settings, given)
 
 
@@ -69,7 +74,22 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     kept = OmegaConf.masked_copy(config, [key for key in map(str, config) if key not in ("grids", "hydra")])
     settings = OmegaConf.to_container(kept, resolve=True)
     assert isinstance(settings, dict)
+    if OWN.folder is not None:
+        refuse_unknown(settings)
+        refuse_shapes(f"a file of {OWN.folder}", settings)
+    refuse_strangers("the configuration", settings)
     return {str(key): value for key, value in settings.items()}
+
+
+def refuse_unknown(settings: Mapping[Any, Any]) -> None:
+    """Raise UserError for a setting that only a file of --config-dir can have brought, since nothing reads it."""
+    known = {*map(str, composed([])), *BROUGHT}
+    for name in map(str, settings):
+        if name == "experiment":
+            raise UserError("an experiment of --config-dir lacks its first line. Begin it with # @package _global_.")
+        if name not in known:
+            hint = nearest(name, known)
+            raise UserError(f"{name} is set by a file of {OWN.folder}, and nothing reads it.{hint} Drop it there.")
 
 
 def named(config: DictConfig, given: Sequence[str]) -> dict[str, Any]:
@@ -96,8 +116,10 @@ def main() -> None:
     """Exit codes: 0 done, 1 a replay differs, 2 something to put right, 3 samples failed, 70 a server's decode thread
     died, 75 another rank or process died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
+    is_program = sys._getframe(1).f_globals.get("__name__") == "__main__"  # the process ends after this
+    TOLD.clear()
     obey_signals()
-    sys.argv[1:] = given = [read_as_utf8(word) for word in sys.argv[1:]]
+    sys.argv[1:] = words_typed = given = [read_as_utf8(word) for word in sys.argv[1:]]
     # Hydra then raises its errors instead of printing them, which happens below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     for stream in (sys.stdout, sys.stderr):  # a model may write what the terminal's encoding lacks
@@ -107,7 +129,13 @@ def main() -> None:
         sys.stdin.reconfigure(errors="surrogateescape")
     try:
         with user_errors(given), warnings_as_sentences():
+            given = with_trust(given)
             use_folder(config_folder(given))
+            if OWN.folder is not None:
+                from dllm.app.command_line.own_files import install  # here: it takes a search for Hydra's plugins
+
+                install()
+                trust_choices(given)
             store_inner_choices()
             own = {"report": run_report, "pull": run_pull, "list": run_list}.get(given[0] if given else "")
             if own is not None:
@@ -117,8 +145,14 @@ def main() -> None:
                 with user_errors(words):
                     dispatch(with_own_classes(words), given[0] if given and given[0] in COMMANDS else None)
             sys.stdout.flush()
+            raise_if_told()
+            if is_program:
+                work_is_done()
     finally:
-        sys.argv[1:] = given
+        if is_program:
+            work_is_done()
+        sys.argv[1:] = words_typed
+        os.environ.pop(VARIABLE, None)
 
 
 def read_as_utf8(word: str) -> str:
@@ -172,7 +206,11 @@ def sweep_ranks(overrides: Sequence[str], flags: Sequence[str]) -> AbstractConte
 def user_errors(overrides: Sequence[str]) -> Iterator[None]:
     """Print an error that the user can put right as one sentence, and exit with code 2. Others are bugs and pass."""
     try:
-        yield
+        try:
+            yield
+        except Exception:
+            raise_if_told()
+            raise
     except UserError as error:
         stop(str(error))
     except (HydraException, OmegaConfBaseException, RecursionError) as error:

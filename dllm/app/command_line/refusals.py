@@ -49,6 +49,9 @@ def explain(error: Exception, arguments: Sequence[str]) -> str:
         for sentence in problems(overrides):
             return sentence
     first = first_line(error.__cause__ or error)
+    if "Recursive interpolation" in first or isinstance(error, RecursionError):
+        place = getattr(error.__cause__ or error, "full_key", None) or getattr(error, "full_key", None)
+        return f"{place or 'a setting'} refers to itself, by itself or by others (${{NAME}}). Write its value."
     lacking = re.match("Key '(.*)' is not in struct", first)  # of OmegaConf
     if lacking:
         asked = [o.input_line for o in overrides if str(o.key_or_group).endswith(lacking[1])]

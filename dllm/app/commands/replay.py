@@ -16,10 +16,10 @@ from dllm.app.runs.folder import trace_name
 from dllm.app.runs.plan import RunPlan
 from dllm.common.coerce import coerce
 from dllm.common.terminal import say
-from dllm.compose.parts import options_of_choices, part_of
+from dllm.compose.parts import part_of
+from dllm.compose.trusted import refuse_strangers
 from dllm.contract.canvas import Request
 from dllm.errors import UserError
-from dllm.record.code_hash import targets
 from dllm.record.trace import ADVICE, Trace, read_trace
 from dllm.record.turns import Commits, ShownMixtures, TurnRecord
 from dllm.view.page import PARTS
@@ -59,7 +59,7 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     changing = ("length",) if isinstance(recorded.get("length"), Mapping) and recorded["length"] else ()
     for group in (*PARTS, *changing):
         refuse_lacking(group, recorded[group])
-        refuse_strangers(group, recorded[group], packages)
+        refuse_strangers("the trace", {group: recorded[group]}, packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
     read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
     model = {**config["model"], **recorded["model"], **moved}
@@ -73,24 +73,6 @@ def refuse_lacking(group: str, config: Mapping[str, Any]) -> None:
             f"the trace cannot say how its {group} {config.get('_target_')!r} was made: no attribute holds "
             f"{', '.join(map(str, lacking))}. Keep each argument under its own name, or choose a part by its name."
         )
-
-
-def refuse_strangers(group: str, config: Mapping[str, Any], packages: Sequence[str]) -> None:
-    """Raise UserError for a class that is neither a shipped choice's of this group nor of a package among
-    ``packages``."""
-    known = {str(options.get("_target_")) for options in options_of_choices(group).values()}
-    for target in targets(config):
-        package = target.partition(".")[0]
-        if package == "__main__":
-            raise UserError(
-                f"the trace names {group}._target_={target!r}, a class of the script that made it. Put the class into "
-                "a module, make the trace again, and name the module's package by task.packages=[PACKAGE]."
-            )
-        if target not in known and package not in packages:
-            raise UserError(
-                f"the trace names {group}._target_={target!r}, which is not part of dllm, and who wrote the trace "
-                f"chose it. If you trust that package, add task.packages=[{package}]."
-            )
 
 
 def decoded_again(plan: RunPlan, file: Path, data: dict[str, Any]) -> Trace:

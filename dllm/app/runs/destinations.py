@@ -8,10 +8,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dllm.common.links import from_first
+from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.naming import CHOICES, part_at
+from dllm.compose.trusted import refuse_shapes, refuse_strangers
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
@@ -54,12 +54,17 @@ def _made(parent: Path, name: str) -> Path:
 
 def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     """The folder's own configuration, with what the user ``given`` names set beside resume, so that a refusal names
-    that; ``config`` itself without resume, or under an experiment, which sets more than it names. Raises UserError when
-    resume names no run folder, or a new place is named beside it."""
+    that; ``config`` itself without resume, or under an experiment, which sets more than it names. The folder may be
+    somebody else's. Raises UserError when resume names no run folder, when it names what is not to be trusted, and when
+    a new place is named beside it."""
     folder = config["resume"]
     if folder is None:
         return config
-    stored = stored_config(Path(str(folder)))
+    stored, file = stored_config(Path(str(folder))), str(Path(str(folder)) / CONFIG)
+    refuse_shapes(file, stored)
+    refuse_strangers(file, stored, here=True)
+    if stored.get("engine", {}).get("address") is not None:
+        raise UserError(f"{file} names engine.address, which is for you to say. Drop it there, and set RAY_ADDRESS.")
     for name in ("name", "output"):
         if name in given and stored.get(name) != config[name]:
             raise UserError(
@@ -81,15 +86,16 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
 
 
 def stored_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration in a run folder. Raises UserError if it is missing."""
+    """The resolved configuration in a run folder. Raises UserError if it is missing or broken."""
     try:
-        config = yaml.safe_load((folder / CONFIG).read_text())
+        config = plain_yaml(folder / CONFIG)
     except OSError:
         if (folder / SWEEP).exists():
             raise UserError(f"{folder} is a sweep: give its command again, with name={folder.name}.") from None
         raise UserError(f"{folder} holds no {CONFIG}, so it is not a run folder. Point resume at one.") from None
-    assert isinstance(config, dict)
-    return config
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / CONFIG} holds no settings. Restore it, or start a new run.")
+    return {str(key): value for key, value in config.items()}
 
 
 @contextmanager

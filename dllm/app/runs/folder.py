@@ -27,6 +27,7 @@ from dllm.app.runs.destinations import make_folder, remove_made, stored_config, 
 from dllm.common.atomic_write import lock_name, locked, write_whole
 from dllm.common.digest import digest, json_digest
 from dllm.common.links import follows, from_first
+from dllm.common.signals import raise_if_told
 from dllm.compose.parts import choice_of
 from dllm.errors import UserError
 from dllm.record.folders import (
@@ -145,6 +146,7 @@ class RunFolder:
                 write_whole(file.with_suffix(".html"), trace_page([Pane.of(self.path.name, trace, trace_in(trace))]))
             self._append(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self.rows.append(row)
+        raise_if_told()
 
     def _append(self, line: bytes) -> None:
         before = os.fstat(self.results.fileno()).st_size
