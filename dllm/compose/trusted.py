@@ -41,15 +41,23 @@ def with_trust(words: Sequence[str]) -> list[str]:
 
 
 def trust_choices(words: Sequence[str]) -> None:
-    """Trust the classes of the parts in --config-dir that a command line chooses by name: ``sampler=mine``. An
-    experiment there chooses nothing in the user's place."""
+    """Trust the classes of the parts in --config-dir that a command line chooses by name (``sampler=mine``), and of
+    those that come with them. An experiment there chooses nothing in the user's place."""
     for word in words:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0].removesuffix("/inner")
-        for name in (one.strip("'\" []") for one in value.split(",")) if group in BASE_CLASSES else ():
-            if name in OWN.names(group) and not is_shipped(group, name):
-                found = targets(options_of_choices(group).get(name, {}))
-                _trust([str(target) for _, target in found if "." in str(target)])
+        if group in BASE_CLASSES:
+            _trust_choices(group, [one.strip("'\" []") for one in value.split(",")], set())
+
+
+def _trust_choices(group: str, names: Sequence[str], seen: set[str]) -> None:
+    for name in names:
+        if name not in seen and name in OWN.names(group) and not is_shipped(group, name):
+            seen.add(name)
+            options = options_of_choices(group).get(name, {})
+            _trust([str(target) for _, target in targets(options) if "." in str(target)])
+            brought = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
+            _trust_choices(group, brought, seen)
 
 
 def _trust(names: Sequence[str]) -> None:

@@ -86,7 +86,8 @@ def test_help_shows_a_part_of_ones_own(words: str, chosen: str, told: str, run: 
 
 
 @pytest.mark.parametrize("words", [
-    "sampler=mine", "sampler=credit sampler/inner=mine", "sampler=around sampler.most=0.3", "experiment=usual",
+    "sampler=mine", "sampler=credit sampler/inner=mine", "sampler=around sampler.most=0.3",
+    "experiment=usual task.packages=[my_rules]",
     "sampler=my_rules.Around sampler/inner=my_rules.Mine sampler.inner.low=0.1", "model=small",
 ])  # fmt: skip
 def test_it_decodes(words: str, run: Run, conf: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_trace_of_ones_own_part_replays_and_a_model_of_ones_own_is_quantised(r
     done = run("--config-dir", str(conf), "output=runs", "gen_length=8", "prompt=w1", "sampler=mine", "trace=true")
     (trace,) = (done.run / "traces").glob("*.json")
     assert json.loads(trace.read_text())["config"]["sampler"] == {"_target_": "my_rules.Mine", "low": 0.7}
-    again = run("task=replay", f"trace={trace}", "--config-dir", str(conf))
+    again = run("task=replay", f"trace={trace}", "--config-dir", str(conf), "task.packages=[my_rules]")
     assert again.code == 0 and "turns equal" in again.out, again.err
     words = ("task=quantize", "model=small", f"model.path={locate('mini-llada')}", "quantize.to=narrow")
     assert run(*words, "model.quantize=int8", "--config-dir", str(conf)).code == 0
