@@ -7,6 +7,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 from dllm.common.hint_table import INSTEAD, SETTINGS
@@ -53,6 +54,9 @@ TARGETS = (
     "5",
 )
 TEXTS = ("name", "output", "resume", "prompts", "trace", "stop", "prompt", "model.path", "model.device")
+TRUST = ("task.packages=[evilmod]", "task.packages=", "task.packages=[", "+task.packages=a", "task.packages={a: 1}",
+         "task.run=os.system", "task.run=evilmod.run", "task.run=null", "+task._target_=evilmod.Mine", "resume=p.jsonl",
+         "resume=theirs", "--config-dir=theirs", "--config-dir=nowhere", "-cd", "sampler=theirs")  # fmt: skip
 INNER = ("sampler/inner", "sampler/inner@sampler.inner.inner")
 
 
@@ -114,7 +118,41 @@ CHANGES: tuple[Callable[[Random, dict[str, str]], str], ...] = (
     lambda rng, chosen: f"model={rng.choice(MODELS)}",
     lambda rng, chosen: f"experiment={rng.choice(plain('experiment'))}",
     lambda rng, chosen: f"grids={rng.choice(GRIDS)}",
+    lambda rng, chosen: rng.choice(TRUST),
 )
+
+
+ODD: tuple[Any, ...] = (
+    None, True, 0, -1, 1.5, float("nan"), float("inf"), 2**70, "", "x", "a.b", "${prompt}", "${oc.env:HOME}", "${nope}",
+    "~", "evilmod.Mine", "os.system", "/dev/zero", [], [1], [[]], {}, {"a": 1}, "2026-11-29", "\x1b[2J", "é",
+    {"_target_": "evilmod.Mine"}, [{"_target_": "evilmod.Mine"}],
+    {"_target_": "pandas.read_pickle", "filepath_or_buffer": "p.pkl"},
+)  # fmt: skip
+BROKEN = ("[", "\t", "a: [1", "!!python/object/apply:os.system ['touch mark']", "a: &a [*a]", "---\n---\n", "\x00",
+          "? [a]\n: b", "a: 1\na: 2", "{" * 3000, "- 1", "5", "# @package\nx: 1", "# @package hydra\na: 1", "<<: 1",
+          "&a a: *a", "%YAML 9")  # fmt: skip
+
+
+def bent(rng: Random, config: Any) -> Any:
+    """Settings with an odd value, or an odd name, in one place."""
+    if isinstance(config, dict) and config and rng.random() < 0.85:
+        name = rng.choice(sorted(config, key=str))
+        if rng.random() < 0.1:
+            return {**config, misspelt(rng, str(name)) or "x": config[name]}
+        return {**config, name: bent(rng, config[name])}
+    return rng.choice(ODD)
+
+
+def theirs(rng: Random, config: dict[str, Any], head: str = "") -> str:
+    """A YAML file of somebody else: a configuration with up to four changes, or broken. head: its first line."""
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        changed = bent(rng, config)
+        config = changed if isinstance(changed, dict) else config
+    text = head + yaml.safe_dump(config, allow_unicode=True)
+    if rng.random() < 0.2:
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice(BROKEN) + text[at + rng.choice((0, 0, 5)) :]
+    return text
 
 
 @cache
