@@ -29,10 +29,10 @@ def test_a_stranger_is_named_wherever_it_stands(config: dict[str, Any]) -> None:
         refuse_strangers("the file", config)
 
 
-def test_every_choice_that_ships_is_no_stranger() -> None:
-    for group in BASE_CLASSES:
-        for name in choices(group):
-            refuse_strangers("the file", plain_config(composed([f"{group}={name}"])))
+@pytest.mark.daily(4)
+@pytest.mark.parametrize("words", [f"{group}={name}" for group in BASE_CLASSES for name in choices(group)])
+def test_every_choice_that_ships_is_no_stranger(words: str) -> None:
+    refuse_strangers("the file", plain_config(composed([words])))
 
 
 def test_the_command_line_is_trusted_by_name() -> None:

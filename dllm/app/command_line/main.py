@@ -40,7 +40,7 @@ from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
 from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line, nearest
 
-BROUGHT = ("allow_code", "published")  # settings that some choices of ours bring
+BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
 
 @hydra.main(config_path="pkg://dllm.conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
