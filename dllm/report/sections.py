@@ -20,7 +20,8 @@ from dllm.report.pooling import SettingResults, Suite, read_cells
 from dllm.report.setting_names import named_settings
 
 LEGEND = (
-    "score: mean over sub-tasks in percent; low, high: its 95 % interval, in which answers to one item count together. "
+    "score: mean over sub-tasks in percent; low, high: its 95 % interval, in which answers to one item count together; "
+    "a score of all answers together, such as BLEU, has none, nor paired differences. "
     "seeds: cells that differ in seed or number of samples alone are one setting, and its numbers are of all of them. "
     "tokens / forward: tokens before the end of the text over forwards; positions / forward: canvas positions over "
     "forwards, ParallelBench's tokens per step, which count padding. AUP: accuracy under parallelism, mean over "

@@ -151,7 +151,9 @@ class Harness(Task):
         scores, parts = self.judge(item, text)
         names = [*scores, *parts] if self.primary is None else [self.primary]
         first = next((name for name in (*names, *scores) if name in scores or name in parts), None)
-        return scores if first is None or first in parts else {"score": scores[first], **scores}, parts
+        if first in scores:
+            return {"score": scores[first], **scores}, parts
+        return scores, parts if first is None else {first: parts[first], **parts}
 
     def filtered(self, item: Item, text: str) -> dict[str, Any]:
         """What each of the harness's filters leaves of a text, by the filter's name."""

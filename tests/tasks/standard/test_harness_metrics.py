@@ -119,6 +119,17 @@ def test_metrics_are_those_of_lm_evals_evaluator(
     assert by_us(task, texts) == pytest.approx(truth, nan_ok=True) and truth
 
 
+def test_the_score_is_the_metric_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "task_file", lambda _: stock_folder() / "translation/wmt16_de-en.yaml")
+    task = Harness("wmt16-de-en", path=written(tmp_path / "q", *WMT), shots=0, score="chrf")
+    evaluation, texts = object.__new__(Evaluation), [" Good morning to him.", ""]
+    evaluation.task = task
+    judged = [task.judged(item, text) for item, text in zip(task.items(), texts, strict=True)]
+    rows = [{"task": task.name, "sample": 0, "scores": scores, "parts": parts} for scores, parts in judged]
+    found = evaluation.totals(rows)[task.name]
+    assert found["score"] == found["chrf"] == pytest.approx(by_lm_eval(task, texts)["chrf"] / 100) != found["bleu"]
+
+
 DRAWN = 30
 WORDS = ["one", "two", "three", "red", "house", "is", "small", "Paris", "3", "7", "yes", "no"]
 
