@@ -42,6 +42,11 @@ def mixed(*keys: Tensor | int, after: Tensor | None = None) -> Tensor:
     return state
 
 
+def seed_of(*keys: int) -> int:
+    """A seed, of 62 bits, for each combination of the keys."""
+    return int(mixed(*keys)) & ((1 << 62) - 1)
+
+
 def shifted(state: Tensor, begin: int) -> Tensor:
     """The state after which key j hashes as key ``begin`` + j does after ``state``."""
     return state + _wrapped(begin * GOLDEN)

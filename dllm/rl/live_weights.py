@@ -6,9 +6,11 @@ write to the same ones; a trainer that puts other tensors in their place must ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +18,22 @@ from torch import Tensor, nn
 from dllm.errors import UserError
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
-from dllm.models.bundle import Model, called, locate
+from dllm.models.bundle import DTYPES, Model, called, locate
 from dllm.models.config import ModelConfig
 from dllm.models.fused import FUSED, apart
+from dllm.models.keys import printed
+from dllm.models.masked_lm import MaskedLM
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.names import parameter_source
+from dllm.models.names import TIED_PREFIXES, TOWER_PREFIXES, Source, parameter_source
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import InBlocks
 from dllm.models.weights import prepared, read_model_config
 
+FLOAT_TYPES = frozenset(DTYPES.values())
+IGNORED = "rotary_emb.inv_freq"  # as ``load`` does
+# All experts of a layer in one tensor, as the classes of transformers 5 hold those of Qwen3-MoE's kind.
+EXPERT_STACK = re.compile(r"(.+\.experts)\.(gate_up|down)_proj")
 TRAINABLE = "load(FOLDER, trainable=True)"
 # Of a config: what may differ where the same network reads the weights.
 SAME_NETWORK = ("mask_id", "eos_id", "pad_id", "usual_mask_id", "unsaid", "notes", "published")
@@ -92,34 +100,111 @@ def reload(model: Model, folder: str | Path) -> Model:
     else:
         _, stored, _ = prepared(path, config, None)
         with TensorReader(stored) as reader:
-            for names, dtype, device, write in _places(model.transformer):
-                parts = [reader.read(parameter_source(name, config), dtype, device) for name in names]
-                write(torch.cat(parts) if len(parts) > 1 else parts[0])
+            for place in _places(model.transformer):
+                parts = [reader.read(parameter_source(name, config), place.dtype, place.device) for name in place.rows]
+                place.write(torch.cat(parts) if len(parts) > 1 else parts[0])
     return replace(model, name=called(folder), path=path)
 
 
-@torch.no_grad()
 def write_weights(model: Model, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Copy tensors, by their published names and in any order, into a loaded model's weights. Raises UserError for a
-    name that the model does not have, and for quantised, adapted or offloaded weights."""
-    _refuse_made(model, "write_weights(model, ...)")
-    config, network = model.config, model.transformer
-    places = [([parameter_source(name, config) for name in names], dtype, device, write)
-              for names, dtype, device, write in _places(network)]  # fmt: skip
-    parts: dict[int, dict[int, Tensor]] = {}  # of places that have not all their rows yet
-    for name, tensor in tensors:
-        wanted = [(number, at, one) for number, (sources, *_) in enumerate(places) for at, one in enumerate(sources)
-                  if one.name == name]  # fmt: skip
-        if not wanted and not (config.tied and name == parameter_source("lm_head.weight", config).name):
-            raise UserError(f"{model.name} has no weight {name}. Send the tensors by the names of its checkpoint.")
-        for number, at, source in wanted:
-            sources, dtype, device, write = places[number]
-            found = parts.setdefault(number, {})
-            rows = tensor if source.rows is None else tensor[slice(*source.rows)]
-            found[at] = rows.to(device, dtype)
-            if len(found) == len(sources):
-                write(torch.cat([found[one] for one in range(len(sources))]))
-                del parts[number]
+    """Copy tensors, by their published names and in any order, into a loaded model's weights: all of them in one call,
+    or in several, or some alone. Raises UserError as ``WeightWriter``."""
+    with WeightWriter(model) as writer:
+        for name, tensor in tensors:
+            writer.write(name, tensor)
+
+
+class WeightWriter:
+    """Takes tensors of a checkpoint, one after the other, into a loaded model's weights. A context: what decodes sees
+    all of them when it has ended.
+
+    A matrix that is packed with others (q, k and v) is written with them if they come, too, and otherwise beside the
+    weights that they have. No tensor is kept that the caller may overwrite.
+
+    Raises:
+        UserError: quantised, adapted, offloaded or divided weights; a name that the model does not have, a tensor of
+            another shape or of no float type, and a head that differs from the embedding that it is tied to.
+    """
+
+    def __init__(self, model: Model) -> None:
+        _refuse_made(model, "write_weights(model, ...)")
+        self.model, self.waiting = model, dict[int, dict[str, Tensor]]()
+        self.places = [*_places(model.transformer)]
+        self.targets: dict[str, list[_Target]] = {}
+        for number, place in enumerate(self.places):
+            for ours in place.rows:
+                source = Source(ours) if place.published else parameter_source(ours, model.config)
+                self.targets.setdefault(source.name, []).append(_Target(number, ours, source.rows))
+        self.tied = set[str]()  # names of the embedding and of the head tied to it that came
+
+    def __enter__(self) -> WeightWriter:
+        return self
+
+    @torch.no_grad()
+    def __exit__(self, *_: object) -> None:
+        for number, found in self.waiting.items():
+            place = self.places[number]
+            present = place.present().split([*place.rows.values()])
+            place.write(torch.cat([found.get(name, old) for name, old in zip(place.rows, present, strict=True)]))
+        self.waiting.clear()
+
+    @torch.no_grad()
+    def write(self, name: str, tensor: Tensor) -> None:
+        """Write one tensor, by its published name."""
+        config = self.model.config
+        if name.endswith(IGNORED) or name.startswith(TOWER_PREFIXES.get(config.family, ())):
+            return
+        stack = None if name in self.targets else EXPERT_STACK.fullmatch(name)
+        if stack is not None and config.moe is not None and len(tensor) == config.moe.experts:
+            parts = FUSED.get(stack[2], ("down",))
+            for number, matrix in enumerate(tensor):
+                for part, rows in zip(parts, matrix.chunk(len(parts)), strict=True):
+                    self.write(f"{stack[1]}.{number}.{part}_proj.weight", rows)
+            return
+        wanted = self.targets.get(self._told(name, tensor), ())
+        if not wanted:
+            raise UserError(
+                f"{self.model.name} has no weight {printed(name)}. Send the tensors by the names of its checkpoint."
+            )
+        self._refuse_unfit(name, tensor, wanted)
+        for number, ours, rows in wanted:
+            place = self.places[number]
+            part = tensor if rows is None else tensor[slice(*rows)]
+            if len(place.rows) == 1:
+                place.write(part.to(place.device, place.dtype))
+                continue
+            found = self.waiting.setdefault(number, {})
+            found[ours] = part.to(place.device, place.dtype, copy=True)
+            if len(found) == len(place.rows):
+                place.write(torch.cat([found[one] for one in place.rows]))
+                del self.waiting[number]
+
+    def _told(self, name: str, tensor: Tensor) -> str:
+        """The name under which the model has a tensor. Raises UserError for a head that differs from its embedding."""
+        config = self.model.config
+        ours, theirs = TIED_PREFIXES.get(config.family, ("", ""))
+        if theirs and name.startswith(theirs) and name not in self.targets:
+            name = ours + name.removeprefix(theirs)
+        if not config.tied or config.family == MASKED_LM_FAMILY:
+            return name
+        embed, head = (parameter_source(f"{one}.weight", config).name for one in ("embed", "lm_head"))
+        if name in (embed, head):
+            there = self.places[self.targets[embed][0].place].there
+            if self.tied - {name} and tensor.shape == there.shape and not torch.equal(tensor.to(there), there):
+                raise UserError(f"{head} differs from {embed}, to which {self.model.name} ties it. Send one of them.")
+            self.tied.add(name)
+        return embed if name == head else name
+
+    def _refuse_unfit(self, name: str, tensor: Tensor, wanted: Sequence[_Target]) -> None:
+        """Raise UserError for a tensor of another shape than the model's, or of no float type."""
+        count, *rest = self.places[wanted[0].place].shape(wanted[0].name)
+        shape = [count if wanted[0].rows is None else max(one.rows[1] for one in wanted if one.rows), *rest]
+        if list(tensor.shape) != shape:
+            raise UserError(f"{name} has the shape {list(tensor.shape)}, and in {self.model.name} it has {shape}. Send "
+                            "whole tensors of the same config.")  # fmt: skip
+        if tensor.dtype not in FLOAT_TYPES or tensor.is_meta:
+            kind = "on the meta device" if tensor.is_meta else str(tensor.dtype).removeprefix("torch.")
+            raise UserError(f"{name} is {kind}, and weights are {', '.join(DTYPES)}. Send numbers of one of these.")
 
 
 def _refuse_reload(model: Model, config: ModelConfig, folder: str | Path) -> None:
@@ -139,24 +224,63 @@ def _refuse_made(model: Model, asked: str) -> None:
     for name, value in kept.items():
         if value is not None:
             raise UserError(f"{asked}: the model's weights are made with {name}={str(value)!r}. Call load instead.")
+    if model.ranks.size > 1:
+        raise UserError(f"{asked}: {model.ranks.size} processes divide the model's weights. Call load instead.")
     if any(parameter.is_meta for parameter in model.transformer.parameters()):
         raise UserError(f"{asked}: some of the model's weights are offloaded. Call load instead.")
 
 
-_Place = tuple[list[str], torch.dtype, str, Callable[[Tensor], object]]  # our names, and what takes their rows together
+class _Target(NamedTuple):
+    """Where a published tensor goes: a place, the name there, and which of the tensor's rows (None: all)."""
+
+    place: int
+    name: str
+    rows: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What holds weights of ours."""
+
+    rows: Mapping[str, int]  # how many it has of each, by our name in a network of single matrices
+    there: Tensor  # in any layout
+    write: Callable[[Tensor], object]  # takes all rows
+    published: bool = False  # the names are those of the checkpoint
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.there.dtype
+
+    @property
+    def device(self) -> str:
+        return str(self.there.device)
+
+    def present(self) -> Tensor:
+        """All rows, as a plain tensor."""
+        return self.there.to_dense() if self.there.layout is torch._mkldnn else self.there  # type: ignore[attr-defined]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return (self.rows[name], *self.there.shape[1:]) if len(self.rows) > 1 else tuple(self.there.shape)
 
 
 def _places(network: Transformer) -> Iterator[_Place]:
-    """All places that hold weights of ours, by the names that these have in a network of single matrices."""
+    """All places that hold weights."""
+    if isinstance(network, MaskedLM):
+        yield from (_Place({name: 1}, one, one.copy_, True) for name, one in network.lm.state_dict().items())
+        return
     for name, there in apart(network):
-        yield [name.replace(".module.", ".")], there.dtype, str(there.device), there.copy_
+        yield _Place({name.replace(".module.", "."): 1}, there, there.copy_)
     for path, part in network.named_modules():
         if isinstance(part, PackedLinear):
             path = path.replace(".module", "")
             owner, _, last = path.rpartition(".")
             path = "embed" if path == "lm_head" and network.config.tied else path
-            names = [f"{owner}.{one}" for one in FUSED[last]] if last in FUSED else [path]
-            yield [f"{one}.weight" for one in names], part.packed.dtype, "cpu", part.repack
+            names, sizes = [path], [part.out_features]
+            if last in FUSED:
+                names = [f"{owner}.{one}" for one in FUSED[last]]
+                sizes = cast("list[int]", network.get_submodule(owner).sizes)
+            rows = {f"{one}.weight": size for one, size in zip(names, sizes, strict=True)}
+            yield _Place(rows, part.packed, part.repack)
 
 
 def _reload_object(model: Model, path: Path) -> None:

@@ -6,7 +6,9 @@ algorithm needs beside the answers is in the batch; the others (d1, coupled, bgp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch.distributed
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from dllm.common.noise import seed_of
 from dllm.compose.parts import part
 from dllm.decoder import Decoder
 from dllm.errors import UserError, in_choices
@@ -25,6 +28,7 @@ from dllm.rl.whole_blocks import block_of, replay_of
 # What each algorithm needs of a rollout: slices of the canvas by forward, the same within blocks, or every canvas.
 TRAJECTORIES = {"cj-grpo": "forwards", "cj-grpo-blocks": "blocks", "mdpo": "predictions"}
 WITHOUT_TRAJECTORY = ("d1", "coupled", "bgpo", "ebpo", "espo", "spg", "vrpo")
+WORKERS = count()  # of this process
 DARE_OPTIONS = ("algorithm", "sampler", "blocks", "cache", "eos", "seed", "batch_size")
 
 
@@ -33,9 +37,10 @@ class DareRollout:
 
     Args:
         module: the trainer's model object, whose weights are shared.
-        config: DARE's: n, response_length, num_diffusion_steps, block_length, temperature, cfg_scale, step_merge,
-            val_kwargs; and under ``dllm`` what is ours: algorithm (``cj-grpo``, ``cj-grpo-blocks`` for SDAR and LLaDA2,
-            ``mdpo``, or one that needs no trajectory), sampler, blocks, cache, eos (by name), seed, batch_size.
+        config: DARE's: n, response_length, num_diffusion_steps, block_length, temperature, top_p, top_k, cfg_scale,
+            step_merge, val_kwargs; and under ``dllm`` what is ours: algorithm (``cj-grpo``, ``cj-grpo-blocks`` for SDAR
+            and LLaDA2, ``mdpo``, or one that needs no trajectory), sampler, blocks, cache, eos (by name), seed,
+            batch_size.
         tokenizer: of transformers.
 
     Raises:
@@ -47,7 +52,7 @@ class DareRollout:
 
     def prepare(self, model: Model, config: Mapping[str, Any]) -> None:
         """Take a model and the options. Raises UserError as the class."""
-        self.config, self.model, self.calls = config, model, 0
+        self.config, self.model, self.calls, self.number = config, model, 0, next(WORKERS)
         self.own: dict[str, Any] = dict(config.get("dllm") or {})
         if unknown := [name for name in self.own if name not in DARE_OPTIONS]:
             raise UserError(f"dllm.{unknown[0]} does not exist. Choose among {', '.join(DARE_OPTIONS)}.")
@@ -57,28 +62,41 @@ class DareRollout:
 
     def decoder(self, validate: bool) -> Decoder:
         """The decoder of a training batch, or of a validation."""
-        config, kwargs = self.config, self.config.get("val_kwargs") or {}
-        steps = (kwargs if validate else config).get("num_diffusion_steps", config["num_diffusion_steps"])
-        heat = kwargs.get("temperature", config["temperature"]) if validate else config["temperature"]
-        block = int(config["block_length"])
-        usual = {"sampler": part("sampler", "static", steps=int(steps)), "cache": "none", "eos": "none",
-                 "blocks": part("blocks", "fixed", block_length=block)}  # fmt: skip
+        kwargs = (self.config.get("val_kwargs") or {}) if validate else {}
+
+        def told(name: str, usual: Any = None) -> Any:
+            return kwargs.get(name, self.config.get(name, usual))
+
+        block, top_k = int(told("block_length")), int(told("top_k") or 0)
+        usual = {"sampler": part("sampler", "static", steps=int(told("num_diffusion_steps"))), "cache": "none",
+                 "eos": "none", "blocks": part("blocks", "fixed", block_length=block)}  # fmt: skip
         chosen = {name: self.own.get(name, one) for name, one in usual.items()}
         return Decoder(
-            self.model, **chosen, gen_length=int(config["response_length"]), guidance=float(config.get("cfg_scale", 0)),
-            batch_size=int(self.own.get("batch_size", 32)), temperature=float(heat),
+            self.model, **chosen, gen_length=int(told("response_length")), guidance=float(told("cfg_scale", 0)),
+            batch_size=int(self.own.get("batch_size", 32)), temperature=float(told("temperature")),
+            top_p=float(told("top_p", 1.0)), top_k=top_k if top_k > 0 else None,  # theirs: -1 and 0 are off
         )  # fmt: skip
 
+    def answers_to_a_row(self, validate: bool) -> int:
+        """How often a row is answered. A validation's rows are repeated already."""
+        return 1 if validate else int(self.config["n"])
+
+    def seed_of_call(self, meta: Mapping[str, Any]) -> int:
+        """The noise of the next call: of this process among all, this worker in it, the update where ``meta`` counts
+        it, and the call."""
+        return seed_of(
+            int(self.own.get("seed", 0)), process_rank(), self.number, meta.get("global_steps", -1), self.calls
+        )
+
     def generate_sequences(self, prompts: Any, **_: Any) -> Any:
-        """A batch of B n rows, prompt by prompt, from one of B prompts. In a validation n is 1: its rows are
-        repeated already."""
+        """A batch of B n rows, prompt by prompt, from one of B prompts; n is 1 in a validation."""
         validate = bool(prompts.meta_info.get("validate", False))
         ids, mask = prompts.batch["input_ids"], prompts.batch["attention_mask"]
         asked = [row[real.bool()].tolist() for row, real in zip(ids, mask, strict=True)]
         needs = None if validate else TRAJECTORIES.get(self.algorithm)
         decoder = self.decoder(validate)
         rollouts = decoder.rollouts(
-            asked, n=1 if validate else int(self.config["n"]), seed=int(self.own.get("seed", 0)), step=self.calls,
+            asked, n=self.answers_to_a_row(validate), seed=self.seed_of_call(prompts.meta_info), step=0,
             draws=needs == "predictions",
         )  # fmt: skip
         self.calls += 1
@@ -93,6 +111,13 @@ class DareRollout:
         if seen is not None:
             batch["attention_mask"][:, ids.shape[1] :] = seen
         return type(prompts)(batch=type(prompts.batch)(batch, batch_size=[len(rollouts)]))
+
+
+def process_rank() -> int:
+    """The number of this process among all of a training: torch.distributed's, or else what a launcher has told it."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("RANK", 0))
 
 
 def dare_batch(rollouts: Rollouts, ids: Tensor, mask: Tensor, positions: Tensor) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Rollouts for verl's main branch (verl-project/verl): an engine of its own whose weights the trainer sends.
 
 Registered as ``(name, mode) -> "dllm.trainers.verl.VerlRollout"``. The batch is that of ``dare`` without a
-trajectory.
+trajectory, one row for each that was sent: verl's driver repeats the prompts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dllm.errors import UserError
 from dllm.models.bundle import load
-from dllm.rl.live_weights import write_weights
+from dllm.rl.live_weights import WeightWriter
+from dllm.rl.rollout_checks import refuse_copies
 from dllm.trainers.dare import TRAJECTORIES, WITHOUT_TRAJECTORY, DareRollout
 
 WIRE_FORMAT = "named_tensors"
@@ -38,6 +39,11 @@ class VerlRollout(DareRollout):
             raise UserError(f"dllm.algorithm={self.algorithm} needs trajectories, which verl's main branch does not "
                             f"read. Use DARE, or dllm.algorithm={WITHOUT_TRAJECTORY[0]}.")  # fmt: skip
 
+        refuse_copies(self.decoder(False).parts, int(config.get("n", 1)), [float(config["temperature"])])
+
+    def answers_to_a_row(self, validate: bool) -> int:
+        return 1
+
     async def resume(self, tags: list[str]) -> None:
         """Do nothing: the weights stay where they are."""
 
@@ -52,7 +58,10 @@ class VerlRollout(DareRollout):
         format, and for a name that the model lacks."""
         if wire_format != WIRE_FORMAT:
             raise UserError(f"wire_format={wire_format!r} is not read. Send {WIRE_FORMAT}.")
-        if isinstance(weights, AsyncIterable):
-            write_weights(self.model, [one async for one in weights])
-        else:
-            write_weights(self.model, weights)
+        with WeightWriter(self.model) as writer:  # one tensor at a time: senders use the memory of a bucket again
+            if isinstance(weights, AsyncIterable):
+                async for name, tensor in weights:
+                    writer.write(name, tensor)
+            else:
+                for name, tensor in weights:
+                    writer.write(name, tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,23 @@ import torch
 from masked_lms import make_masked_lm, masked_lm
 from random_models import random_model
 from recording import FakeGraph
+from safetensors.torch import load_file
 from tiny import EOS, MASK
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dllm import Decoder, Model, UserError, load
 from dllm.loop.recorded import RecordedTurns
+from dllm.models.names import parameter_sources
 from dllm.models.weights import load_model, save_model
 from dllm.rl import reload
-from dllm.rl.live_weights import gradient_notes, refuse_replaced, refuse_unlearning
+from dllm.rl.live_weights import gradient_notes, refuse_replaced, refuse_unlearning, write_weights
 from dllm.runtime.graphs import Graphs
-from tests.models.model_folders import edit_config, published
+from tests.models.model_folders import DATA, edit_config, published
 from tests.support.tiny import make_tiny
 
 SOURCES = ("tiny-llada", "llada_gqa_tied", "llada2_moe", "tiny-a2d-bd3lm")
+HEAD = "model.transformer.ff_out.weight"
 TOKENS = torch.arange(2, 26).view(2, 12)
 
 
@@ -182,3 +186,106 @@ def test_a_row_for_padding_is_noted() -> None:
     assert gradient_notes(load(made(pad=EOS))) == (
         "padding_idx=61: the object's own backward gives this row of the embedding no gradient, and here it has one",
     )
+
+
+PARTS: dict[str, Callable[[str], bool]] = {
+    "one a call": lambda name: True, "v alone": lambda name: "v_proj" in name or "query_key_value" in name,
+    "gate alone": lambda name: "gate_proj" in name or "ff_proj" in name, "norms": lambda name: "norm" in name,
+    "head alone": lambda name: "lm_head" in name or "diffusion_head" in name or "transformer.ff_out" in name,
+}  # fmt: skip
+FAMILIES = sorted({path.parent.name for path in DATA.glob("*/model.safetensors")} - {"efficient_dlm"})  # names no end
+
+
+@pytest.mark.daily(4)
+@pytest.mark.parametrize("which", PARTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_parts_of_a_checkpoint_are_written_where_they_belong(name: str, which: str) -> None:
+    """Against single matrices that take each tensor by themselves; one tensor a call, and all in one call."""
+    options: dict[str, Any] = {"mask_id": None if "dg_" in name else 1}
+    sent = {
+        one: value * 1.5 for one, value in load_file(DATA / name / "model.safetensors").items() if PARTS[which](one)
+    }
+    apart = load(DATA / name, **options, trainable=True)
+    with torch.no_grad():
+        for ours, source in parameter_sources(apart.transformer).items():
+            if ours == "embed.weight" and apart.config.tied and "lm_head.weight" in sent:
+                apart.transformer.embed.weight.copy_(sent["lm_head.weight"])  # of which it is another name
+            if source.name in sent:
+                rows = slice(None) if source.rows is None else slice(*source.rows)
+                apart.transformer.get_parameter(ours).copy_(sent[source.name][rows])
+    for packed in (True, False):
+        each, whole = load(DATA / name, **options, pack=packed), load(DATA / name, **options, pack=packed)
+        for one in sent.items():
+            write_weights(each, [one])
+        write_weights(whole, reversed(sent.items()))
+        assert torch.equal(logits(each), logits(whole))
+        assert torch.allclose(logits(each), logits(apart), atol=1e-4)
+
+
+def test_a_tensor_that_its_sender_overwrites_has_been_taken(two: tuple[Path, Path]) -> None:
+    """verl's senders fill one bucket again and again."""
+    model, expected = load(two[0]), load(two[1])
+    bucket = torch.empty(1 << 16)
+
+    def buckets() -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in load_file(two[1] / "model.safetensors").items():
+            yield name, bucket[: tensor.numel()].view(tensor.shape).copy_(tensor)
+
+    write_weights(model, buckets())
+    assert torch.equal(logits(model), logits(expected))
+
+
+@pytest.mark.parametrize("two", ["llada_gqa_tied"], indirect=True)
+def test_a_tied_head_is_its_embedding(two: tuple[Path, Path]) -> None:
+    model, expected, (embed, head) = load(two[0]), load(two[1]), ("model.transformer.wte.weight", HEAD)
+    sent = load_file(two[1] / "model.safetensors")
+    matrix = sent.pop(embed)
+    write_weights(model, [*sent.items(), (head, matrix)])
+    assert torch.equal(logits(model), logits(expected))
+    write_weights(model, [(embed, matrix), (head, matrix)])
+    for pair in ([(embed, matrix), (head, -matrix)], [(head, matrix), (embed, -matrix)]):
+        with pytest.raises(UserError, match="ff_out.weight differs from model.transformer.wte.weight.*Send one"):
+            write_weights(model, pair)
+
+
+@pytest.mark.parametrize("two", ["sdar_moe"], indirect=True)
+def test_experts_may_come_in_one_tensor(two: tuple[Path, Path]) -> None:
+    """As transformers 5 holds them: gate over up [E, 2 f, D], down [E, D, f]."""
+    model, expected, sent = load(two[0]), load(two[1]), load_file(two[1] / "model.safetensors")
+    stacks: dict[str, dict[int, Tensor]] = {}
+    for name in [one for one in sent if ".experts." in one]:
+        stem, _, rest = name.partition(".experts.")
+        number, part, _ = rest.split(".")
+        stacks.setdefault(f"{stem}.experts.{part}", {})[int(number)] = sent.pop(name)
+    whole = {name: torch.stack([of[at] for at in range(len(of))]) for name, of in stacks.items()}
+    for name in [one for one in whole if "up_proj" in one]:
+        gate = whole.pop(name.replace("up_proj", "gate_proj"))
+        whole[name.replace("up_proj", "gate_up_proj")] = torch.cat([gate, whole.pop(name)], 1)
+    write_weights(model, {**sent, **whole}.items())
+    assert torch.equal(logits(model), logits(expected))
+    short = next(iter(whole.items()))
+    with pytest.raises(UserError, match=r"has no weight .*experts.*_proj. Send the tensors by the names"):
+        write_weights(model, [(short[0], short[1][:-1])])
+
+
+def test_a_masked_lm_takes_tensors_by_its_own_names(tmp_path: Path) -> None:
+    folder = make_masked_lm("bert", tmp_path / "old")
+    other = masked_lm("bert", seed=1)
+    model, expected = load(folder), load(other, mask_id=load(folder).ids.mask)
+    write_weights(model, other.state_dict().items())
+    assert torch.equal(logits(model), logits(expected))
+
+
+@pytest.mark.parametrize(("tensor", "message"), [
+    (torch.zeros(1), r"wte.weight has the shape \[1\], and in .* it has \[64, 96\]. Send whole tensors"),
+    (torch.zeros(64, 96, dtype=torch.int8), "wte.weight is int8, and weights are float32, .*Send numbers of one"),
+    (torch.zeros(64, 96, device="meta"), "wte.weight is on the meta device"),
+])  # fmt: skip
+def test_tensors_that_do_not_fit_are_named(two: tuple[Path, Path], tensor: Tensor, message: str) -> None:
+    model = load(two[0])
+    before = logits(model)
+    with pytest.raises(UserError, match=message):
+        write_weights(model, [("model.transformer.wte.weight", tensor)])
+    with pytest.raises(UserError, match="has no weight model.transformer.wte.wait. Send the tensors by the names of"):
+        write_weights(model, [("model.transformer.wte.wait", tensor)])
+    assert torch.equal(logits(model), before)

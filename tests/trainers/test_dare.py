@@ -72,8 +72,14 @@ def model(name: str) -> Model:
     return load(MODELS / name, pack=False)
 
 
+def rolled(made: DareRollout, **options: Any) -> Rollouts:
+    """What its next call draws."""
+    return made.decoder(False).rollouts(PROMPTS, n=3, seed=made.seed_of_call({}), step=0, **options)
+
+
 def test_a_batch_has_the_rows_of_every_prompt_in_order() -> None:
     given, made = asked(), worker(algorithm="d1")
+    expected = rolled(made)
     batch = made.generate_sequences(given).batch
     assert {*batch} == {"prompts", "responses", "input_ids", "attention_mask", "position_ids"}
     assert torch.equal(batch["prompts"], given.batch["input_ids"].repeat_interleave(3, 0))
@@ -82,10 +88,37 @@ def test_a_batch_has_the_rows_of_every_prompt_in_order() -> None:
         [len(one) + at for at in range(16)] for one in PROMPTS for _ in range(3)
     ]
     assert bool(batch["attention_mask"][:, 9:].all()) and int(batch["attention_mask"][3].sum()) == 4 + 16
-    expected = made.decoder(False).rollouts(PROMPTS, n=3, step=0)
     assert torch.equal(batch["responses"], expected.completion_ids)
     again = made.generate_sequences(given).batch["responses"]
     assert not torch.equal(again, batch["responses"]), "another call is another update"
+
+
+def test_workers_ranks_and_updates_share_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers of a process, two ranks, two runs after a stop; the same one draws the same."""
+
+    def seeds(number: int, rank: int, **meta: int) -> list[int]:
+        monkeypatch.setenv("RANK", str(rank))
+        made = worker()
+        made.number = number
+        found = []
+        for made.calls in range(3):
+            rollouts = made.decoder(False).rollouts([PROMPTS[0]] * 2, n=2, seed=made.seed_of_call(meta), step=0)
+            found += rollouts.seeds.tolist()
+        return found
+
+    drawn = [*seeds(0, 0), *seeds(1, 0), *seeds(0, 1), *seeds(1, 1), *seeds(0, 0, global_steps=1)]
+    assert len(set(drawn)) == 5 * 3 * 4
+    assert seeds(0, 1) == drawn[2 * 12 : 3 * 12]
+    assert worker().number != worker().number
+
+
+def test_filters_of_the_trainer_are_taken() -> None:
+    """-1 and 0 switch theirs off, as verl's configs have them; those of val_kwargs are a validation's alone."""
+    made = worker()
+    made.config = {**CONFIG, "top_p": 0.8, "top_k": 5, "val_kwargs": {"temperature": 0.5, "top_k": -1, "top_p": 1.0}}
+    training, validation = (made.decoder(validate).parts.sampling for validate in (False, True))
+    assert (training.temperature, training.top_p, training.top_k) == (1.0, 0.8, 5)
+    assert (validation.temperature, validation.top_p, validation.top_k) == (0.5, 1.0, None)
 
 
 def test_a_validation_is_one_greedy_answer_for_each_row() -> None:
@@ -100,9 +133,9 @@ def test_a_validation_is_one_greedy_answer_for_each_row() -> None:
 def test_slices_give_every_column_that_was_drawn_to_its_forward(eos: str) -> None:
     """Canvases from the slices, as DARE's actor makes them, are those of the decode."""
     made = worker(eos=eos)
+    rollouts = rolled(made)
     batch = made.generate_sequences(asked()).batch
     slices, mask = batch["reversed_traj_unmask_positions"], batch["attention_mask"]
-    rollouts = made.decoder(False).rollouts(PROMPTS, n=3, step=0)
     assert slices.dtype == torch.bool and not bool(slices[:, :, :9].any())
     assert torch.equal(slices.sum(1), torch.cat([torch.zeros(6, 9, dtype=torch.long), mask[:, 9:]], 1))
     for row in range(6):
@@ -122,10 +155,10 @@ def test_merged_slices_are_one_a_block() -> None:
 
 def test_mdpo_has_every_canvas_with_its_prediction_and_probability() -> None:
     made = worker(algorithm="mdpo")
+    rollouts = rolled(made, draws=True)
     batch = made.generate_sequences(asked()).batch
     before, after, sure = (batch[f"all_{name}"] for name in ("steps_input_ids", "steps_completion_ids", "confidence"))
     assert before.shape == after.shape == sure.shape == (6, 8, 16)
-    rollouts = made.decoder(False).rollouts(PROMPTS, n=3, step=0, draws=True)
     assert rollouts.draw_ids is not None
     drawn = rollouts.draw_ids >= 0
     assert torch.equal(after[drawn].int(), rollouts.draw_ids[drawn]) and torch.equal(after[~drawn], before[~drawn])
@@ -151,8 +184,8 @@ def of_rollouts(rollouts: Rollouts, block: int) -> list[dict[str, Any]]:
 def test_whole_blocks_pass_the_published_checker(checker: Any) -> None:
     """Both versions of the contract, on a model whose attention goes by blocks."""
     made = worker("sdar_b4", algorithm="cj-grpo-blocks", eos="fill_after_block", seed=3)
+    rollouts = rolled(made)
     batch = made.generate_sequences(asked()).batch
-    rollouts = made.decoder(False).rollouts(PROMPTS, n=3, seed=3, step=0)
     lengths = rollouts.prompt_mask.sum(1).tolist()
     tokens, steps, stops = checker.post_process_dllm_replay_metadata(
         of_rollouts(rollouts, GRID), pad_token_id=rollouts.pad_id, prompt_lengths=lengths, block_size=GRID,
