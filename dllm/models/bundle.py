@@ -34,7 +34,7 @@ from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
 from dllm.models.quantize import check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
-from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of
+from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of, unwrapped
 from dllm.models.shipped import is_shipped, plain_folder, shipped_folder, shipped_models
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
@@ -141,8 +141,9 @@ def load(
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
 
     Args:
-        path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``). For an
-            object only ``tokenizer``, ``mask_id``, ``attention_block`` and ``rope`` apply.
+        path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``), peft's
+            adapters in its layers included. For an object only ``tokenizer``, ``mask_id``, ``attention_block`` and
+            ``rope`` apply.
         tokenizer: of a model object, as transformers has it (None: none).
         device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or else the CPU).
         dtype: of weights and arithmetic.
@@ -317,7 +318,7 @@ def _of_object(
 ) -> Model:  # fmt: skip
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
-    words = tokenizer_of(tokenizer)
+    model, words = unwrapped(model), tokenizer_of(tokenizer)
     config, ids = resolve_ids(object_config(model, attention_block).with_rope(rope), words, mask_id, object_ends(model))
     for sentence in config.warnings:
         warn_once(f"{type(model).__name__}: {sentence}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +19,26 @@ from torch import Tensor, nn
 
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
-from dllm.models.masked_lm import MaskedLM, checked_padding
+from dllm.models.masked_lm import MaskedLM, checked_padding, evaluating
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.names import Source, parameter_sources
 from dllm.models.networks import network_of
 from dllm.models.tokenizer import Tokenizer
 from dllm.models.transformer import Transformer
+
+
+def unwrapped(model: Any) -> nn.Module:
+    """The model in a wrapper of peft's, whose adapters are in its layers; any other object as it is. Raises UserError
+    for adapters that are tokens of the prompt."""
+    settings = getattr(model, "peft_config", None)
+    if settings is None or not hasattr(model, "get_base_model"):
+        return model
+    for name, one in settings.items():
+        if one.is_prompt_learning:
+            raise UserError(f"adapter {name!r} of {type(model).__name__} is a {type(one).__name__}, which puts tokens "
+                            "before the prompt, and adapters are read in layers alone. Use a LoraConfig.")  # fmt: skip
+    inner: nn.Module = model.get_base_model()
+    return inner
 
 
 def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
@@ -33,7 +47,7 @@ def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
     if own is None or not hasattr(own, "to_json_string"):
         raise UserError(
             f"{type(model).__name__} is not a model object of transformers: it has no config. Give load the model "
-            "itself, not what wraps it (DDP: .module; peft: .merge_and_unload()), or a folder."
+            "itself, not what wraps it (DDP: .module), or a folder."
         )
     published = {**json.loads(own.to_json_string()), "architectures": [architecture_of_object(model, own)]}
     return ModelConfig.from_published(published).with_attention_block(attention_block)
@@ -58,22 +72,61 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
     its family, or of several dtypes or devices."""
     if config.family == MASKED_LM_FAMILY:
         return checked_padding(MaskedLM(model, config))
-    held = named_tensors(model)
+    held, adapted = named_tensors(model), adapted_layers(model)
     with torch.device("meta"):
         ours = network_of(config)
     shapes = {name: parameter.shape for name, parameter in ours.named_parameters()}
-    sources = parameter_sources(ours)
-    for name, source in sources.items():
-        owner, _, leaf = name.rpartition(".")
-        setattr(ours.get_submodule(owner), leaf, shared(held, source, shapes[name], type(model).__name__))
+    sources, lent, wrapped = dict[str, Source](), dict[str, nn.Parameter](), dict[str, str]()
+    for name, source in parameter_sources(ours).items():
+        (owner, _, leaf), (layer, _, _) = name.rpartition("."), source.name.rpartition(".")
+        if layer in adapted:
+            refuse_adapted(ours.get_submodule(owner), layer, source, config.tied and owner == "lm_head")
+            source = replace(source, name=f"{layer}.{adapted[layer]}.{leaf}")
+            wrapped[owner] = layer
+        sources[name] = source
+        lent[name] = shared(held, source, shapes[name], type(model).__name__)
+        setattr(ours.get_submodule(owner), leaf, lent[name])
+    for owner, layer in wrapped.items():
+        ours.set_submodule(owner, AdaptedLinear(model.get_submodule(layer)))
     if config.tied:
         ours.tie()
-    kinds = {(one.dtype, one.device) for name, one in ours.named_parameters() if not name.endswith("expert_bias")}
+    kinds = {(one.dtype, one.device) for name, one in lent.items() if not name.endswith("expert_bias")}
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
-    ours.lender = Lender(model, sources, {source.name: address(held[source.name]) for source in sources.values()})
+    ours.lender = Lender(model, sources, {source.name: address(held[source.name]) for source in sources.values()},
+                         bool(wrapped))  # fmt: skip
     return ours.eval()
+
+
+class AdaptedLinear(nn.Module):
+    """A linear layer of the user's with what peft has put on it, which it adds itself while it is switched on. There is
+    no dropout: at the same weights a forward gives the same numbers."""
+
+    weight = None  # no one multiplies with it in another way
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        with evaluating(self.layer):
+            found: Tensor = self.layer(x)
+        return found
+
+
+def adapted_layers(model: nn.Module) -> dict[str, str]:
+    """The layers that peft has wrapped, by name, and what each calls the layer in it."""
+    return {name: inner for name, layer in model.named_modules() for inner in ("base_layer", "original_module")
+            if isinstance(getattr(layer, inner, None), nn.Module)}  # fmt: skip
+
+
+def refuse_adapted(ours: nn.Module, layer: str, source: Source, is_tied: bool) -> None:
+    """Raise UserError for an adapter on anything but a linear layer of its own."""
+    if type(ours) is not nn.Linear or source.rows is not None or is_tied:
+        what = "a tied head" if is_tied else "rows of one tensor" if source.rows else f"no {nn.Linear.__name__} here"
+        raise UserError(f"{layer} has an adapter and is {what}. Put adapters on the products of attention and MLPs, or "
+                        "give load what merge_and_unload returns.")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,6 +136,7 @@ class Lender:
     model: nn.Module  # the user's
     sources: Mapping[str, Source]  # of our parameters, by name
     addresses: Mapping[str, int]  # of its tensors when they were shared, by its names
+    adapted: bool = False  # peft's adapters are on some of its layers
 
     def replaced(self) -> str | None:
         """The first tensor that is another one than when it was shared; None: all are the same."""

@@ -142,10 +142,10 @@ class WeightWriter:
 
     @torch.no_grad()
     def __exit__(self, *_: object) -> None:
-        for number, found in self.waiting.items():
+        for number, come in self.waiting.items():
             place = self.places[number]
             present = place.present().split([*place.rows.values()])
-            place.write(torch.cat([found.get(name, old) for name, old in zip(place.rows, present, strict=True)]))
+            place.write(torch.cat([come.get(name, old) for name, old in zip(place.rows, present, strict=True)]))
         self.waiting.clear()
 
     @torch.no_grad()
@@ -158,8 +158,8 @@ class WeightWriter:
         if stack is not None and config.moe is not None and len(tensor) == config.moe.experts:
             parts = FUSED.get(stack[2], ("down",))
             for number, matrix in enumerate(tensor):
-                for part, rows in zip(parts, matrix.chunk(len(parts)), strict=True):
-                    self.write(f"{stack[1]}.{number}.{part}_proj.weight", rows)
+                for kind, rows_of_kind in zip(parts, matrix.chunk(len(parts)), strict=True):
+                    self.write(f"{stack[1]}.{number}.{kind}_proj.weight", rows_of_kind)
             return
         wanted = self.targets.get(self._told(name, tensor), ())
         if not wanted:
@@ -224,6 +224,8 @@ def _refuse_made(model: Model, asked: str) -> None:
     for name, value in kept.items():
         if value is not None:
             raise UserError(f"{asked}: the model's weights are made with {name}={str(value)!r}. Call load instead.")
+    if model.transformer.lender is not None and model.transformer.lender.adapted:
+        raise UserError(f"{asked}: peft's adapters are on the object that it shares. Write into the object itself.")
     if model.ranks.size > 1:
         raise UserError(f"{asked}: {model.ranks.size} processes divide the model's weights. Call load instead.")
     if any(parameter.is_meta for parameter in model.transformer.parameters()):

@@ -24,6 +24,7 @@ from dllm.models.bundle import Model, load
 from dllm.rl.rollouts import Origin, Rollouts
 from dllm.rl.trajectories import trajectory_logprobs
 from dllm.rl.whole_blocks import block_of, replay_of
+from dllm.trainers.filters import filters_of
 
 # What each algorithm needs of a rollout: slices of the canvas by forward, the same within blocks, or every canvas.
 TRAJECTORIES = {"cj-grpo": "forwards", "cj-grpo-blocks": "blocks", "mdpo": "predictions"}
@@ -67,14 +68,14 @@ class DareRollout:
         def told(name: str, usual: Any = None) -> Any:
             return kwargs.get(name, self.config.get(name, usual))
 
-        block, top_k = int(told("block_length")), int(told("top_k") or 0)
+        block = int(told("block_length"))
         usual = {"sampler": part("sampler", "static", steps=int(told("num_diffusion_steps"))), "cache": "none",
                  "eos": "none", "blocks": part("blocks", "fixed", block_length=block)}  # fmt: skip
         chosen = {name: self.own.get(name, one) for name, one in usual.items()}
         return Decoder(
             self.model, **chosen, gen_length=int(told("response_length")), guidance=float(told("cfg_scale", 0)),
             batch_size=int(self.own.get("batch_size", 32)), temperature=float(told("temperature")),
-            top_p=float(told("top_p", 1.0)), top_k=top_k if top_k > 0 else None,  # theirs: -1 and 0 are off
+            **filters_of(told("top_p"), told("top_k")),
         )  # fmt: skip
 
     def answers_to_a_row(self, validate: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from dllm.models.placement import ROOM, device_map, offloaded_words, room_on_gpu
 from dllm.models.shipped import CHECKPOINTS, PACKED, is_shipped, pack, plain_folder, shipped_models
 from dllm.models.transformer import Transformer
 from dllm.models.weights import parts_of
+from dllm.rl.live_weights import write_weights
 from tests.models.model_folders import copy_of
 from tests.support.masked_lms import MASKED_LMS, masked_lm
 from tests.support.tiny import EOS, MASK, make_tiny
@@ -174,6 +176,48 @@ def mixed() -> nn.Module:
 def test_an_object_that_cannot_be_shared_says_why(model: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(model())
+
+
+def adapted(**options: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    found = peft.get_peft_model(made(tied=False), peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.5, **options))
+    torch.manual_seed(1)
+    for name, one in found.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(one, std=0.2)
+    return found.train()
+
+
+def test_adapters_of_peft_decode_and_learn() -> None:
+    """Against what merge_and_unload gives; switched off, against the model below. Without dropout, in training too."""
+    own = adapted(target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"])
+    model, tokens = load(own), torch.arange(2, 26).view(2, 12)
+
+    def logits(of: Any) -> torch.Tensor:
+        return of.transformer.logits(of.transformer.encode(tokens))
+
+    with torch.no_grad():
+        assert torch.allclose(logits(model), logits(load(deepcopy(own).merge_and_unload())), atol=1e-5)
+        assert not torch.allclose(logits(model), logits(load(made(tied=False))), atol=1e-2)
+        with own.disable_adapter():
+            assert torch.equal(logits(model), logits(load(made(tied=False))))
+    assert own.training and own.get_base_model().model.layers[0].self_attn.q_proj.training
+    logits(model).square().mean().backward()
+    learnt = [name for name, one in own.named_parameters() if one.grad is not None and bool(one.grad.any())]
+    assert sorted(learnt) == sorted(name for name, one in own.named_parameters() if one.requires_grad)
+    with pytest.raises(UserError, match="peft's adapters are on the object that it shares"):
+        write_weights(model, [])
+
+
+def test_adapters_elsewhere_are_refused() -> None:
+    peft = pytest.importorskip("peft")
+    for options, layer in (({"target_modules": ["embed_tokens", "q_proj"]}, "embed_tokens"),
+                           ({"target_modules": ["q_proj"], "modules_to_save": ["norm"]}, "norm")):  # fmt: skip
+        with pytest.raises(UserError, match=rf"{layer} has an adapter and is no Linear here. Put adapters on"):
+            load(adapted(**options))
+    virtual = peft.get_peft_model(made(), peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"))
+    with pytest.raises(UserError, match="adapter 'default' of Peft.* is a PromptTuningConfig, which puts tokens"):
+        load(virtual)
 
 
 def test_a_device_in_the_place_of_the_tokenizer_is_told(tiny: Path) -> None:

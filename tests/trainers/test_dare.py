@@ -118,7 +118,7 @@ def test_filters_of_the_trainer_are_taken() -> None:
     made.config = {**CONFIG, "top_p": 0.8, "top_k": 5, "val_kwargs": {"temperature": 0.5, "top_k": -1, "top_p": 1.0}}
     training, validation = (made.decoder(validate).parts.sampling for validate in (False, True))
     assert (training.temperature, training.top_p, training.top_k) == (1.0, 0.8, 5)
-    assert (validation.temperature, validation.top_p, validation.top_k) == (0.5, 1.0, None)
+    assert (validation.temperature, validation.top_p, validation.top_k) == (0.5, None, None)
 
 
 def test_a_validation_is_one_greedy_answer_for_each_row() -> None:
