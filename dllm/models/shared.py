@@ -86,17 +86,18 @@ def sharing(model: nn.Module, config: ModelConfig) -> Transformer:
         sources[name] = source
         lent[name] = shared(held, source, shapes[name], type(model).__name__)
         setattr(ours.get_submodule(owner), leaf, lent[name])
-    for owner, layer in wrapped.items():
-        ours.set_submodule(owner, AdaptedLinear(model.get_submodule(layer)))
     if config.tied:
         ours.tie()
+    ours.eval()
+    for owner, layer in wrapped.items():  # which stay in the mode in which they are
+        ours.set_submodule(owner, AdaptedLinear(model.get_submodule(layer)))
     kinds = {(one.dtype, one.device) for name, one in lent.items() if not name.endswith("expert_bias")}
     if len(kinds) > 1:
         what = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
         raise UserError(f"{type(model).__name__} has weights of several kinds ({what}). Use one dtype and one device.")
     ours.lender = Lender(model, sources, {source.name: address(held[source.name]) for source in sources.values()},
                          bool(wrapped))  # fmt: skip
-    return ours.eval()
+    return ours
 
 
 class AdaptedLinear(nn.Module):
