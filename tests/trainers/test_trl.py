@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from dllm.trainers.trl import DiffusionGRPOMixin, TrlRollouts
 from tests.rl.test_live_weights import made
 from tests.support.tiny import EOS
 
+ROOT = Path(__file__).parents[2]
 PROMPTS = ["w3 w4", "w3 w4", "w3 w4", "w7 w8 w9", "w7 w8 w9", "w7 w8 w9"]
 LENGTH = 6
 # Of GRPOConfig, with its defaults but the length: what a stand-in has that is made with other ones says the same.
@@ -115,7 +117,8 @@ def test_what_is_reported_is_what_is_scored(words: Any, options: dict[str, Any])
 
 def test_equal_answers_are_reported_as_one(words: Any) -> None:
     """Of two trajectories with the same ids the first is scored, so it is the one that is reported."""
-    trainer = StandIn(words, {"top_k": 2, "max_completion_length": 3}, sampler=part("sampler", "static", score="random"))
+    anyhow = part("sampler", "static", score="random")
+    trainer = StandIn(words, {"top_k": 2, "max_completion_length": 3}, sampler=anyhow)
     trainer.prompts = ["w3 w4"] * 24
     output, ids, mask = trainer.generated()
     trajectories = trainer.rollout_func.kept[-1][1].own_logps.tolist()
@@ -264,6 +267,15 @@ def test_trl_s_own_trainer_masks_what_was_cut(words: Any, tmp_path: Path) -> Non
     trainer = own_trainer(tmp_path, words, {}, mask_truncated_completions=True)
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1
     assert trainer.state.log_history[0]["grad_norm"] == 0
+
+
+def test_the_example_of_the_page_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    (block,) = re.findall(r"^```py\n(.*?)```", (ROOT / "docs/rollouts.md").read_text(), re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(block, "rollouts.md", "exec"), names)
+    assert names["trainer"].state.global_step == 2
 
 
 def test_trl_s_own_trainer_with_an_adapter(words: Any, tmp_path: Path) -> None:
