@@ -23,6 +23,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
+import accidents
 import replay_authors
 import replay_caches
 import replay_causal
@@ -219,6 +220,8 @@ def unknown(case: Case) -> str | None:
     return f"{', '.join(sorted(fields))} cannot be compared here" if fields else None
 
 
+# What cases of these methods say of their own accidents, which their mappings read.
+MARKED, MARKS = {"dmax"}, {"mask proposed", "closes with masks"}
 Replayer = Callable[[Case, Path, bool], Iterable[str | None]]  # of a file's cases, then of its other parts
 PARTS = ("cases", "sampler_cases", "batches")
 
@@ -269,10 +272,17 @@ def outcomes(data: Case, models: Path, sample: bool = False) -> list[str | None]
         return [f"method={data['method']} is unknown here"] * max(1, len(asked))
     refused = [refusal(case, models) for _, case in asked]
     noted = [{**case, "params": Params(case["params"])} if "params" in case else case for _, case in asked]
+    asked_for = [None if data["method"] in MARKED else case.get("accident") for _, case in asked]
+    noted = [{name: value for name, value in case.items() if name != "accident" or data["method"] in MARKED}
+             for case in noted]  # fmt: skip
     sound = [one for one, fault in zip(zip(asked, noted, strict=True), refused, strict=True) if fault is None]
     kept = {part: [case for (name, _), case in sound if name == part] for part in PARTS if part in data}
     found = iter(REPLAYERS[data["method"]]({"cases": [], **data, **kept}, models, sample))
-    return [fault or next(found) or unread(data["method"], case) for fault, case in zip(refused, noted, strict=True)]
+    out = list[str | None]()
+    for fault, case, allowed in zip(refused, noted, asked_for, strict=True):
+        with accidents.replaying(allowed if allowed is None or isinstance(allowed, list) else [allowed]):
+            out.append(fault or next(found) or unread(data["method"], case))
+    return out
 
 
 def refusal(case: Case, models: Path) -> str | None:
@@ -282,7 +292,9 @@ def refusal(case: Case, models: Path) -> str | None:
             base_of(models / case["model"])
     except UserError as error:
         return str(error)
-    return None
+    unknown = sorted({*accidents.named(case)} - accidents.ACCIDENTS.keys() - MARKS)
+    known = f"those are {', '.join(sorted(accidents.ACCIDENTS))}; [] is the shipped parts alone"
+    return f"accident={', '.join(unknown)} is unknown here: {known}" if unknown else None
 
 
 def unread(method: str, case: Case) -> str | None:

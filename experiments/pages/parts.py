@@ -15,6 +15,7 @@ import yaml
 
 from dllm.compose.choice_files import choice_file, choice_notes, part_facts
 from dllm.compose.parts import choices, wrappers
+from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
@@ -88,6 +89,13 @@ def with_names(group: str, found: Mapping[tuple[str, str], list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def compared_lines(group: str) -> str:
+    """A line for each choice that recorded decodes have, where choices have no sections of their own."""
+    found = {name: compared(group, name) for name in choices(group)}
+    lines = [f"- `{name}`: {text.removeprefix('**Compared.** ')}" for name, text in found.items() if text]
+    return "\nWhat was compared with published programs:\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
 # -- caches -----------------------------------------------------------------------------------------------------
 
 
@@ -119,11 +127,12 @@ def cache_section(name: str) -> str:
     if base is not None:
         other = options("cache", base)
         changed = [f"`{typed}`" for key, (typed, _) in found.items() if typed != other[key][0]]
-        return f"Options of [`{base}`](#{base}){', with ' + ', '.join(changed) if changed else ''}.\n"
+        words = f"Options of [`{base}`](#{base}){', with ' + ', '.join(changed) if changed else ''}."
+        return "\n\n".join(filter(None, (words, compared("cache", name)))) + "\n"
     own = {key: value for key, value in found.items() if (key, value[1]) not in several}
     rest = [f"`{key}`" for key in found if key not in own]
     more = f"And [options of several caches](#options-of-several-caches): {', '.join(rest)}." if rest else ""
-    return "\n\n".join(filter(None, (bullets(own), more))) + "\n"
+    return "\n\n".join(filter(None, (bullets(own), more, compared("cache", name)))) + "\n"
 
 
 # -- the pages of the samplers ----------------------------------------------------------------------------------
@@ -135,7 +144,7 @@ def sampler_section(name: str) -> str:
     source = f"**Source.** {f'arXiv {papers(facts.papers)}. ' if facts.papers else ''}"
     checked = {"own": "Ours: tested against cases worked by hand.", "paper": "Written from the paper alone."}
     source += checked.get(facts.checked, f"Checked against {facts.checked}.")
-    parts = ("**Options.**", bullets(found), source)
+    parts = ("**Options.**", bullets(found), source, compared("sampler", name))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -150,7 +159,7 @@ def sections() -> Iterator[tuple[Path, str, str]]:
         yield (
             DOCS / PAGES[group],
             MARKS.get(group, "") + "options",
-            with_names(group, by_meaning(group, choices(group))),
+            with_names(group, by_meaning(group, choices(group))) + compared_lines(group),
         )
     for name in choices("cache"):
         if options("cache", name):

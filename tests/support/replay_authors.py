@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import torch
+from accidents import accident, stand_in
 from replay_caches import each_turn, suffix
 from replay_d3llm import d3llm
 from replay_parts import Case, CaseParts, steps_of_a_block
@@ -64,6 +65,7 @@ def prior(params: Case) -> CaseParts:
     return CaseParts(Prior(inner, params["sigma"], over_thresholds=True), Fixed(params["block_length"]))
 
 
+@accident("the last rank is never committed together with the others")
 class NeverLast(Factor):
     """d2Cache's factor rule: the bound is strict, and the last rank is left out even where all pass it."""
 
@@ -114,6 +116,7 @@ def saber(params: Case) -> CaseParts:
     return CaseParts(Saber(form="dream"), Whole())
 
 
+@accident("an end of text is penalised where it is proposed, not where it is doubted")
 class Penalised(Saber):
     """Dream's program adds to the logit of an end of text where it proposes, less with every forward; it does not where
     it doubts. For one row."""
@@ -127,10 +130,15 @@ class Penalised(Saber):
 
     def step(self, view: View, state: State) -> Step:
         logits = view.scores.of(AllLogits()).spread(view.open.shape[1]).double()
+        own = logits.softmax(-1)
         logits[..., EOS] += self.added[int(view.blocks.turn[0]) - 1]
         best = logits.softmax(-1).max(-1)
+        self.own = own.gather(-1, best.indices[..., None])[..., 0]
         scores = replace(view.scores, token=best.indices, confidence=best.values)
         return super().step(replace(view, scores=scores), state).but(tokens=best.indices)
+
+    def _doubted(self, view: View, state: State, chosen: Tensor) -> tuple[Tensor, State]:
+        return super()._doubted(replace(view, scores=replace(view.scores, confidence=self.own)), state, chosen)
 
 
 def wino(params: Case) -> CaseParts:
@@ -155,6 +163,7 @@ def dus(params: Case) -> CaseParts:
     return CaseParts(rule, blocks)
 
 
+@accident("what is unsure in its level is never visited again")
 class Withholding(DUS):
     """What is below the threshold in its level is never visited again."""
 
@@ -166,6 +175,7 @@ class Withholding(DUS):
         return view.step(view.open & (level == view.block_step[:, None]) & sure)
 
 
+@accident("a block closes with masks in it")
 class Leaving(Fixed):
     """A block closes after its forwards, with masks inside."""
 
@@ -188,6 +198,7 @@ def recap_groups(params: Case) -> CaseParts:
     return CaseParts(rule, Whole(min_forwards=steps), cache, sampling=Sampling(suppress_mask=True))
 
 
+@accident("every forward computes the first column")
 class ClassToken(Recap):
     """The first column stands for the class token, which every forward computes."""
 
@@ -204,6 +215,7 @@ def slowfast(params: Case) -> CaseParts:
     return CaseParts(rule, Fixed(params["block_length"]), SpanCache())
 
 
+@accident("all slow forwards are taken, of a full block too")
 class AllSlow(SlowFast):
     """The published loop takes all its slow forwards, of a full block too."""
 
@@ -239,6 +251,7 @@ CURVES: dict[str, Callable[[float], float]] = {
 }  # fmt: skip
 
 
+@stand_in
 class Timesteps(Sampler):
     """A curve says how many masks each turn leaves; turns that leave as many as there were commit nothing."""
 

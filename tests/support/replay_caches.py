@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from accidents import accident
 from replay_parts import Case, CaseParts, EachTurn, steps_of_a_block
 from torch import Tensor
 
@@ -53,6 +54,7 @@ def vicinity(params: Case) -> CaseParts:
     return CaseParts(Confidence(params["threshold"]), blocks, policy, eos)
 
 
+@accident("the first refresh is not noted, and a window forward follows upon every full one")
 class Recorded(Dual):
     """dInfer's record of the block that was refreshed last: the first refresh leaves it unset, and a window forward
     follows upon every full one. For one row."""
@@ -72,6 +74,7 @@ class Recorded(Dual):
         return torch.full_like(state["kept"], full)
 
 
+@accident("blocks are tested after groups of forwards")
 class Unrolled(Fixed):
     """dInfer's loop tests a block after groups of iterations; a full and a window forward are one. For one row."""
 
@@ -172,6 +175,7 @@ def d2cache(params: Case) -> CaseParts:
     return CaseParts(sampler, Fixed(params["block_length"]), policy)
 
 
+@accident("confidences of the first forward stay, and the test of a full block leaves out what was masked")
 class Unrepaired(D2Cache):
     """d2Cache's code never updates the confidences of the first forward, and its test of whether a block is full leaves
     of the block what was still masked."""
@@ -202,11 +206,13 @@ def flash_verify(params: Case) -> CaseParts:
     return CaseParts(sampler, InPairs(), policy, StopAtLastEos(), tail=tail)
 
 
+@accident("every second forward verifies, with no drafts too")
 class VerifiesAlways(VerifiedFlashDLLM):
     def verified(self, view: CacheView, laid: Tensor) -> Tensor:
         return view.blocks.turn % 2 == 1
 
 
+@accident("the answer is found finished by forwards that verify")
 class InPairs(Whole):
     """The answer is found finished by forwards that verify. For one row."""
 
@@ -229,6 +235,7 @@ def dsb(params: Case) -> CaseParts:
     return CaseParts(sampler, slid, Slipped(params["prefix_window"], suffix, as_published=True))
 
 
+@accident("the first window has the block's length, the next begins below its old end")
 class Slid(Sliding):
     """For one row."""
 
@@ -253,6 +260,7 @@ class Slid(Sliding):
         return torch.minimum(end + self.suffix, canvas.end)
 
 
+@accident("masks behind the window may be committed")
 class Slipped(SlidingCache):
     def plan(self, view: CacheView) -> ForwardPlan:
         plan = super().plan(view)

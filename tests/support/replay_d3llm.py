@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from accidents import accident
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
@@ -43,6 +44,7 @@ def d3llm(params: Case) -> CaseParts:
     return CaseParts(rule, blocks, cache, Overwriting() if params["early_stop"] else FullLength(), forward=OwnRow)
 
 
+@accident("the first column of a forward predicts itself")
 @dataclass(frozen=True)
 class OwnRow(Forward):
     """A shifted model shifts within the columns that a forward computes: the first of them predicts itself."""
@@ -57,6 +59,7 @@ def own_slots(canvas: Canvas, work: Work, place: Tensor | None, config: ModelCon
     return slot if slot is None or place is None else torch.where(slot < 0, place, slot)
 
 
+@accident("blocks behind an end of text count as open")
 class ToTheEnd(Ahead):
     """An end of the text makes all blocks behind it finished ones, which count as open."""
 
@@ -68,6 +71,7 @@ class ToTheEnd(Ahead):
         return replace(blocks, open_end=canvas.end, in_open=in_open)
 
 
+@accident("what is decided behind an end of text is overwritten, and passes for masked in its turn")
 class Overwriting(FillAtOnce):
     """What is decided behind the end of the text becomes one, too. The published turn takes its list of masks before
     it fills: what it has just filled still passes for masked until its end, unless nothing else is left."""
@@ -83,6 +87,7 @@ class Overwriting(FillAtOnce):
         return replace(candidates, tokens=candidates.tokens.masked_fill(rest, ends[0]), masked=masked)
 
 
+@accident("columns are attended to twice after a refresh")
 class Twice(Delayed):
     """A refresh keeps what lies before the last block that waits, and what grows later is kept beside it: these columns
     are attended to twice, as they were in the refresh and as they are now. twice: the columns (first, behind the last)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import replay_causal
 import torch
+from accidents import accident, stand_in
 from replay_causal import MASK, NO_EOS, Fields, Row, Way, decoded, decoded_requests, model_of
 from replay_parts import Case, CaseParts
 from replay_record import relative
@@ -51,6 +52,7 @@ IDS = Ids(MASK, EOS, ())
 PLAIN = Sampling(suppress_mask=False)
 
 
+@stand_in
 class Quotas(Sampler):
     """So many positions in each forward, the surest first."""
 
@@ -67,6 +69,7 @@ class Quotas(Sampler):
         return view.scores.confidence
 
 
+@accident("the threshold is strict")
 class Above(Confidence):
     """Strictly above the threshold."""
 
@@ -76,6 +79,7 @@ class Above(Confidence):
         return view.step(accepted | argmax_mask(confidence, view.open), accepted=accepted)
 
 
+@stand_in
 class OverSteps(Sampler):
     """The masks that a block begins with over so many forwards, the first ones one more where they do not divide."""
 
@@ -136,6 +140,7 @@ def ride_along(found: Row, widths: Sequence[int], first: int) -> list[int]:
     return out
 
 
+@stand_in
 class TemperedEntropy(Quotas):
     """RND1's two rules: entropy schedule and bound. Entropies and probabilities are those after temperature, though the
     token is the argmax."""

@@ -14,8 +14,9 @@ from math import inf, nextafter
 from pathlib import Path
 
 import torch
+from accidents import accident
 from flattened import load_model
-from replay_parts import Case
+from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
@@ -50,6 +51,7 @@ OF_BATCH = {"model", "params", "calls", "width", "rows"}
 NOT_COMPARED = {"eos_confidence", "density", "phi"}  # rounded, for debugging
 
 
+@accident("the threshold is strict, and the mask may be proposed, never committed")
 class Published(Confidence):
     """The threshold rule of both programs: strictly above it, and never the mask token. Where all that is open would be
     the mask, the best other token of these positions, under a softmax without the mask."""
@@ -156,7 +158,7 @@ def decoded(data: Case, case: Case, prompts: Sequence[list[int]], models: Path) 
     assert config.mask_id is not None and config.eos_id is not None and config.pad_id is not None
     ids = Ids(config.mask_id, config.eos_id, ())
     rule = Published(params["high_conf_threshold"], config.mask_id)
-    parts = Parts(rule, Fixed(params["block_length"]), NoCache(), FullLength(), Sampling(suppress_mask=False),
+    parts = CaseParts(rule, Fixed(params["block_length"]), NoCache(), FullLength(), Sampling(suppress_mask=False),
                   length_of(data["method"], params, ids))  # fmt: skip
     forward = Forward.of(model, ids, parts)
     if "mask_bias" in case:
@@ -260,10 +262,10 @@ def rule_of(case: Case, length: int) -> Parts:
         blocks = replaced(
             Fixed(whole, min_forwards=steps // count), count=lambda canvas: torch.full_like(canvas.end, count)
         )
-        return Parts(Static(steps), blocks, NoCache(), FullLength(), Sampling(suppress_mask=False))
+        return CaseParts(Static(steps), blocks, NoCache(), FullLength(), Sampling(suppress_mask=False))
     eps, top_p = (1e-12, None) if case["kind"] == "diffucoder" else (1e-3, 0.95)
     sampling = Sampling(suppress_mask=False, tempered=True, top_p=top_p)
-    return Parts(Dream(params["alg"], steps, eps), Whole(min_forwards=steps), NoCache(), FullLength(), sampling)
+    return CaseParts(Dream(params["alg"], steps, eps), Whole(min_forwards=steps), NoCache(), FullLength(), sampling)
 
 
 METHODS = {"daedal": outcomes, "rho_eos": outcomes, "cal": gaps}

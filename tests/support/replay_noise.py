@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from replay_causal import WAYS, Way, model_of
-from replay_parts import Case
+from replay_parts import Case, CaseParts
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.compose.fitted import Parts
 from dllm.contract import Turn, View
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.process import Process
@@ -108,7 +107,7 @@ def decoded(case: Case, models: Path, way: Way) -> list[Row]:
         params["steps"], params["bound"], params["t_min"], params["t_max"], params["stability"], params["confidence"]
     )
     rule.rows = rows
-    parts = Parts(rule, Fixed(block), way[0](), FillAfterBlock("any"), Sampling().under(rule))
+    parts = CaseParts(rule, Fixed(block), way[0](), FillAfterBlock("any"), Sampling().under(rule))
     ids = Ids(None, case["eos"][0], tuple(case["eos"]))
     forward = Forward.of(model, ids, parts)
     laid = [Noise(Laid(rows)) if isinstance(one, Noise) else one for one in forward.extras]

@@ -57,7 +57,7 @@ CANVAS = frozenset({
     "gen_length", "max_new_tokens", "max_tokens", "max_token", "final_tokens", "temperature", "mask_id",
     "mask_token_id",
     "eos_id", "eos_token_id", "stop_token_ids", "delimiter_ids", "denoising_order", "marker", "insert",
-    "end_think_token_id", "suppress_tokens", "order", "seed", "torch_seed",
+    "end_think_token_id", "suppress_tokens", "order", "seed", "torch_seed", "new",
 })  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from accidents import accident, permitted, permitted_class, stand_in
 from torch import Tensor
 
 from dllm.blocks.adablock import AdaBlock
@@ -76,6 +77,12 @@ class CaseParts(Parts):
     fills_up: int = 1  # the canvas has a multiple of so many columns, prompt included
     whole_blocks: int = 1  # the answer is cut to a multiple of so many columns
     tail: int = 0  # ends of text count as masks behind it, up to the next multiple of so many columns
+
+    def __post_init__(self) -> None:
+        """Accidents that a replay does not lay in give way to the shipped parts."""
+        for name in ("sampler", "blocks", "cache", "eos"):
+            object.__setattr__(self, name, permitted(getattr(self, name)))
+        object.__setattr__(self, "forward", permitted_class(self.forward))
 
 
 def llada_generate(params: Case) -> CaseParts:
@@ -166,6 +173,7 @@ def freedave(params: Case) -> CaseParts:
     return CaseParts(sampler, blocks, CACHES[params["cache"]](), eos)
 
 
+@accident("a draft that fills its block is verified, too")
 class Verified(Fixed):
     """With a threshold FreeDave's published loop verifies a draft that fills its block, too, unless one token did.
     For one row."""
@@ -309,6 +317,7 @@ def token_to_mask(params: Case) -> CaseParts:
     return CaseParts(rule, Fixed(length), fills_up=length)
 
 
+@accident("the forward that exceeds the count runs, and edits nothing")
 class LastWithout(JointThreshold):
     """sglang tests its count after a forward: the one that exceeds it still runs, and edits nothing."""
 
@@ -318,6 +327,7 @@ class LastWithout(JointThreshold):
         return step.but(edit=step.edit & (step.state["spent"] < self.post_edit_steps)[:, None])
 
 
+@accident("columns are spread over forwards, the first ones one more")
 class Spread(JointThreshold):
     """diffusers spreads a block's columns over its forwards with masks, the first ones one more, and runs one forward
     on a full block even where nothing is edited."""
@@ -333,6 +343,7 @@ class Spread(JointThreshold):
         return step.but(keep_open=step.keep_open | (view.canvas.undecided & view.blocks.in_block).any(1))
 
 
+@stand_in
 class StopAfterBlock(EndOfText):
     """LLaDA2.1's eos_early_stop: what follows a finished block is left masked once there is an end of text."""
 
@@ -344,6 +355,7 @@ class StopAfterBlock(EndOfText):
         return candidates.stop_at(view.blocks.end, closes & ended, attended=True)
 
 
+@stand_in
 class EachTurn(Sampler):
     """So many positions every turn, the surest first: no schedule that spreads what does not divide."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from accidents import stand_in
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
@@ -23,6 +24,7 @@ EOS = 61
 Decode = Callable[[Case, Sequence[int], int, CaseParts], Any]  # of a case's model: prompt, length and parts to a Record
 
 
+@stand_in
 class StopAtBlock(EndOfText):
     """A full block that holds one of ``stops`` ends the row; what follows it is not decided."""
 

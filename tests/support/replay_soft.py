@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accidents import accident, named
 from flattened import load_model, read_model_config
 from replay_parts import Case, CaseParts
 from replay_record import relative
@@ -39,6 +40,7 @@ OF_CASE = {"model", "prompt", "params", "accident"}
 CLOSE = 3e-4  # numbers with a point compare within this
 
 
+@accident("the mask may be proposed and accepted")
 class AsPublished(DMax):
     """The model may propose the mask: where it is accepted the position stays masked, where a token stood it is masked
     again. A block closes although masks are left. For one row."""
@@ -59,6 +61,7 @@ class AsPublished(DMax):
         return step.but(remask=taken, keep_open=~self.closes, mixture=mixture)
 
 
+@accident("blocks close with masks in them")
 class Closing(Fixed):
     """Blocks that close when the rule says so, and stay behind with their masks."""
 
@@ -76,6 +79,7 @@ class Closing(Fixed):
         return super().advance(rest, blocks, owner, self.rule.closes, stopped)
 
 
+@accident("an end of text is found in blocks that close with masks")
 class ClosingFill(FillAfterBlock):
     """The same of the end of a text."""
 
@@ -89,6 +93,7 @@ class ClosingFill(FillAfterBlock):
         return super().cut(candidates, view, step, ends, self.rule.closes)
 
 
+@accident("what a closed block leaves masked counts as decided")
 class LeftBehind(Finished):
     """What is left masked in a closed block counts as decided."""
 
@@ -183,7 +188,7 @@ def dmax(case: Case, folder: Path) -> dict[str, Any]:
     model = biased(model, params.get("mask_bias", 0.0))
     rule, blocks, cache = DMax(params["threshold"], params["top_k"]), Fixed(block), Finished()
     eos: EndOfText = FillAfterBlock()
-    if "accident" in case:
+    if named(case):
         rule = AsPublished(params["threshold"], params["top_k"])
         blocks, cache, eos = Closing(block, rule), LeftBehind(), ClosingFill(rule)
     eos = eos if params["early_stop"] else FullLength()
