@@ -21,12 +21,13 @@ from accidents import ACCIDENTS, replaying
 from replay import ELSEWHERE, MODELS, PARTS, outcomes
 from sharpness import names_of, noticing
 
-GOLDENS = Path(__file__).parent / "data" / "goldens"
+GOLDENS = Path(__file__).resolve().parent / "data" / "goldens"
 COMPARED = Path(__file__).parent / "data" / "compared.json"
 Row = dict[str, Any]
 
 
 def name_of(file: Path) -> str:
+    file = file.resolve()
     return str(file.relative_to(GOLDENS).with_suffix("")) if file.is_relative_to(GOLDENS) else file.stem
 
 

@@ -65,9 +65,12 @@ def compared(group: str, name: str) -> str:
 
 def noticed(files: list[str]) -> str:
     """How many recorded decodes change where a parameter is moved."""
-    sharp = [(parameter, count, rows()[file]["cases"]) for file in files
-             for parameter, count in rows()[file].get("sharp", {}).items()]  # fmt: skip
-    if not sharp:
+    sums: dict[str, tuple[int, int]] = {}
+    for row in (rows()[file] for file in files):
+        for parameter, count in row.get("sharp", {}).items():
+            before = sums.get(parameter, (0, 0))
+            sums[parameter] = before[0] + count, before[1] + row["cases"]
+    if not sums:
         return ""
-    each = ", ".join(f"`{parameter}` {count} of {cases}" for parameter, count, cases in sharp)
+    each = ", ".join(f"`{parameter}` {count} of {cases}" for parameter, (count, cases) in sums.items())
     return f" On flatter models so many decodes change with a parameter moved by 5 % (whole numbers by one): {each}."
