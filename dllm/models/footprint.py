@@ -11,6 +11,7 @@ from torch import nn
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.experts import Router, StackedExperts
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.networks import network_of
 from dllm.models.transformer import Layer, Transformer
 
@@ -54,6 +55,14 @@ class Footprint:
         begun = ends * per_end + matrix * (plain + per_end)  # the head, which is read early
         loading = max(weights + 2 * max(layers, default=0) * plain, begun)
         return Footprint(int(weights + PROCESS), int(loading + PROCESS))
+
+
+def parameter_count(model: nn.Module, config: ModelConfig) -> int:
+    """Numbers of a model, however its weights are held: packed matrices and narrow ones are no parameters."""
+    if config.family == MASKED_LM_FAMILY:  # a class of transformers, which is never packed
+        return sum(parameter.numel() for parameter in model.parameters())
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in network_of(config).parameters())
 
 
 def narrowed_numbers(layer: nn.Module) -> int:

@@ -140,20 +140,27 @@ class Rollouts:
         found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
-    def advantages(self, rewards: Sequence[float] | Tensor, scale: bool = True) -> Tensor:
+    def advantages(self, rewards: Sequence[float | None] | Tensor, scale: bool = True) -> Tensor:
         """Rewards [R] relative to their group: minus its mean, and with ``scale`` over its standard deviation
-        (unbiased, plus 1e-4) [R]. A group with one reward has 0. In papers: GRPO's advantage."""
-        reward = torch.as_tensor(rewards, dtype=torch.float64, device=self.group.device)
+        (unbiased, plus 1e-4) [R]. A group with one reward has 0, and so has a row without any (None, as TRL's reward
+        functions say that they do not apply), which counts in no mean. In papers: GRPO's advantage. Raises UserError
+        for another number of rewards, and for one that is no finite number."""
+        told = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
+        has = torch.tensor([one is not None for one in told], dtype=torch.bool, device=self.group.device)
+        reward = torch.tensor([0.0 if one is None else one for one in told], dtype=torch.float64, device=has.device)
         if reward.shape != self.seeds.shape:
             raise UserError(f"rewards have the shape {list(reward.shape)}, and there are {len(self)} rollouts.")
+        for at in (~reward.isfinite()).nonzero().flatten().tolist():
+            raise UserError(
+                f"rewards[{at}]={told[at]} must be a finite number, or None for a rollout without a reward."
+            )
         _, group = self.group.unique(return_inverse=True)
-        count = torch.bincount(group).double()
-        mean = torch.zeros_like(count).index_add(0, group, reward) / count
-        centred = reward - mean[group]
+        sums = lambda values: torch.zeros(int(group.max()) + 1).to(values).index_add(0, group, values)  # noqa: E731
+        count = sums(has.double())
+        centred = (reward - (sums(reward) / count.clamp(min=1))[group]) * has
         if not scale:
             return centred
-        squares = torch.zeros_like(count).index_add(0, group, centred.square())
-        return centred / ((squares / (count - 1).clamp(min=1)).sqrt() + SPREAD)[group]
+        return centred / ((sums(centred.square()) / (count - 1).clamp(min=1)).sqrt() + SPREAD)[group]
 
     def save(self, file: str | Path) -> None:
         """Write one safetensors file, whose header holds the rest as JSON; nothing is pickled. Raises UserError where

@@ -11,6 +11,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from dllm.models.footprint import Footprint, parameter_count
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.serve.api_errors import ApiError
 from dllm.serve.body import body_of, parsed
 from dllm.serve.ollama_reply import stamp
@@ -97,21 +99,26 @@ class OllamaModels:
 
     @cached_property
     def _count(self) -> int:
-        return sum(weight.numel() for weight in self.defaults.model.transformer.parameters())
+        return parameter_count(self.defaults.model.transformer, self.defaults.model.config)
 
     @cached_property
     def _bytes(self) -> int:
-        held = self.defaults.model.transformer
-        return sum(one.numel() * one.itemsize for some in (held.parameters(), held.buffers()) for one in some)
+        model = self.defaults.model
+        if model.config.family == MASKED_LM_FAMILY:
+            return self._count * next(model.transformer.parameters()).itemsize
+        return Footprint.of(model.config, model.quantize or self._dtype, model.quantize_head).stored
+
+    @property
+    def _dtype(self) -> str:
+        return str(self.defaults.model.transformer.dtype).removeprefix("torch.")
 
     @cached_property
     def _details(self) -> dict[str, Any]:
         model = self.defaults.model
         billions = self._count / 1e9
-        dtype = str(next(iter(model.transformer.parameters())).dtype).removeprefix("torch.")
         return {
             "parent_model": "", "format": "safetensors", "family": model.config.family,
-            "families": [model.config.family], "quantization_level": (model.quantize or dtype).upper(),
+            "families": [model.config.family], "quantization_level": (model.quantize or self._dtype).upper(),
             "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{self._count / 1e6:.1f}M",
         }  # fmt: skip
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dllm import load
+from dllm.app.runs.plan import spare_threads
 from tests.app.conftest import Run
 
 
@@ -30,3 +32,12 @@ def test_a_small_network_takes_one_thread(
     monkeypatch.setattr("dllm.app.runs.plan.SMALL_MODEL", small)
     assert run(f"model.path={tiny}", "prompt=w1", "gen_length=8", "name=one", bare=True).code == 0
     assert json.loads(Path("runs/one/environment.json").read_text())["threads"] == threads
+
+
+def test_packed_weights_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mini-llada has 2.3 M weights, of which fewer than 1 M are parameters once others are packed."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for small, threads in ((2_000_000, 2), (2_500_000, 1)):
+        monkeypatch.setattr("dllm.app.runs.plan.SMALL_MODEL", small)
+        spare_threads(load("mini-llada").transformer)
+        assert torch.get_num_threads() == threads

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -38,10 +40,26 @@ def test_packing_drops_the_plain_weights_and_keeps_special_layers() -> None:
     class Special(nn.Linear):
         pass
 
-    model = nn.ModuleDict({"plain": nn.Linear(8, 8, bias=False), "special": Special(8, 8)})
+    model = nn.ModuleDict({"plain": nn.Linear(800, 800, bias=False), "special": Special(8, 8)})
     pack_weights(model)
     assert isinstance(model["plain"], PackedLinear) and isinstance(model["special"], Special)
     assert [name for name, _ in model.named_parameters()] == ["special.weight", "special.bias"]
+
+
+@pytest.mark.parametrize(("vendor", "packed"), [("GenuineIntel", ["large"]), ("AuthenticAMD", ["small", "large"])])
+def test_small_matrices_are_packed_where_it_pays(
+    vendor: str, packed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MKL is fast for them on Intel. The numbers are the same either way."""
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr("dllm.kernels.packed.CPU_INFO", tmp_path / "cpuinfo")
+    model = nn.ModuleDict({"small": nn.Linear(128, 384), "large": nn.Linear(512, 1024)})
+    x = {name: torch.randn(3, one.in_features) for name, one in model.items()}
+    before = {name: one(x[name]) for name, one in model.items()}
+    pack_weights(model)
+    assert [name for name, one in model.items() if isinstance(one, PackedLinear)] == packed
+    for name, one in model.items():
+        torch.testing.assert_close(one(x[name]), before[name])
 
 
 def test_two_dtypes_on_the_cpu_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,19 @@ def test_advantages_are_relative_to_the_group() -> None:
     assert rolled().advantages([1, 0, 2, 2], scale=False).tolist() == [0.5, -0.5, 0, 0]
 
 
+def test_a_row_without_a_reward_has_no_advantage_and_counts_in_no_mean() -> None:
+    found = decoder(temperature=1.0).rollouts(PROMPTS[1], n=3)
+    assert found.advantages([4, None, 1], scale=False).tolist() == [1.5, 0, -1.5]
+    torch.testing.assert_close(
+        found.advantages([4, None, 1]), torch.tensor([1.5, 0, -1.5]).double() / (4.5**0.5 + 1e-4)
+    )
+    assert found.advantages([None, 3, None]).tolist() == found.advantages([None] * 3).tolist() == [0, 0, 0]
+    for bad in (float("nan"), float("inf")):
+        for rewards in ([1.0, bad, 0.0], torch.tensor([1.0, bad, 0.0])):
+            with pytest.raises(UserError, match=rf"rewards\[1\]={bad} must be a finite number, or None"):
+                found.advantages(rewards)
+
+
 def test_origins_tell_draws_from_fills() -> None:
     blocks = part("blocks", "fixed", block_length=4)
     found = decoder(eos="fill_after_block", blocks=blocks, gen_length=24, temperature=0.2).rollouts(PROMPTS[1], n=2)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.models.bundle import Model, load
 from dllm.serve.ollama_fields import OllamaChatBody
 from dllm.serve.ollama_models import NOT_SERVED
 from dllm.serve.ollama_request import _messages
@@ -136,8 +136,10 @@ def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
     assert datetime.fromisoformat(running["expires_at"]).year == 9999 and running["context_length"] == 768
     shown = mini_place.call("POST", "/api/show", json={"model": "mini-llada:latest"}).json()
     assert shown["model_info"]["llada.context_length"] == 768 and shown["capabilities"] == ["completion", "insert"]
-    network = mini_place.service.defaults.model.transformer
-    assert shown["model_info"]["general.parameter_count"] == sum(one.numel() for one in network.parameters())
+    plain = load("mini-llada", trainable=True).transformer  # all of whose weights are parameters
+    count = sum(one.numel() for one in plain.parameters())
+    assert shown["model_info"]["general.parameter_count"] == count and tag["details"]["parameter_size"] == "2.3M"
+    assert tag["size"] == 4 * count
     for path, body, reason in (
         ("/api/chat", {"messages": []}, "load"), ("/api/generate", {"prompt": "", "keep_alive": 0}, "unload"),
         ("/api/generate", {"system": "Be brief."}, "load"),

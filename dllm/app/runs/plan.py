@@ -38,6 +38,7 @@ from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
 from dllm.models.cut import check_cut
+from dllm.models.footprint import parameter_count
 from dllm.models.quantize import check_runtime
 from dllm.models.rope_ntk import RopeSetting
 from dllm.prompts import Prompts
@@ -249,6 +250,7 @@ def spare_threads(network: Transformer) -> None:
     Its operations take microseconds. On two cores mini-llada's 32 forwards take 67 ms with one thread, 75 ms with two,
     and with two threads and a busy neighbour 180 to 680 ms, since each operation waits for the slower thread.
     """
-    few = sum(weight.numel() for weight in network.parameters()) < SMALL_MODEL
-    if network.device.type == "cpu" and few and "OMP_NUM_THREADS" not in os.environ:
+    if network.device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return
+    if parameter_count(network, network.config) < SMALL_MODEL:
         torch.set_num_threads(1)
