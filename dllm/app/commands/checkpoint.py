@@ -32,7 +32,7 @@ from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
-from dllm.models.quantize import check_head, check_quantize
+from dllm.models.quantize import BITS, check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
@@ -256,9 +256,16 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     yield "logits", f"of a block of {block or 32}, in float32: {sized((block or 32) * 4 * config.vocab)}"
     if report.parameters >= TIMED and not own_class:
         for kind in (one for one in _kinds(config) if one != "float32"):
-            times = " / ".join(f"{one:.2g}" for one in forward_seconds(config, report.active, kind))
-            threads = torch.get_num_threads()
-            yield f"forward {kind}", f"about {times} s of products for {ROW_WORDS} rows, {threads} threads of this CPU"
+            yield from _time_rows(config, report.active, kind)
+
+
+def _time_rows(config: ModelConfig, numbers: int, kind: str) -> Iterator[tuple[str, str]]:
+    """How long a forward takes, with rows of bfloat16 and of eight bits."""
+    for rounds in (False, True) if kind in BITS else (False,):
+        if (found := forward_seconds(config, numbers, kind, rounds)) is not None:
+            times = " / ".join(f"{one:.2g}" for one in found)
+            name = f"forward {kind}, rows in int8" if rounds else f"forward {kind}"
+            yield name, f"about {times} s of products for {ROW_WORDS} rows, one thread of this CPU"
 
 
 def _kinds(config: ModelConfig) -> list[str]:

@@ -1,43 +1,55 @@
-"""How long a forward takes on this CPU: products of the model's own shape are timed for a second or two."""
+"""How long a forward takes on this CPU: products of the model's own shape are timed for a second or two.
+
+By one thread's CPU time, as everywhere here: other programs of the machine do not count.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
 
 from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.kernels.packed import PackedLinear, can_pack
+from dllm.kernels.rounded_linear import RoundedLinear, takes
+from dllm.kernels.rounded_machine import least_seconds, this_processor
 from dllm.models.config import ModelConfig
 from dllm.models.quantize import BITS
 
 ESTIMATED_ROWS = (1, 32, 256)
-TIMED_RUNS = 3  # the fastest counts: others on the machine only add
 MOST_OUTPUTS = 8192  # of the product that is timed
 
 
 @torch.inference_mode()
-def forward_seconds(config: ModelConfig, numbers: int, kind: str) -> list[float]:
-    """Seconds of wall time of the products of a forward over each number of ``ESTIMATED_ROWS``. numbers: how many
-    weights a row is multiplied with. kind: bfloat16, int8 or int4."""
+def forward_seconds(config: ModelConfig, numbers: int, kind: str, rounds: bool = False) -> list[float] | None:
+    """Seconds of a thread for the products of a forward over each number of ``ESTIMATED_ROWS``; None: this CPU cannot.
+    numbers: how many weights a row is multiplied with. kind: bfloat16, int8 or int4. rounds: rows are in eight bits
+    (``model.activations=int8``)."""
     linear = nn.Linear(config.width, min(MOST_OUTPUTS, 2 * config.mlp_width), bias=False, dtype=torch.bfloat16)
-    product: nn.Module = linear
-    if kind in BITS:
-        product = NarrowLinear.of(linear, BITS[kind], False)
-    elif can_pack(torch.device("cpu"), torch.bfloat16):
-        product = PackedLinear(linear)
-    return [best * numbers / linear.weight.numel() for best in _timed(product, config.width, ESTIMATED_ROWS)]
+    with _one_thread():
+        product: nn.Module = linear
+        if kind in BITS:
+            product = NarrowLinear.of(linear, BITS[kind], False)
+            here = this_processor() if rounds else None
+            if here is not None:
+                if not here.most or not takes(product, here):
+                    return None
+                product = RoundedLinear(product, here)
+        elif can_pack(torch.device("cpu"), torch.bfloat16):
+            product = PackedLinear(linear)
+        rows = [torch.randn(count, config.width).to(torch.bfloat16) for count in ESTIMATED_ROWS]
+        return [least_seconds(partial(product, one)) * numbers / linear.weight.numel() for one in rows]
 
 
-def _timed(product: nn.Module, width: int, counts: Sequence[int]) -> Iterator[float]:
-    for count in counts:
-        rows = torch.randn(count, width).to(torch.bfloat16)
-        product(rows)
-        found = []
-        for _ in range(TIMED_RUNS):
-            began = time.perf_counter()
-            product(rows)
-            found.append(time.perf_counter() - began)
-        yield min(found)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other would count as work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

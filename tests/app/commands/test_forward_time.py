@@ -1,0 +1,40 @@
+"""The check of a checkpoint says how long products take, by CPU time, in every kind that this CPU has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dllm import load
+from dllm.app.commands.checkpoint import inspect_checkpoint
+from dllm.app.commands.forward_time import forward_seconds
+from dllm.kernels.narrow_linear import NarrowLinear
+from dllm.kernels.rounded_machine import this_processor
+from dllm.models.shipped import CHECKPOINTS
+
+
+def test_time_that_others_take_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that waits 20 ms for its turn takes as long as one that does not."""
+    config, plain = load("mini-llada").config, NarrowLinear.forward
+
+    def waiting(self: Any, x: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return plain(self, x)
+
+    monkeypatch.setattr(NarrowLinear, "forward", waiting)
+    before, threads = time.perf_counter(), torch.get_num_threads()
+    found = forward_seconds(config, 128 * 768, "int8")
+    assert found is not None and time.perf_counter() - before > 3 * 0.02
+    assert max(found) < 0.01 and torch.get_num_threads() == threads
+
+
+def test_narrow_kinds_are_listed_with_both_kinds_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dllm.app.commands.checkpoint.TIMED", 0)
+    rows = [name for name, _ in inspect_checkpoint(CHECKPOINTS / "mini-llada").rows() if name.startswith("forward")]
+    here = this_processor()
+    rounded = [f"forward {kind}, rows in int8" for kind, has in (("int8", here.most), ("int4", here.pack)) if has]
+    assert sorted(rows) == sorted(["forward bfloat16", "forward int8", "forward int4", *rounded])
