@@ -232,8 +232,8 @@ class Decoding:
     def _cost(self, row: int, done: Done, written: int) -> dict[str, Any]:
         result = done.result
         cost: dict[str, Any] = {
-            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "query_tokens": result.query_tokens,
-            "seed": result.seed, "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
+            "nfe": result.nfe, "tpf": written / result.nfe if result.nfe else 0.0, "seed": result.seed,
+            "waited": done.waited, "seconds": time.monotonic() - self.began, "turns": done.turns,
         }  # fmt: skip
         if result.constraint is not None:
             cost["constraint"] = asdict(result.constraint)
@@ -267,7 +267,7 @@ class Decoding:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""
         seconds = time.monotonic() - self.began
         return {
-            "nfe": turn, "tpf": written / turn, "query_tokens": None, "seed": job.request.seed,
+            "nfe": turn, "tpf": written / turn, "seed": job.request.seed,
             "waited": None, "seconds": seconds, "turns": None,
         }  # fmt: skip
 

@@ -208,3 +208,10 @@ def test_a_crowd_with_the_usual_two_retries_is_answered(served: Model) -> None:
     ):
         replies = list(crowd.map(lambda _: client.chat.completions.create(**body), range(count)))
     assert len({reply.choices[0].message.content for reply in replies}) == 1
+
+
+@pytest.mark.parametrize("stop", [[], ["w1"]], ids=str)
+def test_a_reply_tells_nothing_of_what_its_rows_shared(place: Place, stop: list[str]) -> None:
+    """Whether two rows share a forward depends on what else is decoded; these numbers do not, but for the times."""
+    for choice in place.ask(n=2, stop=stop).json()["choices"]:
+        assert set(choice["diffusion"]) == {"nfe", "tpf", "seed", "waited", "seconds", "turns"}
