@@ -18,7 +18,8 @@ SUFFIXES = "py|md|yaml|yml|json|jsonl|html|toml|txt|svg|png|pt|safetensors|csv|l
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 # Names of other programs and of the papers' code, which nothing here defines.
 FOREIGN = """
-    L T tl re asyncio tempfile nohup promtool booktabs NO_COLOR web_search terminationGracePeriodSeconds
+    L T tl re asyncio tempfile nohup promtool booktabs NO_COLOR web_search max_fails upstream
+    CUDA_VISIBLE_DEVICES HTTPS_PROXY HF_HOME
     transfer_index num_block x0_p decoder_forward_passes decoded_token_threshold o_proj inv_freq
     scaled_dot_product_attention _weight_int8pack_mm avx512_bf16 linspace fullmatch merge_and_unload
     BertForMaskedLM ModernBertForMaskedLM AwqConfig GPTQConfig gemv marlin image_token maxNewTokens
@@ -280,3 +281,17 @@ def test_a_broken_link_is_found() -> None:
     page = ROOT / "docs" / "diffusion.md"
     text = "# One head\n\n[a](blocks.md) [b](#one-head) [c](nowhere.md) [d](#other) [e](blocks.md#nothing)"
     assert list(broken_links(page, text)) == ["nowhere.md", "#other", "blocks.md#nothing"]
+
+
+def test_the_page_names_every_environment_variable_that_is_read() -> None:
+    page = (ROOT / "docs" / "serving_operate.md").read_text().partition("## Environment variables")[2]
+    told = set(re.findall(r"`([A-Z][A-Z_]+)`", page.partition("\n## ")[0]))
+    read = set[str]()
+    for file in sorted((ROOT / "dllm").rglob("*.py")):
+        text = file.read_text()
+        words = re.findall(r"environ(?:ment)?(?:\.get\(|\.setdefault\(|\[)\*?([\w\"']+)", text)
+        for word in [*words, *re.findall(r"([\"']\w+[\"']|\b[A-Z_]{3,}) (?:not )?in os\.environ\b", text)]:
+            known = re.search(rf"^{word} = \(?\"(\w+)\"", text, re.MULTILINE)
+            read |= set(re.findall(r"^[A-Z][A-Z_]+$", known[1] if known else word.strip("\"'")))
+    assert read - told - {"KEY_VARIABLE", "HYDRA_FULL_ERROR"} == set() and "DLLM_API_KEY" in told
+    assert {"XDG_CACHE_HOME", "HF_HUB_OFFLINE", "OMP_NUM_THREADS", "RANK", "DLLM_DEBUG"} <= read
