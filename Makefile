@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws image-steps clean
+.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws mutants image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -43,6 +43,9 @@ lint: .venv/developer  ## ruff (rules and format) and mypy.
 
 laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in the order of LAWS_SEED (0), LAWS_PROCESSES (2) at once.
 	$(BIN)/python tests/laws.py
+
+mutants: .venv/developer  ## Change MUTANTS (50) places of the package by SEED (0), one at a time, and count what the tests notice.
+	$(BIN)/python tests/mutants.py --count $(or $(MUTANTS),50) --seed $(or $(SEED),0)
 
 image-steps:  ## The steps of the Dockerfile in an empty folder, without Docker: installs, serves, asks, stops.
 	$(PYTHON) -m experiments.pages.image_steps $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
