@@ -1,7 +1,9 @@
 """Rollouts as dLLM-RL (Gen-Verse/dLLM-RL, TraceRL) reads them: JSON of texts, with the forward of every token.
 
-Its trainer tokenises texts again, so a row whose text does not give its own ids back would have its forwards at other
-tokens: such rows are left out and counted.
+Its trainers tokenise texts again, so a row whose text does not give its own ids back would have its forwards at other
+tokens: such rows are left out and counted. They pad all responses of a file to the longest, and lay a row's step map
+over that width (train/rl_llada.py, rl_dream.py, rl_sdar.py, rl_trado.py at 10b4fd1): so it covers every column of the
+canvas, as that of sample/llada_rl_rollout.py does.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ class TraceRows:
 
 
 def trace_rows(rollouts: Rollouts, tokenizer: Tokenizer, rewards: Sequence[float]) -> TraceRows:
-    """The rows for its training step: prompt, response, step_map (from 0, one number for each id of the response) and
-    reward.
+    """The rows for its training step: prompt, response, step_map (from 0, one number for each column of the canvas) and
+    reward. The rows of one file must have the same number of columns.
 
     Args:
         rollouts: what ``decoder.rollouts`` gave, whose columns up to the end were all drawn.
@@ -53,12 +55,19 @@ def trace_rows(rollouts: Rollouts, tokenizer: Tokenizer, rewards: Sequence[float
 def trace_row(rollouts: Rollouts, number: int, tokenizer: Tokenizer) -> dict[str, Any] | None:
     """One rollout as its texts, up to its end; None if they do not give its ids back, or a token was not drawn."""
     kept, real = rollouts.completion_mask[number].bool(), rollouts.prompt_mask[number].bool()
-    ids, steps = rollouts.completion_ids[number][kept].tolist(), rollouts.step_map[number][kept].tolist()
+    ids, steps = rollouts.completion_ids[number][kept].tolist(), rollouts.step_map[number].tolist()
     prompt = rollouts.prompt_ids[number][real].tolist()
     texts = [tokenizer.decode(one, skip_special=False) for one in (prompt, ids)]
-    if [tokenizer.encode(text, special=True) for text in texts] != [prompt, ids] or min(steps, default=0) < 1:
+    again = [tokenizer.encode(text, special=True) for text in texts]
+    if again != [prompt, ids] or min(steps[: len(ids)], default=0) < 1:
         return None
-    return {"prompt": texts[0], "response": texts[1], "step_map": [step - 1 for step in steps]}
+    return {"prompt": texts[0], "response": texts[1], "step_map": whole_map(steps)}
+
+
+def whole_map(steps: Sequence[int]) -> list[int]:
+    """The forwards of all columns from 0. Columns that none drew (0: behind an end) come after all others, as its SDAR
+    loader continues a map."""
+    return [step - 1 if step else max(steps) for step in steps]
 
 
 def answer_lists(rollouts: Rollouts) -> list[dict[str, Any]]:
@@ -68,8 +77,7 @@ def answer_lists(rollouts: Rollouts) -> list[dict[str, Any]]:
     kept = rollouts.completion_mask.bool()
     for number, group in enumerate(rollouts.group.tolist()):
         lists = found.setdefault(group, {"full_output": [], "step_map": [], "response_length": []})
-        steps = rollouts.step_map[number][kept[number]].tolist()
         lists["full_output"].append(rollouts.texts[number])
-        lists["step_map"].append([step - 1 for step in steps])
-        lists["response_length"].append(len(steps))
+        lists["step_map"].append(whole_map(rollouts.step_map[number].tolist()))
+        lists["response_length"].append(int(kept[number].sum()))
     return list(found.values())

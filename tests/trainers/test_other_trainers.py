@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from random_models import random_model
 from safetensors.torch import load_file
 from test_dare import CONFIG, PROMPTS, asked
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from dllm import Decoder, UserError, load
 from dllm.models.weights import save_model
@@ -21,7 +23,9 @@ from dllm.rl.rollouts import Rollouts
 from dllm.trainers.dllm_rl import answer_lists, trace_rows
 from dllm.trainers.verl import VerlRollout
 from tests.models.model_folders import published
-from tests.support.tiny import make_written
+from tests.support.tiny import EOS, make_written
+
+PROMPTING = Path(__file__).parents[1] / "prompting_utils.py"  # fetched beside the tests, and not part of them
 
 
 def logits(model: Any) -> Tensor:
@@ -81,12 +85,58 @@ def test_rows_of_dllm_rl_give_their_ids_back(rolled: tuple[Any, Rollouts]) -> No
     for number, row in enumerate(found.rows):
         kept = int(rollouts.completion_mask[number].sum())
         assert model.tokenizer.backend.encode(row["response"]).ids == rollouts.completion_ids[number, :kept].tolist()
-        assert row["step_map"] == (rollouts.step_map[number, :kept] - 1).tolist()
+        assert row["step_map"] == (rollouts.step_map[number] - 1).tolist()
     lists = answer_lists(rollouts)
     assert [len(one["full_output"]) for one in lists] == [2, 2]
     assert lists[0]["full_output"] == rollouts.texts[:2]
     assert lists[1]["step_map"] == [row["step_map"] for row in found.rows[2:]]
-    assert lists[1]["response_length"] == [len(row["step_map"]) for row in found.rows[2:]]
+    assert lists[1]["response_length"] == rollouts.completion_mask[2:].sum(1).tolist()
+
+
+@pytest.mark.parametrize("eos", ["none", "fill_at_once"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_file_of_answers_of_many_lengths_gives_the_canvases_back(tmp_path: Path, eos: str, seed: int) -> None:
+    """As train/rl_llada.py and rl_dream.py of Gen-Verse/dLLM-RL at 10b4fd1 lay a file out: prompts padded on the left,
+    responses on the right to the longest one, a row's map over that width; before a step whatever comes from it on is
+    masked. rl_sdar.py and rl_trado.py cut the map to the width."""
+    model = load(make_written(tmp_path / "tiny"), pack=False)
+    decoder = Decoder(model, "static", eos=eos, gen_length=16, batch_size=12, temperature=3.0)
+    rollouts = decoder.rollouts(PROMPTS, n=6, seed=seed, step=0)
+    rows = trace_rows(rollouts, model.tokenizer, [0.0] * 12).rows
+    lengths, pad = rollouts.completion_mask.sum(1), model.ids.eos
+    width = int(lengths.max())
+    assert len(rows) == 12 and int(lengths.min()) < width
+    for number, row in enumerate(rows):
+        ids = model.tokenizer.backend.encode(row["response"]).ids
+        response = torch.tensor(ids + [pad] * (width - len(ids)))
+        order = torch.full((width,), -1)
+        order[:] = torch.as_tensor(row["step_map"])[:width]
+        answer = slice(rollouts.prompt_ids.shape[1], rollouts.prompt_ids.shape[1] + len(ids))
+        for forward, canvas in enumerate(rollouts.canvases(number)):
+            shown = response.where(order < forward, model.ids.mask)[: len(ids)]
+            assert torch.equal(shown, canvas[answer])
+        undrawn = rollouts.step_map[number] == 0
+        assert bool((torch.tensor(row["step_map"])[undrawn] == int(rollouts.step_map[number].max())).all())
+
+
+def test_its_own_prompting_takes_the_rows(rolled: tuple[Any, Rollouts], tmp_path: Path) -> None:
+    if not PROMPTING.is_file():
+        pytest.skip(f"put train/prompting_utils.py of Gen-Verse/dLLM-RL at 10b4fd1 into {PROMPTING}")
+    pytest.importorskip("accelerate")
+    spec = importlib.util.spec_from_file_location("prompting_utils", PROMPTING)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    words = PreTrainedTokenizerFast.from_pretrained(make_written(tmp_path / "tiny"))
+    words.pad_token = words.eos_token = words.convert_ids_to_tokens(EOS)
+    model, rollouts = rolled
+    rows = trace_rows(rollouts, model.tokenizer, [0.0] * 4).rows
+    asked, answers = ([row[name] for row in rows] for name in ("prompt", "response"))
+    ids, _, start, dropped = module.UniversalPrompting(words, 100, 100)((asked, answers))
+    assert dropped == 0 and ids.shape[1] - start == int(rollouts.completion_mask.sum(1).max())
+    for row in rows:
+        order = torch.full((ids.shape[1],), -1)
+        order[start:] = torch.as_tensor(row["step_map"])[: ids.shape[1] - start]
 
 
 def test_rows_that_change_when_they_are_tokenised_are_counted(rolled: tuple[Any, Rollouts]) -> None:
