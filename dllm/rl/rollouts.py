@@ -7,6 +7,7 @@ are padded on the left and answers on the right, so that column Lp begins every 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntEnum
@@ -38,7 +39,7 @@ class Origin(IntEnum):
     CONSTRAINED = 4  # put there by a constraint, which corrected or replaced a draw
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rollouts:
     """Decoded trajectories. All tensors are on one device, and are ordinary ones: autograd may save them. In papers:
     experience, trajectories."""
@@ -78,13 +79,22 @@ class Rollouts:
     mask_id: int  # the id that undecided columns show
     pad_id: int  # the id before prompts, and after answers that are shorter than others
     ends: tuple[int, ...]  # ids that end a text
-    sampling: Sampling  # filters, guidance and bans of the draws; their temperature is of each row
+    # filters, guidance and bans of the draws, and their temperature where it is the same in all rows (else 0)
+    sampling: Sampling
     # what log-probabilities cannot be computed again, and why, as sentences: of ``slices``, ``drawn`` and ``draws``
     limits: dict[str, str] = field(default_factory=dict)
     by_block: bool = False  # slices are cut within each block (``trajectory_logprobs``): attention goes by blocks
 
     def __len__(self) -> int:
         return len(self.seeds)
+
+    def __repr__(self) -> str:
+        ends = ", ".join(f"{count} {reason}" for reason, count in Counter(self.finish).items())
+        heat = "/".join(f"{one:g}" for one in self.temperature.unique().tolist())
+        return (
+            f"Rollouts({len(self)} rows of {len(self.group.unique())} prompts, {self.completion_ids.shape[1]} columns, "
+            f"temperature {heat}, finish: {ends})"
+        )
 
     @property
     def given(self) -> Tensor:

@@ -95,7 +95,9 @@ def _laid_out(
     columns = torch.arange(prompt_ids.shape[1], device=device)
     real = columns >= prompt_ids.shape[1] - gathered.start[:, None]
     grid = torch.zeros_like(gathered.start) if config.attention.grid_at_zero else gathered.start
-    sampling = Sampling(**{**vars(runner.parts.sampling), "temperature": 0.0})
+    heats = {*temperature.tolist()}
+    shared = heats.pop() if len(heats) == 1 else 0.0
+    sampling = Sampling(**{**vars(runner.parts.sampling), "temperature": shared})
     return Rollouts(
         prompt_ids=prompt_ids, prompt_mask=real.long(), completion_ids=gathered.tokens,
         completion_mask=torch.ones_like(gathered.tokens), step_map=gathered.step, origin=gathered.origin,

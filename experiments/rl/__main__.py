@@ -28,7 +28,7 @@ from dllm.record.environment import environment_stamp
 from dllm.tasks.mini import tasks
 from experiments.distill import chunks, student
 from experiments.distill.recipe import refuse_rounding, usual_tune
-from experiments.rl.recipe import Recipe, Where, parse
+from experiments.rl.recipe import Recipe, Where, described, parse
 from experiments.rl.training import SHOWN, Run
 from experiments.support.course import RECIPE, draw, refuse_other
 from experiments.support.held_out import answered
@@ -145,7 +145,7 @@ def device_of(accelerator: Accelerator) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if {"-h", "--help"} & set(given):
-        print(__doc__, Recipe(task="replace_random"), Where(), f"tasks: {', '.join(tasks.TASKS)}", sep="\n\n")
+        print(__doc__, described(), f"tasks: {', '.join(tasks.TASKS)}", sep="\n\n")
         return 0
     job = Job.of(given)
     torch.set_num_threads(job.where.threads)

@@ -3,8 +3,10 @@ for a decode (``sampler=``, ``sampling.temperature=``, ``model=``, ...), written
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from inspect import getsource
 from typing import Any
 
 from dllm.app.command_line.options import checked_settings
@@ -20,14 +22,14 @@ from experiments.distill.recipe import only, read
 class Recipe:
     """What a run learns from."""
 
-    task: str = ""  # of the mini suite
+    task: str = ""  # what is learnt, of the mini suite
     count: int = 2000  # prompts to learn from
     held_out: int = 64  # prompts of the test split that are scored before and after
     groups: int = 8  # prompts of an update
     updates: int = 60  # at most
-    # mean reward of five updates at which training ends: where nearly all of a group are right, one failure weighs much
-    stop_reward: float = 0.8
-    learning_rate: float = 5e-5
+    # Where nearly all of a group are right, one failure weighs much.
+    stop_reward: float = 0.8  # mean reward of five updates at which training ends
+    learning_rate: float = 5e-5  # of AdamW
     law: str = "own"  # or drawn: the distribution whose log-probabilities are learnt
     shrink: int = 1  # forwards of a decode that share a canvas
     draws: bool = False  # learn from every proposal, committed or not: the policy's own log-probability
@@ -67,6 +69,15 @@ class Where:
             in_range(name, getattr(self, name), least)
 
 
+def described() -> str:
+    """A line for each option: its name, its default and the comment after it."""
+    found = []
+    for kind in (Recipe, Where):
+        entries = re.findall(r"^    (\w+): [^=\n]+ = (.+?)  # (.+)$", getsource(kind), re.MULTILINE)
+        found += [f"  {f'{name}={default}':<24}{note}" for name, default, note in entries]
+    return "\n".join(found)
+
+
 def parse(arguments: Sequence[str]) -> tuple[Recipe, Where, RunPlan]:
     """Raises UserError for what is not an option, no value of its kind, or fits nothing else."""
     kinds = {entry.name: str(entry.type) for kind in (Recipe, Where) for entry in fields(kind)}
@@ -94,7 +105,12 @@ def decode_plan(recipe: Recipe, overrides: list[str]) -> RunPlan:
     if "sampler" not in given:
         usual["sampler.steps"] = "4"
     words = [*(f"{name}={value}" for name, value in usual.items() if name not in given), *overrides]
-    plan = RunPlan.of(checked_settings(overridden_settings(words)))
+    try:
+        plan = RunPlan.of(checked_settings(overridden_settings(words)))
+    except UserError as error:
+        if "is unknown" not in str(error):
+            raise
+        raise UserError(f"{error} Options of the training: python -m experiments.rl --help.") from None
     if plan.options.samples < 2:
         raise UserError(f"samples={plan.options.samples}: rewards are compared within a prompt's group. Use 8, say.")
     if plan.sampling.plain:

@@ -183,3 +183,11 @@ def test_equal_canvases_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> No
         trajectory_logprobs(tiny(), found)
     second = {tuple(one) for one in found.at(2).tolist()}
     assert sum(rows) == 1 + len(second) < 10  # the five first canvases are one
+
+
+def test_rollouts_are_printed_in_a_line(tiny: Path) -> None:
+    decoder = Decoder(load(tiny), "static", gen_length=8, batch_size=4, temperature=0.7)
+    rollouts = decoder.rollouts([[3, 4], [5, 6]], n=2, step=0)
+    assert repr(rollouts).startswith("Rollouts(4 rows of 2 prompts, 8 columns, temperature 0.7, finish: ")
+    assert len(repr(rollouts)) < 120 and rollouts.sampling.temperature == 0.7
+    assert repr(rollouts.select([0])).startswith("Rollouts(1 rows of 1 prompts")

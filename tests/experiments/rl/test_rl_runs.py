@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,15 @@ def test_weights_that_learn_may_be_an_adapter(tmp_path: Path) -> None:
 def test_bad_options_are_refused_before_weights_are_read(arguments: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         rl.Job.of(arguments)
+
+
+def test_every_option_has_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert rl.main(["--help"]) == 0
+    told = capsys.readouterr().out
+    for entry in (*fields(Recipe), *fields(Where)):
+        assert re.search(rf"^  {entry.name}=\S+ +\S", told, re.MULTILINE), entry.name
+    with pytest.raises(UserError, match="lr=1e-4 is unknown.*Options of the training: python -m experiments.rl --help"):
+        parse(["task=copy", "lr=1e-4"])
 
 
 def test_decoding_takes_what_dllm_takes() -> None:
