@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from dllm.common.digest import digest
-from dllm.compose.parts import arguments_of, choice_of, choice_text, class_of, options_of_choices
+from dllm.compose.parts import arguments_of, choice_of, choice_text, choices, class_of, options_of_choices
 from dllm.compose.trusted import is_known
 from dllm.errors import UserError
 
@@ -34,10 +34,11 @@ def typed_choices(config: Config, chosen: Mapping[str, Any], given: Collection[s
 def brought(config: Config, given: Collection[str]) -> list[str]:
     """Choices that a chosen part brings along and the user did not make: ``cache=elastic brings blocks=whole``."""
     typed = config.get(CHOICES) or {}
+    texts = {f"{group}={name}": choice_text(group, name) for group, name in typed.items()
+             if "." not in group and name in choices(group)}  # fmt: skip
     return [
-        f"{group}={name} brings {other}={choice}"
-        for group, name in typed.items() if "." not in group
-        for other, choice in re.findall(r"override /(\w+): (\w+)", choice_text(group, name))
+        f"{one} brings {other}={choice}"
+        for one, text in texts.items() for other, choice in re.findall(r"override /(\w+): (\w+)", text)
         if other not in given and typed.get(other) == choice
     ]  # fmt: skip
 

@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from dllm.compose.choice_files import choice_file, choice_notes, part_facts
-from dllm.compose.parts import choices, wrappers
+from dllm.compose.parts import choices, part, wrappers
+from dllm.loop.given_logits import reason_against
 from experiments.pages.compared import compared
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
@@ -148,6 +149,22 @@ def sampler_section(name: str) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+# -- what other programs take -----------------------------------------------------------------------------------
+
+IN_SGLANG: Mapping[str, Mapping[str, Any]] = {"klass": {"since": "block"}, "oracle": {"reference": [[0]]}}
+
+
+def sglang_section() -> str:
+    """The samplers that sglang's servers take, and why they do not take the others."""
+    reasons = {name: reason_against(part("sampler", name, **IN_SGLANG.get(name, {}))) for name in choices("sampler")}
+    taken = ", ".join(
+        f"`{name}`" + " (with `since: block`)" * (name == "klass") for name, why in reasons.items() if not why
+    )
+    refused = [(f"`{name}`", why) for name, why in reasons.items() if why]
+    head = ("sampler", "why it does not go through: it")
+    return f"These samplers go through: {taken}.\n\n{table(head, refused, len(head))}\n"
+
+
 # -- all of it --------------------------------------------------------------------------------------------------
 
 
@@ -165,6 +182,7 @@ def sections() -> Iterator[tuple[Path, str, str]]:
         if options("cache", name):
             yield DOCS / PAGES["cache"], name, cache_section(name)
     yield DOCS / PAGES["cache"], "shared", with_names("cache", shared())
+    yield DOCS / "sglang.md", "samplers", sglang_section()
     for name in choices("sampler"):
         yield DOCS / "samplers" / f"{name}.md", "facts", sampler_section(name)
 

@@ -314,6 +314,12 @@ def test_every_cache_has_its_section() -> None:
     assert re.findall(r"^### (\w+)$", (DOCS / "caches.md").read_text(), re.MULTILINE) == choices("cache")
 
 
+def test_no_page_asks_an_index_for_dllm() -> None:
+    """Nobody owns the name there."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    assert [page.name for page in pages if re.search(r"pip install '?dllm\b", page.read_text())] == []
+
+
 def test_the_readme_counts_the_parts() -> None:
     said = (ROOT / "README.md").read_text().partition("## Install")[0]
     named = {"sampler": "samplers", "blocks": "block schedules", "cache": "caches", "eos": "end-of-text policies"}

@@ -43,6 +43,29 @@ def test_the_first_hour_is_an_hour() -> None:
     assert len(elsewhere) > 20 and "Canvas" in elsewhere, "the count counts"
 
 
+def test_the_page_says_how_many_lines_these_are() -> None:
+    count = sum(len(file.read_text().splitlines()) for file in listed())
+    (said,) = re.findall(r"about ([\d,]+) lines", (ROOT / "CONTRIBUTING.md").read_text().partition("## Where do I")[0])
+    assert abs(int(said.replace(",", "")) - count) < 0.05 * count, count
+
+
+def test_the_steps_of_the_guide_are_those_of_the_loop() -> None:
+    """docs/diffusion.md against the functions of stages.py that ``settle`` calls, in their order."""
+    tree = ast.parse((ROOT / "dllm" / "loop" / "denoise.py").read_text())
+    imported = next(
+        node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "dllm.loop.stages"
+    )
+    stages = {alias.name for alias in imported.names}
+    (settle,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "settle"]
+    calls = [
+        node.func.id for node in ast.walk(settle) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    turn = (ROOT / "docs" / "diffusion.md").read_text().partition("## A turn")[2].partition("## The words")[0]
+    said = [word.lower() for word in re.findall(r"^\d\. \*\*(\w+)\*\*", turn, re.MULTILINE)]
+    assert said == [name.partition("_")[0] for name in calls if name in stages] and len(said) == len(stages) == 6
+    assert "six functions" in turn
+
+
 def test_a_plain_decode_passes_every_file_of_the_list() -> None:
     """And no other file of the loop but those of the second table: with usual parts, by the frames that run."""
     import sys

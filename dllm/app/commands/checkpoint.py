@@ -313,8 +313,8 @@ def _spell(number: int | None, tokenizer: Tokenizer | None) -> str:
 
 def _feature_rows(config: ModelConfig) -> Iterator[tuple[str, str]]:
     shift, seed = config.prediction_shift, config.seed_shift
-    read = f"position i is read from row i-{shift}" if shift else "position i is read from row i"
-    yield "prediction", read if seed is None else f"{read}, a block's first one from row i-{seed}"
+    read = f"position i is read from position i-{shift}" if shift else "position i is read from itself"
+    yield "prediction", read if seed is None else f"{read}, a block's first one from position i-{seed}"
     yield "attention", config.attention.text
     yield "caches", config.attention.advice
     if not config.attention.causal:
