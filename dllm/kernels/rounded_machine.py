@@ -25,7 +25,7 @@ from dllm.kernels.narrow_product import GROUP
 from dllm.kernels.rounded_four import FourBitTiles
 from dllm.kernels.rounded_rows import PackedBytes, in_steps
 
-NOTE_FORMAT = 1  # raise it when ``Processor`` or what is timed changes its meaning
+NOTE_FORMAT = 2  # raise it when ``Processor`` or what is timed changes its meaning
 ROW_LEVELS = (127, 63)  # steps of rows on each side of zero: the most whose products are exact
 TRIED = (512, 2048)  # outputs and columns of the products that are timed
 TIMED_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # by which ``four_from`` is found
@@ -112,17 +112,27 @@ def least_seconds(act: Callable[[], object]) -> float:
 
 @cache
 def this_processor() -> Processor:
-    """As noted, or measured now."""
-    file = note()
-    with suppress(OSError, ValueError, TypeError):
-        return Processor(**json.loads(file.read_text()))
+    """As noted, or measured now: also where the note was taken beside other programs, and none runs now."""
+    file, busy = note(), is_busy()
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        told = json.loads(file.read_text())
+        if not told.pop("busy") or busy:
+            return Processor(**told)
     found = measured_processor()
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         own = file.with_suffix(f".{os.getpid()}")
-        own.write_text(json.dumps(asdict(found)))
+        own.write_text(json.dumps({**asdict(found), "busy": busy}))
         own.replace(file)
     return found
+
+
+def is_busy() -> bool:
+    """Whether other programs take this machine's caches and threads: they change what is faster, by CPU time too."""
+    try:
+        return os.getloadavg()[0] > max(1, (os.cpu_count() or 1) / 2)
+    except (AttributeError, OSError):  # a system that does not say
+        return False
 
 
 def note() -> Path:

@@ -44,7 +44,8 @@ TINY = replace(
     rotary_dim=16,
 )  # fmt: skip
 # For models of another attention, or with a rule of their own.
-LEFT_OUT = ("finished", "dkv_greedy", "flash_verify", "linear_spec")
+LEFT_OUT = ("finished", "focus", "dkv_greedy", "flash_verify", "linear_spec")
+WORK = Workload(1, 24, 32, 32, 1)
 LAYERS, WARM, TURNS = 32, 3, 4
 FEW, MORE = 2, 3  # layers of the two models
 IN_LAYERS = ("_add_norm", "_rope_scatter", "_silu_times")  # interpreted they take most of a minute
@@ -154,7 +155,7 @@ def of_turns(cache: str, lag: int | None, layers: int, compiled: bool) -> float:
         return after, replace(turn, finished=finished)
 
     taking: TakeTurn = take if compiled else take_turn
-    running = decode(model, cache, Workload(1, 24, 32, 32, 1), lag, (model, taking), named("sampler", "confidence"))
+    running = decode(model, cache, WORK, lag, (model, taking), named("sampler", "confidence"))
     with gpu_kernels(counter):
         for _ in islice(running, WARM):
             pass

@@ -163,6 +163,7 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def test_a_processor_is_measured_once(forgotten: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[Processor] = []
+    monkeypatch.setattr(rounded_machine, "is_busy", lambda: False)
     monkeypatch.setattr(
         rounded_machine, "measured_processor", lambda: times.append(Processor(63, 32, four_from=8)) or times[-1]
     )
@@ -174,6 +175,16 @@ def test_a_processor_is_measured_once(forgotten: Path, monkeypatch: pytest.Monke
     file.write_text("{")
     this_processor.cache_clear()
     assert this_processor() == times[0] and len(times) == 2  # a broken note is measured again
+
+
+def test_a_note_that_was_taken_under_load_is_taken_again(forgotten: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times, one = list[Processor](), Processor(63, 32, four_from=8)
+    monkeypatch.setattr(rounded_machine, "measured_processor", lambda: times.append(one) or one)
+    monkeypatch.setattr(rounded_machine.os, "cpu_count", lambda: 2)
+    for load, measured in ((9.0, 1), (9.0, 1), (0.4, 2), (0.4, 2), (9.0, 2)):
+        monkeypatch.setattr(rounded_machine.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        this_processor.cache_clear()
+        assert this_processor() == one and len(times) == measured, load
 
 
 def test_the_faster_way_is_taken_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
