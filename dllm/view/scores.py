@@ -73,8 +73,8 @@ def metric_cell(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
 def score_text(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
     """A metric of these rows: the mean over answers, or over sub-tasks where one has it over all its answers."""
     if any(name in totals.get(row["task"], ()) for row in rows):
-        return number(mean([*scores_by_task(rows, totals, name).values()]))
-    return number(in_percent(scores_of(rows, name)))
+        return score_or_missing(mean([*scores_by_task(rows, totals, name).values()]))
+    return score_or_missing(in_percent(scores_of(rows, name)))
 
 
 def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[str]:
@@ -99,7 +99,7 @@ def speed_text(found: Measures) -> str:
     return f"{found.speed:.1f}{'?' if found.warning else ''}"
 
 
-def number(score: float | None) -> str:
+def score_or_missing(score: float | None) -> str:
     """A score in percent, or ``missing``."""
     return "missing" if score is None else f"{score:.1f}"
 
@@ -109,7 +109,7 @@ def headline(config: Mapping[str, Any], rows: Sequence[ResultRow], totals: Total
     found = Measures.of(rows)
     speed, doubt = f"{speed_text(found)} tokens/s", f" (? {found.warning})" if found.warning else ""
     score = mean([*scores_by_task(rows, totals or {}).values()])
-    numbers = f"score {number(score)}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
+    numbers = f"score {score_or_missing(score)}, TPF {found.tpf:.2f}, {speed}, {found.samples} samples"
     return f"{cell_label(config)}: {numbers}{doubt}"
 
 

@@ -178,7 +178,7 @@ class Harness(Task):
                         alone = len(found) == 1 and name != "none"
                         scores[name if alone else full_name(metric, name, scores)] = metric_value(value)
                     else:
-                        parts[full_name(metric, name, parts)] = plain(value)
+                        parts[full_name(metric, name, parts)] = json_value(value)
         except UserError:
             raise
         except Exception as error:  # a scorer of lm-eval may raise anything, and the answer is decoded
@@ -191,10 +191,10 @@ class Harness(Task):
         name = metric.partition(",")[0]
         aggregate = self.parts[task].aggregation().get(name, mean_of)
         try:
-            found = plain(aggregate(parts))
+            found = json_value(aggregate(parts))
             if isinstance(found, Mapping):  # a number for each length of a text
-                return {key: share(name, float(value)) for key, value in found.items()}
-            return None if isnan(found) else share(name, float(found))
+                return {key: as_share(name, float(value)) for key, value in found.items()}
+            return None if isnan(found) else as_share(name, float(found))
         except Exception as error:
             self.say_once(f"lm-eval cannot compute {name} of {task} ({first_line(error)}): it has no score.")
             return None
@@ -216,7 +216,7 @@ class Harness(Task):
 HUNDREDS = {"bleu", "chrf", "chrf++", "ter"}  # which sacrebleu gives in per cent
 
 
-def share(metric: str, value: float) -> float:
+def as_share(metric: str, value: float) -> float:
     return value / 100 if metric in HUNDREDS or abs(value) > 1 else value
 
 
@@ -230,7 +230,7 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def is_one_number(value: Any) -> bool:
-    return value is None or isinstance(plain(value), int | float)
+    return value is None or isinstance(json_value(value), int | float)
 
 
 def metric_value(value: Any) -> float | None:
@@ -242,12 +242,12 @@ def full_name(metric: str, filtered: str, known: Mapping[str, Any]) -> str:
     return metric if filtered == "none" and metric not in known else f"{metric},{filtered}"
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value as JSON keeps it."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): json_value(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [json_value(one) for one in value]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    return plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+    return json_value(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -16,7 +16,7 @@ TEMPLATE = (
     "task", "doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix", "target_delimiter",
     "fewshot_delimiter", "num_fewshot", "generation_kwargs", "metadata",
 )  # fmt: skip
-SPLITS = ("training_split", "validation_split", "test_split")
+DOC_SPLITS = ("training_split", "validation_split", "test_split")
 
 
 def imported() -> Any:
@@ -99,7 +99,7 @@ def localised(name: str, config: dict[str, Any], rows: Mapping[str, Any], shots:
                 "Set task.shots=0, or name a file with examples: task.shots_path=FILE."
             )
         config = {**config, "fewshot_split": None}
-    config |= {key: None for key in SPLITS if config.get(key) not in rows}
+    config |= {key: None for key in DOC_SPLITS if config.get(key) not in rows}
     gone = ("dataset_path", "dataset_name", "dataset_kwargs", "metadata")
     return {key: value for key, value in config.items() if key not in gone}
 
