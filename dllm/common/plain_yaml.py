@@ -69,7 +69,9 @@ def _entries(node: yaml.Node, known: dict[int, int | None], written: set[int], f
     written.add(id(node))
     if not isinstance(node, yaml.ScalarNode):
         pairs = isinstance(node, yaml.MappingNode)
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)] if pairs else []
+        if any(not isinstance(key, yaml.ScalarNode) for key, _ in (node.value if pairs else ())):
+            raise UserError(f"{file}, line {node.start_mark.line + 1} has a list for a name below it. Write a name.")
+        keys = [key.value for key, _ in node.value] if pairs else []
         if len(set(keys)) < len(keys):
             twice = next(key for at, key in enumerate(keys) if key in keys[:at])
             raise UserError(f"{file}, line {node.start_mark.line + 1} holds {twice} twice below it. Drop one.")
