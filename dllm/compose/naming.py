@@ -55,7 +55,7 @@ def typed_name(config: Config, place: str) -> str:
     """The name of the part at ``place``, such as ``cache`` or ``sampler.inner``: as typed, else by its class."""
     group, part = place.partition(".")[0], part_at(config, place) or {}
     typed, known = (config.get(CHOICES) or {}).get(place), options_of_choices(group)
-    if typed is not None and (typed not in known or known[typed].get("_target_") == part.get("_target_")):
+    if isinstance(typed, str) and (typed not in known or known[typed].get("_target_") == part.get("_target_")):
         return str(typed)
     return choice_of(group, part)
 

@@ -11,7 +11,7 @@ from typing import Any
 from dllm.common.links import from_first
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.naming import CHOICES, part_at
-from dllm.compose.trusted import refuse_shapes, refuse_strangers
+from dllm.compose.trusted import SECTIONS, refuse_shapes, refuse_strangers
 from dllm.errors import UserError
 from dllm.record.folders import CONFIG, SWEEP
 
@@ -73,7 +73,9 @@ def resumed(config: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
     if "experiment" in given:
         return config
     # an older version did not keep the names that were typed
-    found: dict[str, Any] = {**config, CHOICES: {}, **deepcopy(stored)}
+    typed = {place: name for place, name in stored.get(CHOICES, {}).items()
+             if isinstance(name, str) and place.partition(".")[0] in SECTIONS}  # fmt: skip
+    found: dict[str, Any] = {**config, **deepcopy(stored), CHOICES: typed}
     for name in given:
         place = name.partition("@")[2] or name.replace("/", ".")
         *above, last = place.split(".")

@@ -103,7 +103,8 @@ CHANGES: dict[str, Any] = {
     "list": {"sampler": {"inner": [{"_target_": "evilmod.Mine"}]}},
     "engine": {"engine": {"_target_": "evilmod.Mine"}}, "command": {"task": {"run": "evilmod.Mine"}},
     "cluster": {"engine": {"address": "ray://1.2.3.4:5"}}, "task": {"task": [1]}, "model": {"model": None},
-    "key": {"gen_length": {"a": 1}}, "kind": {"seed": "x"}, "sampling": {"sampling": {"a": 1}},
+    "key": {"gen_length": {"a": 1}}, "choices": {"choices": 5},
+    "kind": {"seed": "x"}, "sampling": {"sampling": {"a": 1}},
     "harness": {"task": {"name": "lm_eval", "run": "dllm.app.commands.evaluate.run", "harness": "{tmp}/evil",
                          "_target_": "dllm.tasks.standard.harness.Harness"}},
 }  # fmt: skip
@@ -118,6 +119,15 @@ def test_a_run_folder_of_others_runs_nothing(name: str, run: Run, mark: Path, tm
     found = run(f"resume={folder}")
     assert (found.code, found.err.count("\n")) == (2, 1), found.err
     assert not mark.exists()
+
+
+def test_names_that_a_run_folder_says_are_only_shown(run: Run) -> None:
+    folder = run("prompt=w1", "name=own").run
+    file = folder / "config.yaml"
+    odd = {"eos": "${oc.env:HOME}", "cache": "../../x", "../x": "y", "sampler": ["a"], "blocks": None}
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "choices": odd}))
+    found = run(f"resume={folder}")
+    assert found.code == 0, found.err
 
 
 @pytest.mark.parametrize(
