@@ -42,9 +42,10 @@ def cases(data: Mapping[str, Any]) -> int:
 
 
 def table() -> str:
-    files = {file.stem: json.loads(file.read_text()) for file in sorted(GOLDENS.glob("*.json"))}
+    found = sorted([*GOLDENS.glob("*.json"), *GOLDENS.glob("sharp/*.json")])
+    files = {str(file.relative_to(GOLDENS).with_suffix("")): json.loads(file.read_text()) for file in found}
     rows = [
-        (f"`{name}`", OTHERS.get(name) or repositories(data["source"]), str(cases(data)))
+        (f"`{name}`", OTHERS.get(name.removeprefix("sharp/")) or repositories(data["source"]), str(cases(data)))
         for name, data in files.items()
     ]
     return markdown.table(("golden file", "recorded with", "cases"), rows, words=2)
