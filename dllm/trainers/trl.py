@@ -18,7 +18,9 @@ from itertools import groupby
 from typing import Any
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dllm.common.noise import seed_of
 from dllm.decoder import Decoder
@@ -166,8 +168,22 @@ class DiffusionGRPOMixin:
     rollout_func must be ``TrlRollouts``."""
 
     rollout_func: Any
+    accelerator: Any
+    model_wrapped: nn.Module
     top_entropy_quantile = 1.0
     _entropy_bonus_enabled = False
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's, after which all processes have the mean of their gradients. DistributedDataParallel averages what its
+        own forward leads to, and ours goes around it."""
+        loss: Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if isinstance(self.model_wrapped, DistributedDataParallel) and self.accelerator.sync_gradients:
+            for one in self.model_wrapped.parameters():
+                if one.requires_grad:
+                    one.grad = torch.zeros_like(one) if one.grad is None else one.grad
+                    torch.distributed.all_reduce(one.grad)
+                    one.grad /= torch.distributed.get_world_size()
+        return loss
 
     def _get_per_token_logps_and_entropies(
         self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import AsyncIterator
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +60,20 @@ def test_weights_that_verl_sends_are_those_that_decode(name: str, tiny: Path, tm
     assert torch.equal(batch["prompts"], asked().batch["input_ids"]), "verl's driver has repeated the rows"
     with pytest.raises(UserError, match="n=3 rollouts of a prompt would be the same at sampling.temperature=0"):
         VerlRollout({**config, "temperature": 0.0}, SimpleNamespace(path=tmp_path / "old"))
+
+
+def test_the_methods_are_those_that_verl_calls() -> None:
+    """Of verl/workers/rollout/base.py of verl-project/verl at 1dda039: ``BaseRollout``, whose abstract methods its engine
+    workers call. ``generate_sequences`` raises there, and the driver never calls it (trainer/ppo/ray_trainer.py)."""
+    contract = {
+        "__init__": ["config", "model_config", "device_mesh"], "resume": ["tags"], "release": [],
+        "update_weights": ["weights", "wire_format"], "generate_sequences": ["prompts"],
+    }  # fmt: skip
+    for name, names in contract.items():
+        method = getattr(VerlRollout, name)
+        own = [one for one in signature(method).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        assert [one.name for one in own][1:] == names
+        assert iscoroutinefunction(method) == (name in ("resume", "release", "update_weights"))
 
 
 def test_what_verl_cannot_send_is_refused(tiny: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +270,33 @@ def test_trl_s_own_trainer_masks_what_was_cut(words: Any, tmp_path: Path) -> Non
     trainer = own_trainer(tmp_path, words, {}, mask_truncated_completions=True)
     assert trainer.state.log_history[0]["completions/clipped_ratio"] == 1
     assert trainer.state.log_history[0]["grad_norm"] == 0
+
+
+RANK = """
+import sys
+from pathlib import Path
+import torch
+from transformers import PreTrainedTokenizerFast
+from test_trl import own_trainer
+words = PreTrainedTokenizerFast.from_pretrained(sys.argv[1])
+trainer = own_trainer(Path(sys.argv[2]), words, {}, max_steps=2, learning_rate=1e-2, ddp_backend="gloo")
+flat = torch.cat([one.detach().flatten() for one in trainer.accelerator.unwrap_model(trainer.model).parameters()])
+answers = trainer.rollout_func.kept[0][1].completion_ids
+torch.save([flat, answers], f"{sys.argv[2]}/{trainer.accelerator.process_index}.pt")
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_processes_draw_apart_and_learn_the_same(tiny: Path, tmp_path: Path) -> None:
+    """Two, of TRL's own trainer: DistributedDataParallel alone would leave each with its own gradient."""
+    pytest.importorskip("trl")
+    (tmp_path / "rank.py").write_text(RANK)
+    how = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    here = os.pathsep.join(map(str, (ROOT, ROOT / "tests/support", ROOT / "tests/trainers")))
+    subprocess.run([sys.executable, *how, "rank.py", str(tiny), str(tmp_path)], cwd=tmp_path, check=True, timeout=300,
+                   env={**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}, capture_output=True)  # fmt: skip
+    (one, drawn), (other, elsewhere) = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert torch.equal(one, other) and not torch.equal(drawn, elsewhere)
 
 
 def test_the_example_of_the_page_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
