@@ -63,7 +63,7 @@ def test_weights_that_verl_sends_are_those_that_decode(name: str, tiny: Path, tm
 
 
 def test_the_methods_are_those_that_verl_calls() -> None:
-    """Of verl/workers/rollout/base.py of verl-project/verl at 1dda039: ``BaseRollout``, whose abstract methods its engine
+    """Of verl/workers/rollout/base.py of verl-project/verl at 1dda039: ``BaseRollout``, whose methods its engine
     workers call. ``generate_sequences`` raises there, and the driver never calls it (trainer/ppo/ray_trainer.py)."""
     contract = {
         "__init__": ["config", "model_config", "device_mesh"], "resume": ["tags"], "release": [],
