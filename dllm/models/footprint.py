@@ -103,7 +103,7 @@ def gib(count: float) -> str:
     return f"{count / 2**30:.1f} GiB"
 
 
-def sized(count: float) -> str:
+def in_units(count: float) -> str:
     """Bytes in the largest unit that they fill: ``4.3 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:

@@ -173,7 +173,7 @@ def test_a_broken_tokenizer_is_a_problem(tmp_path: Path) -> None:
 
 def test_features_follow_the_family() -> None:
     dream, sdar = dict(inspect_checkpoint(DATA / "dream_gqa").rows()), dict(inspect_checkpoint(DATA / "sdar_b4").rows())
-    assert dream["prediction"] == "position i is read from row i-1"
+    assert dream["prediction"] == "position i is read from position i-1"
     assert dream["attention"].startswith("full")
     assert dream["caches"].startswith("approximate")
     assert "blocks.block_length=4" in sdar["attention"]

@@ -25,7 +25,7 @@ from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
-from dllm.models.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, sized
+from dllm.models.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_units
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.ids import Ids, resolve_ids
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
@@ -217,7 +217,7 @@ def _size_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str]]
             f"{config.kv_heads} key-value heads"
         ),
     )
-    files = f"{report.shards} file{'s' * (report.shards != 1)}, {sized(report.stored_bytes)}"
+    files = f"{report.shards} file{'s' * (report.shards != 1)}, {in_units(report.stored_bytes)}"
     dtypes = ", ".join(f"{count} tensors {dtype}" for dtype, count in report.stored)
     kind = f"{config.stored_kind} of task=quantize, " if config.stored_kind else ""
     kind += f"embedding and head {config.stored_head}, " if config.stored_head else ""
@@ -239,21 +239,21 @@ def _memory_rows(report: Report, config: ModelConfig) -> Iterator[tuple[str, str
     free = psutil.virtual_memory().available
     own_class = config.family == MASKED_LM_FAMILY
     for dtype in BYTES if own_class else ():
-        yield f"memory {dtype}", f"{sized(report.weight_bytes(dtype))} of weights"
+        yield f"memory {dtype}", f"{in_units(report.weight_bytes(dtype))} of weights"
     for kind, head in () if own_class else _kinds_with_head(config):
         taken = Footprint.of(config, kind, head)
         most = taken.loading if config.stored_kind is None else taken.weights
         fits = "fits" if most <= free else "does not fit"
         name = f"memory {kind}" if head is None else f"memory {kind}, head {head}"
-        yield name, f"{sized(taken.weights)} loaded, {sized(most)} meanwhile; {fits} here"
+        yield name, f"{in_units(taken.weights)} loaded, {in_units(most)} meanwhile; {fits} here"
     yield (
         "free memory",
-        f"{sized(free)} on this machine's CPU; what is loaded has {sized(PROCESS)} of Python and PyTorch in it",
+        f"{in_units(free)} on this machine's CPU; what is loaded has {in_units(PROCESS)} of Python and PyTorch in it",
     )
     for dtype in BYTES:
-        yield f"cache {dtype}", f"keys and values of a token: {sized(report.kv_bytes(dtype))}"
+        yield f"cache {dtype}", f"keys and values of a token: {in_units(report.kv_bytes(dtype))}"
     block = config.attention.block if config.process == "uniform" else None
-    yield "logits", f"of a block of {block or 32}, in float32: {sized((block or 32) * 4 * config.vocab)}"
+    yield "logits", f"of a block of {block or 32}, in float32: {in_units((block or 32) * 4 * config.vocab)}"
     if report.parameters >= TIMED and not own_class:
         for kind in (one for one in _kinds(config) if one != "float32"):
             yield from _time_rows(config, report.active, kind)

@@ -13,7 +13,7 @@ from dllm.app.engines.base import refuse_engine
 from dllm.common.terminal import say
 from dllm.errors import UserError
 from dllm.models.bundle import check_numbers, describe, locate, read_adapter
-from dllm.models.footprint import sized
+from dllm.models.footprint import in_units
 from dllm.models.load_progress import load_progress
 from dllm.models.narrow_writer import quantize_folder
 from dllm.models.prequantized import STORED_KINDS
@@ -45,7 +45,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     ):
         total = quantize_folder(source, target, found.config, kind, adapter, watch, head)
     kinds = kind if head is None else f"{kind}, embedding and head {head}"
-    say(f"{target}: {kinds}, {sized(total)}. Load it by model.path={target} model.dtype=bfloat16.")
+    say(f"{target}: {kinds}, {in_units(total)}. Load it by model.path={target} model.dtype=bfloat16.")
 
 
 def target_of(settings: Any, kind: Any) -> Path:

@@ -10,7 +10,7 @@ from dllm.common.ranks import Ranks
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.cut import check_cut, share_of
-from dllm.models.footprint import Footprint, sized
+from dllm.models.footprint import Footprint, in_units
 from dllm.models.networks import network_of
 
 WEIGHT_KINDS = ("bfloat16", "int8", "int4")
@@ -33,7 +33,7 @@ def share_lines(config: ModelConfig, tp: int, ep: bool) -> Iterator[str]:
             continue
         weights = Footprint.of_model(last, kind).weights
         room = _room(weights + keys * IN_FLIGHT + BESIDE_WEIGHTS, tp)
-        held = f"{sized(weights)}, and {sized(keys)} of keys and values a token"
+        held = f"{in_units(weights)}, and {in_units(keys)} of keys and values a token"
         yield f"model.tp={tp} {kind}: each rank holds {held}; {room}"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-FAR = 400  # characters from the beginning and the end of a prompt, within which it says what it asks for
+ASKED_WITHIN = 400  # characters from the beginning and the end of a prompt, within which it says what it asks for
 HELD_BACK = 6  # one further template in six is never trained on, by its hash
 
 
@@ -139,7 +139,7 @@ SOURCES = {
 def is_asked(prompt: str) -> bool:
     """Whether a prompt asks for a task of the mini models: some template is in it, in any case. One without a word
     asks for nothing else."""
-    prompt = prompt[:FAR] + prompt[-FAR:] if len(prompt) > 2 * FAR else prompt
+    prompt = prompt[:ASKED_WITHIN] + prompt[-ASKED_WITHIN:] if len(prompt) > 2 * ASKED_WITHIN else prompt
     words = words_asked(prompt)
     return not words or any(
         re.search(_pattern(text), prompt, re.IGNORECASE | re.DOTALL)
