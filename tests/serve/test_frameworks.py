@@ -91,7 +91,8 @@ def test_instructor_gets_objects_in_both_modes(openai_client: Any) -> None:
         assert len(found.names) == 3, mode
 
 
-def test_litellm_answers_and_streams(server: Live) -> None:
+def test_litellm_answers_and_streams(server: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it asks the network when it is imported
     litellm = pytest.importorskip("litellm", reason="pip install -e '.[frameworks]'")
     asked: dict[str, Any] = {
         "model": "openai/mini", "api_base": f"{server.url}/v1", "api_key": "none",
@@ -103,3 +104,8 @@ def test_litellm_answers_and_streams(server: Live) -> None:
     tools = [{"type": "function", "function": {"name": "seat", "parameters": Seats.model_json_schema()}}]
     reply = litellm.completion(**asked, tools=tools, tool_choice="required")
     Seats.model_validate_json(reply.choices[0].message.tool_calls[0].function.arguments)
+    for model in ("ollama/mini", "ollama_chat/mini"):  # which send no Content-Type
+        asked = {"model": model, "api_base": server.url, "messages": asked["messages"]}
+        assert litellm.completion(**asked).choices[0].message.content == SORTED
+        chunks = litellm.completion(**asked, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SORTED
