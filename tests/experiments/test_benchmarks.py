@@ -89,11 +89,11 @@ def test_attention_weights_are_timed_against_forwards_without(words: str) -> Non
 
 
 def test_cells_by_hand() -> None:
-    """Nine tokens and an end in 5 forwards of 4 rows and 2 s, against 4 tokens in 4 s."""
+    """Nine tokens in 5 forwards of 4 rows and 2 s (the end counts nowhere), against 4 tokens in 4 s."""
     rows = [Result([1], [2] * 9, "", [2] * 9, 5, 20, 1.0, "eos", 0, [1] * 9)]
     one = Way("it", lambda number: rows[number], rows, 2.0, 1.0)
     other = Way("other", lambda number: rows[number], [replace(rows[0], tokens=[2] * 4, stop_reason="length")], 4.0)
-    assert one.cells(other, "50") == ["it", "50", "2.00", "4.0", "400.00", "200.00", "100.00", "5.00"]
+    assert one.cells(other, "50") == ["it", "50", "1.80", "4.0", "400.00", "222.22", "111.11", "4.50"]
 
 
 def test_random_weights_bring_the_tokens_that_are_prescribed() -> None:

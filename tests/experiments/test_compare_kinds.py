@@ -34,7 +34,9 @@ def test_a_line_by_hand() -> None:
 def test_a_run_and_all_tables_of_experiments_print_one_number_of_tokens_per_forward() -> None:
     """10 tokens in 7 forwards; the mean of the two ratios, 1.90, is another number."""
     found = [result(4, 5, 40), result(6, 2, 60)]
-    product = task_cells([{**one.to_json(), "scores": {}, "batch": str(at)} for at, one in enumerate(found)])
+    product = task_cells(
+        [{**one.to_json(), "task": "t", "scores": {}, "batch": str(at)} for at, one in enumerate(found)]
+    )
     comparison = Comparison.__new__(Comparison)
     comparison.columns = {name: Column(name, found, [1.0, 0.0]) for name in ("static", "oracle")}
     ours = str(Line("it", found, [1.0, 0.0])).split(" | ")[3]
