@@ -167,10 +167,11 @@ def record_of(case: Case, parts: CaseParts, method: str) -> Record:
     """An empty record, which books as the case's source does."""
     params = case["params"]
     length = params.get("gen_length", params.get("max_new_tokens"))
+    asked = length
     length -= length % parts.whole_blocks
     length += -(len(case["prompt"]) + length) % parts.fills_up
     return Record(
-        length, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
+        length, asked=asked, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
         drafted=method == "lopa", names=NAMES.get(method, {}),
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ class Record:
     """
 
     gen_length: int
+    asked: int | None = None  # of these, where the canvas was filled up (None: all)
     expected: list[list[int]] | None = None  # the recorded commits, where a decode that strays may end
     fills: bool = True
     counts_changes: bool = False
@@ -162,8 +163,9 @@ class Record:
 
     @property
     def answer(self) -> list[int]:
-        """The answer's tokens up to and with its first end of text, which is 61 in the tiny models."""
-        tokens = self.tokens[self.start :]
+        """The answer's tokens up to and with its first end of text, which is 61 in the tiny models; no more than were
+        asked for."""
+        tokens = self.tokens[self.start :][: self.asked]
         return tokens[: tokens.index(61) + 1] if 61 in tokens else tokens
 
     @property
