@@ -171,7 +171,7 @@ def record_of(case: Case, parts: CaseParts, method: str) -> Record:
     length -= length % parts.whole_blocks
     length += -(len(case["prompt"]) + length) % parts.fills_up
     return Record(
-        length, asked=asked, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
+        length, asked, fills=method not in NO_FILLS, counts_changes=method == "d3llm", verified=method == "freedave",
         drafted=method == "lopa", names=NAMES.get(method, {}),
     )  # fmt: skip
 
