@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -158,3 +159,33 @@ def test_an_exit_at_the_last_step_is_told_from_a_schedule_that_ends() -> None:
     assert all(one["exit_step"] == one["nfe"] == one["params"]["steps"] for one in late["cases"])
     assert outcomes(late, MODELS) == [None] * len(never)
     assert outcomes({**late, "cases": never}, MODELS) == ["exit_step differ"] * len(never)
+
+
+def test_a_gap_is_sized_whatever_the_length_of_its_blocks() -> None:
+    """One block of the length that is found is what the recorded programs take by themselves."""
+    cases = json.loads((GOLDENS[0].parent / "cal.json").read_text())["cases"]
+    for case in [case for case in cases if case["kind"] == "llada"][:6:2]:
+        blocks = {**case, "params": {**case["params"], "block_length": case["length"]}}
+        assert replay_lengths.faults(blocks, replay_lengths.filled(blocks, MODELS), replay_lengths.OF_GAP) is None
+
+
+def test_a_text_that_ends_in_a_block_with_masks_ends_the_row_there() -> None:
+    """Up to that block it is the decode that does not stop early; all that is behind it is the end of the text."""
+    draw, stopped = Random(0), 0
+    for block in (4, 8, 16, 4, 8, 4):
+        params = {"gen_length": 24, "block_length": block, "threshold": 0.99, "top_k": 1, "early_stop": True}
+        prompt = [draw.randrange(60) for _ in range(14)]
+        case = {"model": "tiny-llada21", "prompt": prompt, "params": params, "accident": "closes with masks"}
+        folder = MODELS / "tiny-llada21"
+        ends = replay_soft.dmax(case, folder)
+        goes_on = replay_soft.dmax({**case, "params": {**params, "early_stop": False}}, folder)
+        tokens, whole = ends["tokens"], goes_on["tokens"]
+        first = next(
+            (at for at in range(0, len(whole), block) if at + block > 14 and 61 in whole[at : at + block]), None
+        )
+        if first is not None:
+            kept = first + block
+            assert tokens == [*whole[:kept], *[61] * (len(whole) - kept)]
+            stopped += 60 in tokens[:kept]
+        assert goes_on["committed"][: ends["nfe"]] == ends["committed"]
+    assert stopped

@@ -233,7 +233,7 @@ def filled(case: Case, models: Path) -> Gap:
     length = Cal(params["max_gen_length"], params["gen_length"], params["span"], max(1, params["dstep"]),
                  params["use_bias"])  # fmt: skip
     ids = Ids(mask, eos, ())
-    parts = replace(rule_of(case, 1), length=length)
+    parts = replace(rule_of(case, params.get("block_length") or 1), length=length)
     (request,) = sized([request], Forward.of(model, ids, parts), parts, pad, 1)
     row.probes = [tried for tried, _ in request.probes]
     if not search and case["kind"] == "diffucoder":

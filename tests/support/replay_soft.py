@@ -81,9 +81,9 @@ class Closing(Fixed):
 
 @accident("an end of text is found in blocks that close with masks")
 class ClosingFill(FillAfterBlock):
-    """The same of the end of a text."""
+    """The same of the end of a text: the row ends there, and the masks that its block was left with stay."""
 
-    traits = FillAfterBlock.traits
+    traits = FillAfterBlock.traits.but(at_once=True, fills=True)
 
     def __init__(self, rule: AsPublished) -> None:
         super().__init__()
