@@ -10,6 +10,7 @@ from harness import Combination, forward_of, model, parts_of, requests
 from plain_causal import Triangle
 from torch import Tensor
 
+from dllm import UserError
 from dllm.blocks.fixed import Fixed
 from dllm.blocks.whole import Whole
 from dllm.cache.buffer import CacheView, ColumnSession
@@ -19,7 +20,7 @@ from dllm.cache.elastic import Elastic
 from dllm.cache.finished import Finished
 from dllm.cache.none import NoCache
 from dllm.compose.fitted import Parts
-from dllm.compose.parts import composed, configurations
+from dllm.compose.parts import composed, configurations, options_of_choices, part
 from dllm.contract import ForwardPlan, Turn
 from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
@@ -225,3 +226,17 @@ def test_a_window_computes_what_has_become_known_once_more_and_never_again() -> 
         queries.append(len(request.tokens) - final)
         final = int(turn.canvas.masked[0].long().argmax())  # what is before the first mask was computed in this turn
     assert [int(turn.cost.queries) for turn in turns] == queries
+
+
+def test_no_count_of_a_cache_may_be_negative() -> None:
+    """Every option that is a whole number, and a forward that is full every 0 turns. ``window_tokens`` is checked
+    beside the others, in ``check``."""
+    tried = 0
+    for name, options in options_of_choices("cache").items():
+        for option, value in options.items():
+            counts = isinstance(value, int) and not isinstance(value, bool) and option != "window_tokens"
+            for wrong in ([-3] if counts else []) + ([0] if option == "refresh_interval" else []):
+                tried += 1
+                with pytest.raises(UserError, match=f"{option}={wrong}"):
+                    part("cache", name, **{option: wrong})
+    assert tried > 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from dllm.blocks.whole import Whole
 from dllm.cache.base import Cache
+from dllm.cache.columns import KeptRows
+from dllm.cache.drifted_rows import WholeRows
 from dllm.cache.elastic import Elastic
 from dllm.cache.none import NoCache
 from dllm.common import debug
@@ -98,3 +101,18 @@ def test_what_runs_again_from_the_first_layer_on_is_what_no_cache_computes(name:
         assert torch.equal(one["tokens"], other["tokens"]) and torch.equal(scored, plain.view.scores.scored)
         for key in ("weights", "0", "1", "2", "-1", "None"):
             torch.testing.assert_close(one[key], other[key], rtol=1e-9, atol=1e-9, msg=key)
+
+
+def test_a_row_begins_with_what_is_kept_of_the_layer_that_it_runs_from() -> None:
+    """Rows whose bound is this layer or a later one take what entered it when they last ran it; the others what is
+    new."""
+    kept, layer = KeptRows(3), 2
+    for number in range(layer + 1):
+        kept.put(number, torch.full((4, 3, 1), -1.0), None)
+    rows: Any = object.__new__(WholeRows)
+    rows.session, rows.gathered, rows.rerun = SimpleNamespace(inputs=kept), 0, None
+    rows.first = SimpleNamespace(copies=lambda numbers, device: numbers)
+    rows.bound = torch.tensor([layer - 2, layer - 1, layer, layer + 1])
+    hidden, _ = rows.enter(layer, torch.ones(4, 3, 1), None)
+    assert hidden[:, 0, 0].tolist() == [1, 1, -1, -1]
+    assert kept.layers[layer][:, 0, 0].tolist() == [1, 1, -1, -1]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from small_languages import Case, random_case
 
 from dllm.common.noise import gumbel
 from dllm.constraints.decoding.batch import highest_of_classes
+from dllm.constraints.decoding.reproposals import banned
 from dllm.constraints.filling import class_maxima
 from dllm.contract import Turn
+from dllm.contract.readouts import AllLogits, ByColumn
 from dllm.contract.setting import Sampling
 
 SEEDS = range(600 if full() else 60)
@@ -105,3 +108,31 @@ def test_the_maxima_of_classes_are_those_of_the_ids_in_each(seed: int) -> None:
     expected = class_maxima(language, scores)
     assert highest[0].tolist() == expected[0].tolist()
     assert all(expected[0] == -np.inf) or (ids[0].numpy() == expected[1])[expected[0] > -np.inf].all()
+
+
+def test_what_samplers_read_under_a_constraint_lacks_what_is_not_allowed() -> None:
+    """Against a loop over rows, columns and ids; columns without a constraint stay whole."""
+    draw, vocab = random.Random(2), 7
+    columns = torch.tensor([[2, 3, 5], [1, 4, 6]])
+    wanted = {(row, at): [draw.random() < 0.5 for _ in range(vocab)] for row, at in ((0, 2), (0, 5), (1, 4))}
+    compiled = SimpleNamespace(
+        language=object(), renormalised=False, ids=lambda allowed, device, vocab: torch.tensor(allowed)
+    )
+    cells = [SimpleNamespace(compiled=compiled, allowed=allowed, token=None, candidate=row, column=at)
+             for (row, at), allowed in wanted.items()]  # fmt: skip
+    logits = torch.randn(2, 3, vocab)
+    scores: Any = ReadScores(SimpleNamespace(vocab=vocab), {AllLogits(): ByColumn(logits, columns)})
+    found = banned(scores, cells).readings[AllLogits()].values  # type: ignore[arg-type]
+    for row in range(2):
+        for place, at in enumerate(columns[row].tolist()):
+            allowed = wanted.get((row, at), [True] * vocab)
+            expected = [float(one) if ok else -math.inf for one, ok in zip(logits[row, place], allowed, strict=True)]
+            assert found[row, place].tolist() == expected
+
+
+@dataclass(frozen=True)
+class ReadScores:
+    """What is changed of scores: what was read, and how to read again."""
+
+    repropose: Any
+    readings: dict[Any, Any]

@@ -10,8 +10,11 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from dllm.constraints.decoding.requests import Constraints
+from dllm.constraints.kinds import Choice
 from dllm.constraints.vocabulary import Vocabulary
 from dllm.errors import UserError
+from dllm.models.ids import Ids
 from dllm.models.pieces import BYTE_OF
 from dllm.models.tokenizer import Tokenizer
 
@@ -121,3 +124,13 @@ def test_a_tokenizer_that_decodes_otherwise_is_refused() -> None:
 
     with pytest.raises(UserError, match="does not decode the ids"):
         Vocabulary.of(replace(around(byte_level()), backend=Shouting(byte_level())))  # type: ignore[arg-type]
+
+
+def test_models_of_two_sizes_with_one_tokenizer_have_vocabularies_of_their_own() -> None:
+    """Equal ones share a vocabulary, even where they end otherwise."""
+    tokenizer, ids = Tokenizer.from_folder(MINI), Ids(1, 2, ())
+    made = [Constraints(tokenizer, size, ids, forbid) for size, forbid in ((300, False), (400, False), (300, True))]
+    small, large, other = (one._shared(Choice(["a"])).vocabulary for one in made)
+    assert (len(small), len(large)) == (300, 400) and other is small
+    silent = Constraints(tokenizer, 300, Ids(1, 2, (3,)), False)._shared(Choice(["a"])).vocabulary
+    assert silent is not small and silent.texts[3] is None

@@ -70,3 +70,10 @@ def test_without_joint_it_is_refused_with_the_way_out(noisy: Model) -> None:
         with pytest.raises(UserError, match="decided together with its whole block.* Set joint=true of the constraint"):
             decoded(noisy, Regex(r"[cde]{5}"), seeds=1)
         decoded(noisy, Regex(r"[cde]{5}", joint=True), seeds=1)
+
+
+def test_every_commit_of_another_token_is_counted_and_no_cut_was_taken_back(noisy: Model) -> None:
+    """In one forward a block: eight positions, of which the model proposes few as the one text has them."""
+    for result in decoded(noisy, Choice(["cde"], joint=True), BLOCK, part("sampler", "renoise", steps=1), 3):
+        report = result.constraint
+        assert report is not None and report.replaced > len(result.traced().turns) and report.restored == 0

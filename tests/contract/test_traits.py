@@ -28,6 +28,7 @@ from dllm.eos.fill_after_block import FillAfterBlock
 from dllm.eos.none import FullLength
 from dllm.eos.stop_front import StopFront
 from dllm.eos.stop_strings import StopStrings
+from dllm.laws.compatibility import all_parts
 from dllm.samplers.base import Sampler
 from dllm.samplers.confidence import Confidence
 from dllm.samplers.dream import Dream
@@ -141,3 +142,9 @@ def test_blocks_that_say_their_length_have_it(name: str) -> None:
 
 def test_a_need_names_its_statistics() -> None:
     assert Need(reads=(*Statistic.of("gap", "entropy"), AllLogits())).statistics == ("gap", "entropy")
+
+
+def test_the_rules_that_go_by_earlier_blocks_are_these() -> None:
+    """Inside another program's loop, which shows a rule one block, they are refused."""
+    rules = all_parts(groups=("sampler",))[0]
+    assert {name for name, rule in rules.items() if rule.traits.beyond_block} == {"d2f", "prior"}

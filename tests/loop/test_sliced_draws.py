@@ -15,7 +15,7 @@ from dllm.contract.canvas import Canvas, Request
 from dllm.contract.setting import Sampling
 from dllm.kernels.sliced_head import HeadSlice
 from dllm.loop.proposals import Proposer
-from dllm.loop.sliced_draws import drawn_statistics
+from dllm.loop.sliced_draws import OwnIds, drawn_statistics
 from dllm.models.ids import Ids
 
 VOCAB, ROWS, LENGTH = 53, 3, 7
@@ -68,3 +68,19 @@ def test_ranks_draw_what_one_process_draws(name: str, size: int, ties: bool) -> 
     few = min(proposer.sampling.top_k or 0, -(-VOCAB // size)) if (proposer.sampling.top_k or VOCAB) < VOCAB else 0
     second = 0 if proposer.sampling.plain else 40
     assert ranks[0].account.gathered == ROWS * LENGTH * (88 + second + 8 * few)
+
+
+def test_each_rank_tells_the_logit_of_the_likeliest_of_its_own_ids() -> None:
+    dice = random.Random(4)
+    logits, ranks = numbers(dice, ties=False)[:, 0], threads(3)
+
+    def own(rank: Ranks) -> Tensor:
+        begin, end = rank.share(VOCAB)
+        mine, zeros = logits[:, begin:end], torch.zeros(ROWS, dtype=torch.long)
+        likeliest = mine.argmax(-1) + begin
+        head = HeadSlice(rank, VOCAB, lambda rows: rows, None)
+        return OwnIds(mine, mine, zeros, zeros.bool()).said(mine, mine, likeliest, head, zeros, False)[4]
+
+    for rank, best in zip(ranks, together(ranks, lambda rank: own(ranks[rank])), strict=True):
+        begin, end = rank.share(VOCAB)
+        assert torch.equal(best, logits[:, begin:end].amax(-1))

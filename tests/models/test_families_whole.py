@@ -141,3 +141,11 @@ def test_a_block_that_the_attention_cannot_have_is_told(name: str, block: int, s
 def test_an_autoregressive_class_of_an_unknown_body_gets_the_list() -> None:
     with pytest.raises(UserError, match="known architectures are A2DLlamaLMHeadModel"):
         ModelConfig.from_published({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"})
+
+
+@pytest.mark.parametrize("name", ["nemotron", "efficient_dlm"])
+def test_a_head_that_is_never_tied_may_not_be_said_to_be(name: str) -> None:
+    published = json.loads((DATA / name / "config.json").read_text())
+    assert ModelConfig.from_published(published)
+    with pytest.raises(UserError, match="the head is never tied"):
+        ModelConfig.from_published({**published, "tie_word_embeddings": True})

@@ -7,9 +7,12 @@ import math
 import re
 
 import pytest
+import torch
 
 from dllm import Decoder, Result, UserError, load, part
+from dllm.contract.setting import Sampling
 from dllm.decisions.likelihood import Estimator, Likelihood
+from dllm.decisions.logprobs import rescored
 from dllm.models.bundle import Model
 from dllm.record.results import Results
 from dllm.samplers.base import Sampler
@@ -167,3 +170,27 @@ def test_a_stream_shows_what_a_revocable_sampler_takes_back(model: Model) -> Non
         assert set(snapshot.remasked) <= before
         before = (before | set(snapshot.committed)) - set(snapshot.remasked)
     assert undone and len(before) == 16
+
+
+def test_rescoring_leaves_out_what_may_not_be_proposed(model: Model) -> None:
+    """With ends of text forbidden, every other token has a larger share, by just what they had."""
+    decoder = decoder_of(model, part("sampler", "order", positions=list(range(8))), length=8)
+    result = traced(decoder)
+    trace = result.traced()
+    plain, without = rescored(model, trace), rescored(model, trace, Sampling(forbid_eos=True))
+    tokens, network = list(trace.prompt) + [model.ids.placeholder] * 8, model.transformer
+    for at in range(8):  # one after the other: each was decided on the canvas of those before it
+        ids, masked = torch.tensor([tokens]), torch.arange(len(tokens))[None] >= trace.start + at
+        with torch.inference_mode():
+            logits = network.logits(network.encode(ids, None, masked, trace.start))[0, trace.start + at].double()
+        logits = logits.clone()
+        logits[model.ids.placeholder] = -math.inf
+        token = result.canvas[at]
+        assert plain[at] == pytest.approx(float(logits.log_softmax(-1)[token]), abs=1e-4)
+        logits[list(model.ids.ends)] = -math.inf
+        expected = float(logits.log_softmax(-1)[token])
+        assert without[at] == pytest.approx(expected, abs=1e-4) or token in model.ids.ends
+        tokens[trace.start + at] = token
+    assert plain != without
+    with pytest.raises(UserError, match="sampling.guidance=0"):
+        rescored(model, trace, Sampling(guidance=1.0))

@@ -31,3 +31,11 @@ def test_only_the_very_last_rank_fails(commit_last: bool, committed: list[int]) 
 @pytest.mark.parametrize(("commit_last", "committed"), [(True, [0, 1]), (False, [1])])
 def test_two_left_and_none_passes(commit_last: bool, committed: list[int]) -> None:
     assert Game(Factor(1.0, commit_last), 2).turn([0.2, 0.3]) == committed
+
+
+@pytest.mark.parametrize(("confidence", "accepted"), [(0.51, 1), (0.49, 0), (0.67, 2), (0.66, 1), (0.76, 3), (0.74, 2)])
+def test_each_bar_is_where_the_formula_says(confidence: float, accepted: int) -> None:
+    """1 - 1 / (n + 1) for the n-th best: 1/2, 2/3, 3/4."""
+    game = Game(Factor(1.0), 6)
+    game.turn([confidence] * 3 + [0.1] * 3)
+    assert len(game.accepted) == accepted

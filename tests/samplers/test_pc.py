@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from math import log
 from pathlib import Path
 
@@ -67,3 +68,12 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
         PC(frequencies=str(file))
     with pytest.raises(UserError, match=r"sampler\.frequencies="):
         PC(frequencies=str(tmp_path / "nowhere.json"))
+
+
+def test_the_last_token_of_the_vocabulary_is_in_it(tmp_path: Path) -> None:
+    config = model("tiny-llada").config
+    for token, fits in ((config.vocab - 1, True), (config.vocab, False)):
+        file = tmp_path / f"{token}.json"
+        file.write_text(json.dumps({"num_token": 10, "p_baseline_dict": {str(token): 3}}))
+        with nullcontext() if fits else pytest.raises(UserError, match=f"counts token {token}, but the vocabulary"):
+            PC(frequencies=str(file)).check(Setting(config, Whole(), 8))
