@@ -7,7 +7,6 @@ import math
 import re
 
 import pytest
-import torch
 
 from dllm import Decoder, Result, UserError, load, part
 from dllm.contract.setting import Sampling
@@ -173,24 +172,14 @@ def test_a_stream_shows_what_a_revocable_sampler_takes_back(model: Model) -> Non
 
 
 def test_rescoring_leaves_out_what_may_not_be_proposed(model: Model) -> None:
-    """With ends of text forbidden, every other token has a larger share, by just what they had."""
-    decoder = decoder_of(model, part("sampler", "order", positions=list(range(8))), length=8)
-    result = traced(decoder)
+    """With ends of text forbidden, those that were decoded are impossible, and all else is at least as likely."""
+    result = traced(decoder_of(model, length=24))
     trace = result.traced()
     plain, without = rescored(model, trace), rescored(model, trace, Sampling(forbid_eos=True))
-    tokens, network = list(trace.prompt) + [model.ids.placeholder] * 8, model.transformer
-    for at in range(8):  # one after the other: each was decided on the canvas of those before it
-        ids, masked = torch.tensor([tokens]), torch.arange(len(tokens))[None] >= trace.start + at
-        with torch.inference_mode():
-            logits = network.logits(network.encode(ids, None, masked, trace.start))[0, trace.start + at].double()
-        logits = logits.clone()
-        logits[model.ids.placeholder] = -math.inf
-        token = result.canvas[at]
-        assert plain[at] == pytest.approx(float(logits.log_softmax(-1)[token]), abs=1e-4)
-        logits[list(model.ids.ends)] = -math.inf
-        expected = float(logits.log_softmax(-1)[token])
-        assert without[at] == pytest.approx(expected, abs=1e-4) or token in model.ids.ends
-        tokens[trace.start + at] = token
-    assert plain != without
+    ends = [token in model.ids.ends for token in result.canvas]
+    assert 2 <= sum(ends) < 22
+    for is_end, one, other in zip(ends, plain, without, strict=True):
+        assert one is not None and other is not None and one > -math.inf
+        assert other == -math.inf if is_end else other >= one - 1e-9
     with pytest.raises(UserError, match="sampling.guidance=0"):
         rescored(model, trace, Sampling(guidance=1.0))
