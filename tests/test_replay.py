@@ -8,6 +8,8 @@ from random import Random
 from typing import Any
 
 import pytest
+import replay_lengths
+import replay_soft
 import torch
 from flattened import load_model
 from harness import full
@@ -163,7 +165,7 @@ def test_an_exit_at_the_last_step_is_told_from_a_schedule_that_ends() -> None:
 
 def test_a_gap_is_sized_whatever_the_length_of_its_blocks() -> None:
     """One block of the length that is found is what the recorded programs take by themselves."""
-    cases = json.loads((GOLDENS[0].parent / "cal.json").read_text())["cases"]
+    cases = json.loads((FOLDER / "cal.json").read_text())["cases"]
     for case in [case for case in cases if case["kind"] == "llada"][:6:2]:
         blocks = {**case, "params": {**case["params"], "block_length": case["length"]}}
         assert replay_lengths.faults(blocks, replay_lengths.filled(blocks, MODELS), replay_lengths.OF_GAP) is None
