@@ -46,7 +46,8 @@ def parse_ollama(body: Mapping[str, Any], is_chat: bool, defaults: Defaults) -> 
     if not (any(one["role"] != "system" for one in made.get("messages", ())) or made.get("prompt") or canvas):
         raise NothingAsked(name, fields)
     found = parse_as_chat({**made, "model": name}, {**called, **_CALLED}, defaults, into)
-    kept = {"generate": not is_chat, "raw": into is FittingCompletion, "suffix": getattr(fields, "suffix", "")}
+    suffix = fields.suffix if isinstance(fields, OllamaGenerateBody) else ""
+    kept = {"generate": not is_chat, "raw": into is FittingCompletion, "suffix": suffix}
     return replace(found, model=fields.model or name, unknown=unknown, repeated=kept)
 
 

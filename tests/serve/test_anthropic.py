@@ -249,8 +249,8 @@ def test_errors_have_anthropics_form(
 
 
 def test_what_fails_on_its_way_is_an_event(mini_model: Model) -> None:
-    place = Place(mini_model, defaults=mini_defaults(mini_model), timeout=0.3, api_key="abcdefgh")
-    place.scheduler.pause = 0.4
+    place = Place(mini_model, defaults=mini_defaults(mini_model), timeout=2.0, api_key="abcdefgh")
+    place.scheduler.pause = 0.2
     locked = place.call("POST", MESSAGES, json={"messages": ASK})
     assert (locked.status_code, locked.json()["error"]["type"]) == (401, "authentication_error")
     body = {"messages": ASK, "stream": True, "max_tokens": 32, "diffusion": {"sampler": "static"}}

@@ -136,7 +136,7 @@ def test_a_stream_that_waits_when_the_server_stops_has_a_status(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_takes_too_long_is_ended(placed: Callable[..., Place], served: Model, stream: bool) -> None:
-    slow = placed(OneByOne(served, pause=0.05), timeout=0.1)
+    slow = placed(OneByOne(served, pause=0.2), timeout=1.0)
     reply = slow.ask(stream=stream, diffusion={"sampler": "static"})
     error = events(reply)[-1][1]["error"] if stream else error_of(reply)
     assert (reply.status_code, error["code"]) == (200 if stream else 504, "timeout")
