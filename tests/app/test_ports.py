@@ -18,7 +18,7 @@ SWEEP = ["-m", *QUESTIONS, "+task.count=3", "sampler=static,eb"]
 COMMANDS = {
     "run": ["prompt=Latin square: A,B,C,D"], "two ranks": ["prompt=Latin square: A,B,C,D", "model.tp=2"],
     "evaluation of two ranks": [*QUESTIONS, "+task.count=3", "model.tp=2"], "sweep": SWEEP,
-    "sweep of two ranks": [*SWEEP, "model.tp=2"], "server": ["serve", "task.port=0"],
+    "sweep of two ranks": [*SWEEP, "model.tp=2", "name=two"], "server": ["serve", "task.port=0"],
     "server of two ranks": ["serve", "task.port=0", "model.tp=2"], "check": ["task=check", "model.path=mini-llada"],
     "quantize": ["task=quantize", "model.path=mini-llada", "model.quantize=int4", "quantize.to=q"],
     "list": ["list"], "help": ["--help"],
@@ -44,7 +44,7 @@ def test_a_command_listens_on_this_machine_alone(name: str, tmp_path: Path) -> N
     command = [sys.executable, "-m", "dllm", *COMMANDS[name]]
     with (tmp_path / "said").open("w") as said:
         process = psutil.Popen(command, cwd=tmp_path, env=place, stdout=said, stderr=subprocess.STDOUT)
-    found, until = set[str](), time.monotonic() + 120
+    found, until = set[str](), time.monotonic() + 300
     try:
         while process.poll() is None and time.monotonic() < until:
             found |= listening(process)
