@@ -117,7 +117,7 @@ class TrlRollouts:
         """The rollouts of some rows. cut: the mask of the row's answer is 0 everywhere, so that pads follow its ids.
         Raises UserError for a row that was not drawn here."""
         for places, rollouts in reversed(self.kept):
-            numbers = [place_of(places, row, one) for row, one in zip(rows, cut, strict=True)]
+            numbers = [number_in_batch(places, row, one) for row, one in zip(rows, cut, strict=True)]
             if None not in numbers:
                 return rollouts.select([one for one in numbers if one is not None])
         raise UserError(
@@ -154,7 +154,7 @@ def with_trainer_s(options: Mapping[str, Any], args: Any) -> dict[str, Any]:
     return found
 
 
-def place_of(places: Mapping[TrlRow, int], row: TrlRow, cut: bool) -> int | None:
+def number_in_batch(places: Mapping[TrlRow, int], row: TrlRow, cut: bool) -> int | None:
     """The number of a row in its batch; None: it has none. cut: its answer may have pads behind it."""
     if not cut:
         return places.get(row)

@@ -32,7 +32,7 @@ FOREIGN = """
     generate_cb_sampler_spaced generate_eb_sampler_spaced decoding_wino generate_block
     get_num_transfer_tokens tokenizer_backend ANTHROPIC_BASE_URL ANTHROPIC_MODEL
     generation_diffusion_gemma.py modeling_diffusion_gemma.py configuration_diffusion_gemma.py qwen.py
-    RESPONSES_TOOLS JSON_SCHEMA
+    RESPONSES_TOOLS JSON_SCHEMA mask_truncated_completions
     """  # one name after another
 
 
