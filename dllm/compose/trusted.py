@@ -140,6 +140,6 @@ def refuse_shapes(who: str, config: Mapping[Any, Any]) -> None:
 
 
 def refuse_command(name: Any) -> None:
-    """Raise UserError for a ``task.run`` that neither ships with dllm nor is trusted."""
-    if not isinstance(name, str) or (name not in shipped_commands() and not is_trusted(name)):
+    """Raise UserError for a ``task.run`` that neither ships with dllm nor is of a package that is trusted."""
+    if not isinstance(name, str) or (name not in shipped_commands() and not is_trusted(name.partition(".")[0])):
         raise UserError(f"task.run={name!r} is no command of dllm's. Choose a task by task=NAME.")

@@ -58,3 +58,7 @@ def test_a_task_runs_a_command_that_ships(name: Any) -> None:
         refuse_command(name)
     for known in shipped_commands():
         refuse_command(known)
+    with_trust(["task.run=os.system", "task.packages=[mine]"])
+    refuse_command("mine.commands.run")
+    with pytest.raises(UserError, match="is no command of dllm's"):  # a class may be typed, and no function
+        refuse_command("os.system")
