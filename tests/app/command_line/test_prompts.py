@@ -302,7 +302,7 @@ def test_what_is_typed_beside_resume_is_named_where_it_differs_and_nothing_else_
         assert refused.code == 2 and said in refused.err, refused.err
 
 
-def test_a_run_says_which_choices_its_parts_bring(run: Run) -> None:
-    line = "cache=elastic brings blocks=whole\n"
-    assert line in run("prompt=w1", "cache=elastic").err
-    assert "brings" not in run("prompt=w1", "cache=elastic", "blocks=whole").err + run("prompt=w1", "cache=dual").err
+def test_a_run_says_which_choices_its_parts_bring(run: Run, tiny: Path) -> None:
+    plain = ("task=prompt", f"model.path={tiny}", "output=runs", "gen_length=16", "prompt=w1")
+    assert "cache=elastic brings blocks=whole\n" in run(*plain, "cache=elastic").err
+    assert "brings" not in run(*plain, "cache=elastic", "blocks=whole").err + run(*plain, "cache=dual").err
