@@ -9,6 +9,7 @@ device, would keep turns from being recorded.
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,8 @@ from dllm.compose.parts import use_folder
 from tests.support.tiny import make_tiny, make_written
 
 CASES = 2  # of a parametrised test in ``--part sample``
+# Of tables of refusals all cases run: each is a guard of its own, and takes milliseconds.
+REFUSALS = re.compile("refus|mistake")
 SLOW = Path(__file__).with_name("slow.txt")  # tests of more than a second of CPU, which ``--part sample`` leaves out
 
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
@@ -36,7 +39,7 @@ torch.set_num_threads(1)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--part", choices=("all", "sample", "rest"), default="all",
-        help=f"sample: {CASES} cases of each test that takes less than a second; rest: what sample leaves out",
+        help=f"sample: {CASES} cases of each test that is fast, of refusals all; rest: what sample leaves out",
     )  # fmt: skip
 
 
@@ -50,7 +53,8 @@ def shipped_choices_alone() -> Iterator[None]:
 @pytest.hookimpl(tryfirst=True)  # before pytest goes by the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What opens a browser is marked ``program``. LAWS_SEED draws the cases of a test that run: n of one that is marked
-    ``daily(n)`` (under DLLM_LAWS=all, all), and in ``--part sample`` ``CASES`` of any other."""
+    ``daily(n)`` (under DLLM_LAWS=all, all), and in ``--part sample`` ``CASES`` of any other that is no table of
+    refusals."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
@@ -65,7 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marker and os.environ.get("DLLM_LAWS") != "all":
             count = min(count, marker.args[0])
         drawn = draw.sample(found, count)
-        first = [] if name in slow else drawn if marker else drawn[:CASES]
+        whole = marker or REFUSALS.search(name.rpartition("::")[2])
+        first = [] if name in slow else drawn if whole else drawn[:CASES]
         kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}}[part]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]

@@ -41,16 +41,6 @@ def committable_next(canvas: Canvas, config: ModelConfig) -> tuple[Tensor, Tenso
     return canvas.valid if predicted is None else predicted, alone
 
 
-def index_of(probes: Tensor, columns: Tensor | None, length: int) -> Tensor:
-    """Where the columns ``probes`` [B, r] are among the computed ones [B, n] (None: all in order); 0 for padding."""
-    if columns is None:
-        return probes
-    order = torch.arange(columns.shape[1], device=columns.device).expand_as(columns)
-    place = columns.new_zeros(columns.shape[0], length + 1).scatter(1, columns, order)
-    place[:, length] = 0
-    return place.gather(1, probes)
-
-
 def gather_rows(values: Tensor, index: Tensor) -> Tensor:
     """Rows ``index`` [B, n] of values [B, m, ...]: [B, n, ...]. An index beyond the last row (padding) gives that
     row."""

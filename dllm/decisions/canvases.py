@@ -218,11 +218,6 @@ def layout_of(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: 
     return Layout(estimator, opened, closed)
 
 
-def plan_of_slot(laid: Laid, mask: int, end: int, estimator: str, mode: str, free: int, sees_behind: bool) -> Plan:
-    """What to read of a laid question, as ``layout_of`` lays it."""
-    return layout_of(laid, mask, end, estimator, mode, free, sees_behind).plan()
-
-
 class TooManyCanvases(UserError):
     """Questions that take more canvases than may be read at once. most: how many those are."""
 

@@ -42,7 +42,7 @@ class DecisionOptions:
     estimator: str = "local"  # see ``dllm.decisions.estimators``
     joint: bool = False  # all slots on one canvas, read in one forward
     order: str | None = None  # of a joint canvas: ``surest`` commits the surest slot and reads on (None: all at once)
-    slot: str = "auto"  # open, closed or auto, see ``plan_of_slot``
+    slot: str = "auto"  # open, closed or auto, see ``layout_of``
     free: int = 0  # masks after the template
     temperature: float | None = None  # divides the scores (None: that of the calibration, else 1)
     neutral: str | None = None  # a text in place of the state, whose scores are subtracted (None: nothing is)

@@ -69,13 +69,6 @@ def in_steps(rows: Tensor, most: int, sharing: Ranks = ALONE) -> Rounded:
     return Rounded(torch.cat([steps, rest]), torch.cat([scale, finer]), again)
 
 
-def reference(rows: Tensor, weight: Tensor, scale: Tensor, most: int) -> Tensor:
-    """[R, N] from rows [R, D], weights in int8 [N, D] and their scales [N], with sums in float64."""
-    found = in_steps(rows, most)
-    product = (found.steps.double() @ weight.double().t()) * scale.double()
-    return found._replace(scale=found.scale.double()).joined(product, rows.dtype)
-
-
 def with_bytes(part: Tensor, zero: int, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
     """[r, N] in float32 of rows uint8 [r, D] and oneDNN's weights, whose outputs have ``scale`` [N]. zero: the byte of
     0; bias [N]: is added."""

@@ -11,7 +11,7 @@ import torch
 
 from dllm import Decoder
 from dllm.constraints import Choice as Among
-from dllm.decisions.canvases import Laid, plan_of_slot
+from dllm.decisions.canvases import Laid, layout_of
 from dllm.decisions.estimators import Slot, SlotScores, planned, softmax
 from dllm.decisions.likelihood import Estimator, Likelihood
 from dllm.decisions.reading import read_canvases
@@ -108,7 +108,7 @@ def test_closed_slots_weigh_lengths_by_the_open_one(model: Model) -> None:
     laid = Laid(HEAD, ((4,), (5,), (4, 5), (6, 6)), TAIL, len(HEAD))
     parts = {}
     for mode in ("open", "closed"):
-        plan = plan_of_slot(laid, 60, 61, "local", mode, 0, sees_behind=True)
+        plan = layout_of(laid, 60, 61, "local", mode, 0, sees_behind=True).plan()
         parts[mode] = softmax(plan.finish(read_canvases(model, plan.queries)).scores)
     first = softmax([log_p(model, (*HEAD, None, *TAIL), len(HEAD))[token] for token in (4, 5)])
     assert parts["closed"][:2] == pytest.approx([sum(parts["open"][:2]) * p for p in first], abs=1e-10)

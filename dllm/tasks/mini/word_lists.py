@@ -19,7 +19,6 @@ FIRST_NAMES = _words("names")
 NOUNS, VERBS, PLACES = _words("nouns"), _words("verbs"), _words("places")
 ADJECTIVES, PREPOSITIONS = _words("adjectives"), _words("prepositions")
 SINGULAR, PLURAL = _words("singular"), _words("plural")  # determiners
-WORDING = _words("wording")  # of the prompts
 MINI_SYMBOLS = tuple("ABCDEFGHIJKL")
 
 # 92 x 192 = 17,664 full names, as many as the benchmark draws from.
