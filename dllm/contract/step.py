@@ -6,7 +6,7 @@ Letters as in ``dllm/contract/types.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -26,7 +26,7 @@ class Mixture:
     weights: Tensor  # [N, L, k] their weights, float64; 0 for a token that takes no part
     rejected: Tensor | None = None  # [N, L] masks whose mixture was taken back (None: the rule takes none back)
 
-    def stands(self, canvas: Canvas, at: str) -> Tensor:
+    def stands(self, canvas: Canvas, at: Literal["decided", "undecided"]) -> Tensor:
         """Where it is shown [N, L] on the ``canvas`` after a turn, since constraints, ends of text and schedules may
         have decided otherwise than the rule. at: as in ``Soft``."""
         if at == "undecided":

@@ -7,7 +7,7 @@ inherits those of the class that it extends. What a run can check is checked the
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from torch import Tensor
 
@@ -38,7 +38,7 @@ class Soft:
     """Which mixtures a rule says that positions of the open block show. In papers: soft tokens, continuous masks."""
 
     # ``decided`` positions, as long as they hold the likeliest token of their mixture, or ``undecided`` ones
-    at: str
+    at: Literal["decided", "undecided"]
     tokens: int  # how many tokens a mixture has beside the mask
     restores_norm: bool = False  # an embedding is stretched to the mean of its parts' norms, weighted as they are
 
@@ -67,7 +67,7 @@ class SamplerTraits(Traits):
     spans: bool = False
     # what it says so are drafts, to be verified by a forward in which they are ``beside`` their masks, or ``in_place``:
     # in their own columns, as if they were decided (empty: it makes none)
-    verifies: str = ""
+    verifies: Literal["", "beside", "in_place"] = ""
     tempered: bool = False  # confidences come from the tempered distribution (Dream's convention)
     # its step asks the device, such as how many steps there are, so a turn with it cannot be recorded
     syncs: bool = False
@@ -75,7 +75,7 @@ class SamplerTraits(Traits):
     commits_ahead: bool = False  # a turn may commit what only later turns of the rule inside would
     # what it commits: ``proposed``, the forward's proposals; ``reweighed``, the likeliest tokens of logits that it has
     # changed; ``given``, tokens from elsewhere
-    tokens: str = "proposed"
+    tokens: Literal["proposed", "reweighed", "given"] = "proposed"
     lookahead: int = 0  # how many blocks are open beyond the current one
     # what it decides in a block depends on the columns before it, or on what it remembers of earlier blocks
     beyond_block: bool = False
@@ -103,7 +103,9 @@ class CacheTraits(Traits):
     committed: bool = False  # forwards compute the open blocks' committed positions too
     branches: bool = False  # several candidates of a row
     shadows: bool = False  # extra queries that are in for committed tokens
-    verifies: str = ""  # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
+    verifies: Literal["", "beside", "in_place"] = (
+        ""  # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
+    )
     # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
     exposes_attention: bool = False
     kinds: frozenset[str] = frozenset(
@@ -124,7 +126,7 @@ class CacheTraits(Traits):
     follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.moved``)
     # under tensor parallelism, where a rank holds some of the heads: ``local``, what it finds does not depend on heads;
     # ``summed``, it adds up over ``config.ranks`` what it reads of them (empty: not said, so it is refused there)
-    heads: str = ""
+    heads: Literal["", "local", "summed"] = ""
 
     def but(self, **changes: Any) -> Self:
         """The same traits but for ``changes``. What acts in layers says of its own how it reads heads."""
