@@ -103,9 +103,8 @@ class CacheTraits(Traits):
     committed: bool = False  # forwards compute the open blocks' committed positions too
     branches: bool = False  # several candidates of a row
     shadows: bool = False  # extra queries that are in for committed tokens
-    verifies: Literal["", "beside", "in_place"] = (
-        ""  # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
-    )
+    # how it verifies what a sampler drafts (``SamplerTraits``); it serves no other sampler
+    verifies: Literal["", "beside", "in_place"] = ""
     # every column that is computed attends to keys that the cache holds, and its memory shows both (``Memory``)
     exposes_attention: bool = False
     kinds: frozenset[str] = frozenset(
