@@ -32,11 +32,11 @@ PULSE = 1.0  # seconds between two signs of life
 LATE = 10.0  # seconds without one after which a follower is late, if ``timeout`` is not shorter
 PATIENCE = 3.0  # seconds in which rank 0 is to end over a refusal by itself; its main thread may hang in a collective
 HEAD = struct.Struct("!Q")  # bytes of the message that follows
-LONGEST = 1 << 30  # bytes of a message: the finished rows of a run are one, of about 2 kB each
+LONGEST_MESSAGE = 1 << 30  # bytes of a message: the finished rows of a run are one, of about 2 kB each
 TOKEN_BYTES = 32  # by which rank 0 knows followers that it has not started
 HELLO = 5.0  # seconds in which who connects must have shown it
 GREETED = 64  # connections that are asked for it at once
-POLL = 0.05  # seconds between two looks at who has come
+LINK_POLL = 0.05  # seconds between two looks at who has come
 Told = TypeVar("Told")
 
 
@@ -69,7 +69,7 @@ class Link:
         what is none."""
         (size,) = HEAD.unpack(self._bytes(HEAD.size))
         try:
-            message = json.loads(self._bytes(size)) if size <= LONGEST else None
+            message = json.loads(self._bytes(size)) if size <= LONGEST_MESSAGE else None
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, list) or not message:
@@ -269,7 +269,7 @@ def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]
     greeters = ThreadPoolExecutor(GREETED)
     try:
         with socket.create_server((host, 0)) as listening:
-            listening.settimeout(POLL)
+            listening.settimeout(LINK_POLL)
             store.set("links", f"{host} {listening.getsockname()[1]} {token.hex()}")
             while len(found) < size - 1:
                 if time.monotonic() > until:

@@ -9,7 +9,7 @@ import yaml
 
 from dllm.errors import UserError, first_line, in_words
 
-LONGEST = 10_000_000  # bytes of a file; a run's own settings take a few kB
+LONGEST_YAML = 10_000_000  # bytes of a file; a run's own settings take a few kB
 MOST_REPEATED = 1000  # entries that aliases (*name) stand for, beside those that are written
 _PLAIN = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map", "merge"))
 
@@ -26,14 +26,14 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
 def plain_yaml(file: Path, most: int | None = None) -> Any:
     """What a file holds: mappings whose keys are texts or numbers, lists, texts, numbers, true, false, null.
 
-    most: entries at most (None: as many as ``LONGEST`` bytes hold). Raises UserError for anything else, and OSError
-    where there is no file.
+    most: entries at most (None: as many as ``LONGEST_YAML`` bytes hold). Raises UserError for anything else, and
+    OSError where there is no file.
     """
     if file.exists() and not file.is_file():
         raise UserError(f"{file} is no file. Put one there.")
     data = file.read_bytes()
-    if len(data) > LONGEST:
-        raise UserError(f"{file} has {len(data)} bytes, and settings have at most {LONGEST}. Make it shorter.")
+    if len(data) > LONGEST_YAML:
+        raise UserError(f"{file} has {len(data)} bytes, and settings have at most {LONGEST_YAML}. Make it shorter.")
     try:
         loader = _Loader(data.decode())
         node = loader.get_single_node()

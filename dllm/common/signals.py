@@ -10,7 +10,7 @@ from types import FrameType
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 TOGETHER = 1.0  # seconds
-TOLD: list[tuple[int, float]] = []  # the first of these signals that came, and when, by ``time.monotonic``
+SIGNALLED: list[tuple[int, float]] = []  # the first of these signals that came, and when, by ``time.monotonic``
 
 
 class Terminated(SystemExit):
@@ -33,14 +33,14 @@ def obey_signals() -> None:
 def raise_if_told() -> None:
     """Raise ``Terminated`` once more where a signal has come: code of others may have taken its exception for one of
     its own, or dropped it, as whatever calls back from C does."""
-    if TOLD:
-        raise Terminated(TOLD[0][0])
+    if SIGNALLED:
+        raise Terminated(SIGNALLED[0][0])
 
 
 def work_is_done() -> None:
     """From now on Ctrl-C changes nothing, and the other signals end the process at once: nothing is left to be kept."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    TOLD.append((0, 0.0))
+    SIGNALLED.append((0, 0.0))
 
 
 def is_ignored(number: int) -> bool:
@@ -50,8 +50,8 @@ def is_ignored(number: int) -> bool:
 
 def _end(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
-    if not TOLD:
-        TOLD.append((number, now))
+    if not SIGNALLED:
+        SIGNALLED.append((number, now))
         raise Terminated(number)
-    if number != signal.SIGHUP or now > TOLD[0][1] + TOGETHER:
+    if number != signal.SIGHUP or now > SIGNALLED[0][1] + TOGETHER:
         os._exit(128 + number)

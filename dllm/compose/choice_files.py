@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from dllm.compose.parts import choice_text, choices, is_shipped
+from dllm.compose.parts import choice_text, choices, comes_along
 from dllm.errors import UserError
 
 FACT = re.compile(r"^# (idea|paper|checked): (.+)$", re.MULTILINE)
@@ -37,7 +37,7 @@ def part_facts(group: str, name: str) -> PartFacts:
     """The facts of a sampler, block schedule, cache or end-of-text policy. Raises UserError for one of ours without an
     idea; one of the user's own may have a comment in its place."""
     found = dict(FACT.findall(choice_file(group, name)))
-    if "idea" not in found and not is_shipped(group, name):
+    if "idea" not in found and not comes_along(group, name):
         found["idea"] = choice_summary(group, name)
     if "idea" not in found:
         raise UserError(f"dllm/conf/{group}/{name}.yaml does not say what the part does: begin it with # idea: LINE.")

@@ -362,7 +362,7 @@ def use_folder(folder: Path | None) -> None:
         raise UserError(f"--config-dir={folder} is not a folder. Name one that holds sampler/NAME.yaml and such.")
     for group in config_groups():
         for name in OWN.names(group):
-            if is_shipped(group, name):
+            if comes_along(group, name):
                 warn_once(f"{OWN.folder / group / name}.yaml is not read: {group}={name} ships. Rename the file.")
 
 
@@ -401,12 +401,12 @@ def choice_text(group: str, name: str) -> str:
     group = group.removesuffix("/inner")
     if (group, name) in OWN.classes:
         return OWN.classes[group, name]
-    if OWN.folder is None or is_shipped(group, name):
+    if OWN.folder is None or comes_along(group, name):
         return (SHIPPED / group / f"{name}.yaml").read_text(encoding="utf-8")
     return (OWN.folder / group / f"{name}.yaml").read_text(encoding="utf-8", errors="replace")
 
 
-def is_shipped(group: str, name: str) -> bool:
+def comes_along(group: str, name: str) -> bool:
     return (SHIPPED / group.removesuffix("/inner") / f"{name}.yaml").is_file()
 
 
@@ -430,7 +430,7 @@ def options_of_choices(group: str) -> dict[str, Mapping[str, Any]]:
 
     found: dict[str, Mapping[str, Any]] = {}
     for name in choices(group):
-        ours = is_shipped(group, name) or (group.removesuffix("/inner"), name) in OWN.classes
+        ours = comes_along(group, name) or (group.removesuffix("/inner"), name) in OWN.classes
         try:
             file = (OWN.folder or Path()) / group.removesuffix("/inner") / f"{name}.yaml"
             options = (yaml.safe_load(choice_text(group, name)) if ours else plain_yaml(file)) or {}

@@ -14,11 +14,11 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
-from dllm.compose.parts import BASE_CLASSES, OWN, choices, is_shipped, options_of_choices
+from dllm.compose.parts import BASE_CLASSES, OWN, choices, comes_along, options_of_choices
 from dllm.errors import UserError
 
 VARIABLE = "DLLM_TRUSTED"  # what the command line names, for the processes that it starts: ranks, launchers' jobs
-PACKAGES = re.compile(r"\+*task\.packages=(.*)", re.DOTALL)
+PACKAGES_WORD = re.compile(r"\+*task\.packages=(.*)", re.DOTALL)
 SECTIONS = (*BASE_CLASSES, "model", "sampling", "choices")
 _LIST = re.compile(r"\[\]|(\[)? *[A-Za-z_]\w*( *, *[A-Za-z_]\w*)* *(?(1)\])", re.ASCII)
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
@@ -28,7 +28,7 @@ def with_trust(words: Sequence[str]) -> list[str]:
     """A command line without ``task.packages``, which holds from now on. Raises UserError for what is no package."""
     names, kept = list[str](), list[str]()
     for word in words:
-        if (found := PACKAGES.fullmatch(word)) is None:
+        if (found := PACKAGES_WORD.fullmatch(word)) is None:
             kept.append(word)
             names += _DOTTED.findall(word.partition("=")[2])
             continue
@@ -52,10 +52,10 @@ def trust_choices(words: Sequence[str]) -> None:
 
 def _trust_choices(group: str, names: Sequence[str], seen: set[str]) -> None:
     for name in names:
-        if name not in seen and name in OWN.names(group) and not is_shipped(group, name):
+        if name not in seen and name in OWN.names(group) and not comes_along(group, name):
             seen.add(name)
             options = options_of_choices(group).get(name, {})
-            _trust([str(target) for _, target in targets(options) if "." in str(target)])
+            _trust([str(target) for _, target in named_targets(options) if "." in str(target)])
             brought = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
             _trust_choices(group, brought, seen)
 
@@ -81,18 +81,18 @@ def is_known(target: Any) -> bool:
 def shipped_classes(group: str | None = None) -> frozenset[str]:
     """The classes of all choices of a group that come with dllm. group: None is all of them."""
     groups = BASE_CLASSES if group is None else (group,)
-    found = (options_of_choices(one)[name] for one in groups for name in choices(one) if is_shipped(one, name))
-    return frozenset(str(target) for options in found for _, target in targets(options))
+    found = (options_of_choices(one)[name] for one in groups for name in choices(one) if comes_along(one, name))
+    return frozenset(str(target) for options in found for _, target in named_targets(options))
 
 
 @cache
 def shipped_commands() -> frozenset[str]:
     """The functions that ``task.run`` may name."""
     known = options_of_choices("task")
-    return frozenset(str(known[name].get("run")) for name in choices("task") if is_shipped("task", name))
+    return frozenset(str(known[name].get("run")) for name in choices("task") if comes_along("task", name))
 
 
-def targets(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def named_targets(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Every ``_target_`` in settings, with its dotted place, wherever it is."""
     if isinstance(config, Mapping):
         for key, value in config.items():
@@ -100,17 +100,17 @@ def targets(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
             if key == "_target_":
                 yield name, value
             else:
-                yield from targets(value, name)
+                yield from named_targets(value, name)
     elif isinstance(config, list | tuple):
         for at, value in enumerate(config):
-            yield from targets(value, f"{place}[{at}]")
+            yield from named_targets(value, f"{place}[{at}]")
 
 
 def refuse_strangers(who: str, config: Any, packages: Sequence[str] = (), here: bool = False) -> None:
     """Raise UserError for a class that neither ships with dllm nor is trusted. who: what names it, such as ``the
     trace``. packages: trusted beside those of the command line. here: so is a part whose module this process has
     imported already."""
-    for place, target in targets(config):
+    for place, target in named_targets(config):
         name, group = str(target), re.split(r"[.\[]", place)[0]
         package, known = name.partition(".")[0], shipped_classes(group if group in BASE_CLASSES else None)
         if package == "__main__":

@@ -72,7 +72,7 @@ def validate(
     eos.check(setting)
     check_end(sampler, eos)
     check_length(setting, length, sampler, policy, eos)
-    asked: Asked = {
+    asked: NeedsOfPart = {
         f"sampler={name}": ("sampler=confidence", needs_of("sampler", sampler)),
         f"blocks={name_of(blocks)}": ("blocks=fixed", needs_of("blocks", blocks)),
         f"eos={name_of(eos)}": ("eos=none", needs_of("eos", eos)),
@@ -154,15 +154,15 @@ def check_doubted(setting: Setting, sampler: Sampler, policy: Cache, needs: Sequ
 
 
 # What each part needs, by its name, with the choice that needs nothing but what is open.
-Asked = dict[str, tuple[str, Sequence[Need]]]
+NeedsOfPart = dict[str, tuple[str, Sequence[Need]]]
 
 
-def all_of(asked: Asked, but: str = "") -> tuple[Need, ...]:
+def all_of(asked: NeedsOfPart, but: str = "") -> tuple[Need, ...]:
     """What the parts need, ``but`` for one group of them."""
     return tuple(need for part, (_, own) in asked.items() if part.partition("=")[0] != but for need in own)
 
 
-def way_out(setting: Setting, sampler: Sampler, policy: Cache, asked: Asked) -> str:
+def way_out(setting: Setting, sampler: Sampler, policy: Cache, asked: NeedsOfPart) -> str:
     """What to choose instead of a policy that does not serve these parts, as the end of a sentence. Each way that it
     names has been tried."""
     if name := working(setting, sampler, all_of(asked)):
@@ -183,7 +183,7 @@ def way_out(setting: Setting, sampler: Sampler, policy: Cache, asked: Asked) -> 
     return f"No cache serves these parts with this model: use {', or '.join(ways)}"
 
 
-def to_serve(setting: Setting, sampler: Sampler, policy: Cache, asked: Asked) -> str:
+def to_serve(setting: Setting, sampler: Sampler, policy: Cache, asked: NeedsOfPart) -> str:
     """The shipped models and the drafting samplers with which the policy itself works, as the end of a sentence."""
     traits, rest = policy.traits, all_of(asked, but="sampler")
     other_model = not {"full", setting.model.attention.name} & traits.kinds

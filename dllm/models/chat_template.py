@@ -21,7 +21,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.utils import Namespace
 
-from dllm.models.template_budget import Budget
+from dllm.models.template_budget import RenderingBudget
 from dllm.models.template_sandbox import LONGEST_TEMPLATE, BoundedText
 
 # What every conversation sets, so that no switch of a user's may.
@@ -71,15 +71,15 @@ def render_messages(
     plain = json.loads(json.dumps([_fields(message) for message in messages]))
     usual = {"tools": None, "documents": None, "add_generation_prompt": True}
     given = {**usual, **json.loads(json.dumps(dict(beside or {}))), **special, "messages": plain}
-    with Budget.begun(RENDER_SECONDS):
+    with RenderingBudget.begun(RENDER_SECONDS):
         context = template.new_context(given)
-        Budget.now().holders.append(context.vars)
+        RenderingBudget.now().holders.append(context.vars)
         return str(template.environment.concat(template.root_render_func(context)))
 
 
 def one_prompt() -> AbstractContextManager[None]:
     """Several renderings of one prompt share RENDER_SECONDS."""
-    return Budget.together(RENDER_SECONDS)
+    return RenderingBudget.together(RENDER_SECONDS)
 
 
 def _fields(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class GuardedNamespace(Namespace):
     def __init__(*args: Any, **fields: Any) -> None:  # as in Jinja, ``self`` may be a field
         self, *given = args
         Namespace.__init__(self)
-        Budget.now().holders.append(self._Namespace__attrs)
+        RenderingBudget.now().holders.append(self._Namespace__attrs)
         for name, value in dict(*given, **fields).items():
             self[name] = value
 
@@ -150,7 +150,7 @@ def _to_json(
 
 
 def _refuse(message: str) -> NoReturn:
-    raise TemplateError(Budget.now().text(message)[:10_000])
+    raise TemplateError(RenderingBudget.now().text(message)[:10_000])
 
 
 def _now(form: str) -> str:

@@ -68,7 +68,7 @@ class ScaledSettings:
 
 def _match(target: str, module: str) -> int:
     """How a target names a module, the first that counts: 1 by its name, 2 by an expression, 3 by its class, 4 by the
-    end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' ``match_targets``, which
+    end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' match_targets, which
     knows the first three). A linear layer is any that has scales but an embedding."""
     if target.startswith("re:"):
         try:

@@ -12,18 +12,28 @@ from typing import Any
 
 from jinja2.exceptions import SecurityError
 
-from dllm.models.template_budget import MOST_ENTRIES, Budget
+from dllm.models.template_budget import MOST_ENTRIES, RenderingBudget
 
 Bound = Callable[..., int]
 _STEPS = 1 << 28  # comparisons of characters, a tenth of a second
 _SMALL = 1 << 12  # characters, and numbers, that a filter takes which templates of conversations do not need
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-LISTS = ("dictsort", "groupby", "list", "max", "min", "sort", "unique", "join", "sum")  # filters that take lists whole
+LIST_FILTERS = (
+    "dictsort",
+    "groupby",
+    "list",
+    "max",
+    "min",
+    "sort",
+    "unique",
+    "join",
+    "sum",
+)  # filters that take lists whole
 # A directive of a printf format: its key, width, precision and conversion.
 _DIRECTIVE = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(\d{0,4})(?:\.(\d{0,4}))?[hlL]?([a-zA-Z%])")
 
 
-def _written(budget: Budget, value: Any) -> int:
+def _written(budget: RenderingBudget, value: Any) -> int:
     return budget.size(value).written
 
 
@@ -32,7 +42,7 @@ def _texts(times: int = 1) -> Bound:
     return lambda budget, *args, **fields: 4 * times * sum(_written(budget, one) for one in (*args, *fields.values()))
 
 
-def _stripped(budget: Budget, text: Any, chars: Any = None) -> int:
+def _stripped(budget: RenderingBudget, text: Any, chars: Any = None) -> int:
     _refuse_slow(_written(budget, text), _written(budget, chars) if chars is not None else 1)
     return 4 * _written(budget, text)
 
@@ -42,66 +52,68 @@ def _refuse_slow(length: int, other: int) -> None:
         raise SecurityError(f"texts of {length} and {other} characters take too long to compare")
 
 
-def _replaced(budget: Budget, text: Any, old: Any, new: Any, count: Any = None) -> int:
+def _replaced(budget: RenderingBudget, text: Any, old: Any, new: Any, count: Any = None) -> int:
     text, old, new = (budget.text(one) for one in (text, old, new))
     found = text.count(old)
     found = found if count is None or count < 0 else min(found, count)
     return 4 * (len(text) + found * max(0, len(new) - len(old)))
 
 
-def _padded(budget: Budget, text: Any, width: int = 80, fill: str = " ") -> int:
+def _padded(budget: RenderingBudget, text: Any, width: int = 80, fill: str = " ") -> int:
     return 4 * max(_written(budget, text), width)
 
 
-def _tabbed(budget: Budget, text: str, tabsize: int = 8) -> int:
+def _tabbed(budget: RenderingBudget, text: str, tabsize: int = 8) -> int:
     return 4 * (len(text) + text.count("\t") * max(0, tabsize))
 
 
-def _split(budget: Budget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
+def _split(budget: RenderingBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
     found = len(text) // 2 if sep is None else text.count(sep) if sep else 0
     return 4 * len(text) + 64 * (1 + (found if maxsplit < 0 else min(found, maxsplit)))
 
 
-def _split_backwards(budget: Budget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
+def _split_backwards(budget: RenderingBudget, text: str, sep: str | None = None, maxsplit: int = -1) -> int:
     _refuse_slow(len(text), len(sep or ""))
     return _split(budget, text, sep, maxsplit)
 
 
-def _lines(budget: Budget, text: str, keepends: bool = False) -> int:
+def _lines(budget: RenderingBudget, text: str, keepends: bool = False) -> int:
     return 4 * len(text) + 64 * (1 + sum(map(text.count, _LINE_ENDS)))
 
 
-def _found(budget: Budget, text: str, part: Any, *among: int) -> int:
+def _found(budget: RenderingBudget, text: str, part: Any, *among: int) -> int:
     return 0
 
 
-def _found_backwards(budget: Budget, text: str, part: str, *among: int) -> int:
+def _found_backwards(budget: RenderingBudget, text: str, part: str, *among: int) -> int:
     _refuse_slow(len(text), len(part))
     return 0
 
 
-def _parted(budget: Budget, text: str, part: str) -> int:
+def _parted(budget: RenderingBudget, text: str, part: str) -> int:
     _refuse_slow(len(text), len(part))
     return 4 * len(text) + 300
 
 
-def _joined(budget: Budget, between: str, values: Iterable[str]) -> int:
+def _joined(budget: RenderingBudget, between: str, values: Iterable[str]) -> int:
     size = budget.size(values)
     return 4 * (size.characters + len(between) * (len(values) if isinstance(values, str) else size.entries))
 
 
-def _asked(budget: Budget, text: Any) -> int:
+def _asked(budget: RenderingBudget, text: Any) -> int:
     return 0
 
 
-def _indented(budget: Budget, text: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> int:
+def _indented(
+    budget: RenderingBudget, text: Any, width: int | str = 4, first: bool = False, blank: bool = False
+) -> int:
     text = budget.text(text)
     lines, each = 2 + sum(map(text.count, _LINE_ENDS)), len(width) if isinstance(width, str) else max(0, width)
     return 4 * (len(text) + lines * each) + 128 * lines
 
 
 def _as_json(
-    budget: Budget, value: Any, ensure_ascii: bool = False, indent: int | str | None = None,
+    budget: RenderingBudget, value: Any, ensure_ascii: bool = False, indent: int | str | None = None,
     separators: Any = None, sort_keys: bool = False,
 ) -> int:  # fmt: skip
     size = budget.size(value)
@@ -111,7 +123,7 @@ def _as_json(
     return 12 * size.characters + size.entries * (128 + 4 * (deep * size.depth + between))
 
 
-def printed(budget: Budget, form: str, values: Any) -> int:
+def printed_size(budget: RenderingBudget, form: str, values: Any) -> int:
     """Of ``form % values``."""
     rest = _DIRECTIVE.sub("", form)
     if "%" in rest and re.search(r"\*|\d{5}", rest):
@@ -124,11 +136,11 @@ def printed(budget: Budget, form: str, values: Any) -> int:
     return 4 * (len(form) + wide + (len(asked) * max([0, *each]) if isinstance(values, Mapping) else sum(each)))
 
 
-def _formatted(budget: Budget, form: Any, *args: Any, **fields: Any) -> int:
-    return printed(budget, budget.text(form), fields or args)
+def _formatted(budget: RenderingBudget, form: Any, *args: Any, **fields: Any) -> int:
+    return printed_size(budget, budget.text(form), fields or args)
 
 
-def _listed(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
+def _listed(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of lists of what is in a list, and of lower-case copies of its texts, by which they are ordered."""
     for one in (*args, *fields.values()):
         _refuse_large(budget, one)
@@ -137,37 +149,37 @@ def _listed(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
     return 200 * entries + 12 * size.characters
 
 
-def _batched(budget: Budget, value: Any, number: int, fill_with: Any = None) -> int:
+def _batched(budget: RenderingBudget, value: Any, number: int, fill_with: Any = None) -> int:
     if number > MOST_ENTRIES:
         raise SecurityError(f"a list of {number} entries is too long")
     return _listed(budget, value) + 8 * max(0, number)
 
 
-def _chosen(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
+def _chosen(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of what gives values of a list: its first argument is a name."""
     _refuse_large(budget, [*args[:1], fields.get("attribute")])
     return 0
 
 
-def _numbered(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
+def _numbered(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of a number from a text or a number."""
     _refuse_large(budget, value)
     return 0
 
 
-def _rounded(budget: Budget, value: Any, precision: int = 0, method: str = "common") -> int:
+def _rounded(budget: RenderingBudget, value: Any, precision: int = 0, method: str = "common") -> int:
     if abs(precision) > 400:  # noqa: PLR2004  # ten to this power is multiplied by
         raise SecurityError(f"{precision} places are too many")
     return 0
 
 
-def _refuse_large(budget: Budget, value: Any) -> None:
+def _refuse_large(budget: RenderingBudget, value: Any) -> None:
     size = sum(_written(budget, one) for one in value) if isinstance(value, list) else _written(budget, value)
     if size > _SMALL:
         raise SecurityError(f"a value of {size} characters is too long here, where {_SMALL} are the most")
 
 
-def _small(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
+def _small(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of a filter that templates of conversations do not need: it takes little."""
     _refuse_large(budget, value)
     for one in (*args, *fields.values()):
@@ -176,17 +188,17 @@ def _small(budget: Budget, value: Any, *args: Any, **fields: Any) -> int:
     return 1 << 22
 
 
-def _reversed(budget: Budget, value: Any) -> int:
+def _reversed(budget: RenderingBudget, value: Any) -> int:
     return 4 * len(value) if isinstance(value, str) else _listed(budget, value)
 
 
-def _copied(budget: Budget, value: Any, *args: Any) -> int:
+def _copied(budget: RenderingBudget, value: Any, *args: Any) -> int:
     return 100 * budget.size(value).entries
 
 
 _ONE_BY_ONE = """isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace
                  istitle isupper"""
-METHODS: Mapping[type, Mapping[str, Bound]] = {
+METHOD_BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     str: {
         **dict.fromkeys(_ONE_BY_ONE.split(), _asked),
         **dict.fromkeys(("lower", "upper", "casefold", "swapcase", "title", "capitalize"), _texts(3)),
@@ -203,7 +215,7 @@ METHODS: Mapping[type, Mapping[str, Bound]] = {
     tuple: {"count": _found, "index": _found},
     dict: {"get": _found, **dict.fromkeys(("items", "keys", "values"), _asked), "copy": _copied},
 }  # fmt: skip
-FILTERS: Mapping[str, Bound] = {
+FILTER_BOUNDS: Mapping[str, Bound] = {
     **dict.fromkeys(("count", "d", "default", "first", "items", "last", "length", "random"), lambda *args, **fields: 0),
     **dict.fromkeys(("attr", "map", "reject", "rejectattr", "select", "selectattr"), _chosen),
     **dict.fromkeys(("lower", "upper", "capitalize"), _texts(3)),
@@ -212,7 +224,7 @@ FILTERS: Mapping[str, Bound] = {
     "wordcount": _texts(8), "truncate": _texts(),
     "trim": _stripped, "replace": _replaced, "center": _padded, "indent": _indented, "format": _formatted,
     "tojson": _as_json,
-    **dict.fromkeys(LISTS, _listed), "reverse": _reversed,
+    **dict.fromkeys(LIST_FILTERS, _listed), "reverse": _reversed,
     "batch": _batched, "slice": _batched,
     **dict.fromkeys(("abs", "filesizeformat", "float", "int"), _numbered), "round": _rounded,
     **dict.fromkeys(("pprint", "striptags", "urlencode", "urlize", "wordwrap", "xmlattr"), _small),

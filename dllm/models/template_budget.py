@@ -20,7 +20,7 @@ MADE_BYTES = 64 << 20  # in a rendering; one of 20,000 messages makes 7 MB
 LONGEST_TEXT = 1 << 22  # characters
 MOST_ENTRIES = 1 << 18  # of a list, those of lists in it included
 MOST_CHARACTERS = 1 << 24  # of all texts in a list
-DEEPEST = 200  # lists in lists
+DEEPEST_VALUE = 200  # lists in lists
 LARGEST_BITS = 1 << 14  # of a whole number; one in JSON has at most 4,300 digits
 _RENDERING = local()
 _ITEMS: Any = type({}.items())
@@ -40,7 +40,7 @@ class Size(NamedTuple):
         return self.characters if self.depth == 0 else 10 * self.characters + 8 * self.entries
 
 
-class Budget:
+class RenderingBudget:
     """What a rendering has left. Every method raises SecurityError where it is not enough."""
 
     def __init__(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class Budget:
         self._sizes: dict[int, tuple[object, Size]] = {}  # by id; the objects are held, so that no id comes twice
 
     @staticmethod
-    def now() -> Budget:
+    def now() -> RenderingBudget:
         """That of the rendering under way."""
         return _RENDERING.budget  # type: ignore[no-any-return]
 
@@ -68,7 +68,7 @@ class Budget:
     @contextmanager
     def begun(seconds: float) -> Iterator[None]:
         """A rendering, which may take ``seconds`` of its thread."""
-        budget = _RENDERING.budget = Budget(seconds)
+        budget = _RENDERING.budget = RenderingBudget(seconds)
         budget.end = min(budget.end, getattr(_RENDERING, "end", budget.end))
         try:
             yield
@@ -125,8 +125,8 @@ class Budget:
     def _known(self, value: Any, size: Size) -> Size:
         if size.entries > MOST_ENTRIES or size.characters > MOST_CHARACTERS:
             raise SecurityError(f"a list of {size.entries} entries and {size.characters} characters is too long")
-        if size.depth > DEEPEST:
-            raise SecurityError(f"lists within lists go deeper than {DEEPEST}")
+        if size.depth > DEEPEST_VALUE:
+            raise SecurityError(f"lists within lists go deeper than {DEEPEST_VALUE}")
         self.spend(getsizeof(value) + 200)
         self._sizes[id(value)] = (value, size)
         return size

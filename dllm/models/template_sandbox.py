@@ -20,8 +20,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatt
 from jinja2.utils import Namespace, pass_context
 from jinja2.visitor import NodeTransformer
 
-from dllm.models.template_bounds import FILTERS, LISTS, METHODS, printed
-from dllm.models.template_budget import LONGEST_TEXT, Budget
+from dllm.models.template_bounds import FILTER_BOUNDS, LIST_FILTERS, METHOD_BOUNDS, printed_size
+from dllm.models.template_budget import LONGEST_TEXT, RenderingBudget
 
 LONGEST_TEMPLATE = 1 << 16  # characters; published ones have up to 20,000
 _LONGEST_FORMAT = 1 << 16  # characters of a text with fields
@@ -30,7 +30,7 @@ _OPERATORS = ("+", "-", "*", "/", "//", "**", "%")
 
 
 class BoundedText(ImmutableSandboxedEnvironment):
-    """A sandbox whose renderings stay within the ``Budget`` that was begun before."""
+    """A sandbox whose renderings stay within the ``RenderingBudget`` that was begun before."""
 
     intercepted_binops = frozenset(_OPERATORS)
 
@@ -40,7 +40,7 @@ class BoundedText(ImmutableSandboxedEnvironment):
         self.globals = {"range": self.globals["range"], **words}
         self.own = {id(one) for one in self.globals.values()}
         known = {**self.filters, "join": _join, "sum": _sum, **filters}
-        self.filters = {name: pass_context(partial(self._filtered, name, known[name])) for name in FILTERS}
+        self.filters = {name: pass_context(partial(self._filtered, name, known[name])) for name in FILTER_BOUNDS}
         self.filters |= {name: pass_context(hook) for name, hook in _HOOKS.items()}
         self.tests |= {"lower": lambda value: _text(value).islower(), "upper": lambda value: _text(value).isupper()}
 
@@ -49,14 +49,14 @@ class BoundedText(ImmutableSandboxedEnvironment):
         return _Asking().visit(tree)  # type: ignore[no-any-return]
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **fields: Any) -> Any:  # a field may be called self
-        budget = Budget.now()
+        budget = RenderingBudget.now()
         budget.spend(48 * len(args) + 100 * len(fields))
         owner, name = getattr(__obj, "__self__", None), getattr(__obj, "__name__", "")
         if isinstance(__obj, Macro | BlockReference | Undefined) or not callable(__obj):
             return budget.keep(super().call(__context, __obj, *args, **fields))
         args = tuple(list(budget.each(one)) if isinstance(one, Iterator) else one for one in args)
         if isinstance(owner, str | list | tuple | dict):
-            methods = next(methods for kind, methods in METHODS.items() if isinstance(owner, kind))
+            methods = next(methods for kind, methods in METHOD_BOUNDS.items() if isinstance(owner, kind))
             if name not in methods:
                 raise SecurityError(f"a template may not call {name!r} of a {type(owner).__name__}")
             escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (owner, *args)) else 1
@@ -69,21 +69,21 @@ class BoundedText(ImmutableSandboxedEnvironment):
         return budget.keep(super().call(__context, __obj, *args, **fields))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        budget = Budget.now()
+        budget = RenderingBudget.now()
         escaped = _ESCAPED if hasattr(left, "__html__") or hasattr(right, "__html__") else 1
         budget.room(escaped * _operated(budget, operator, left, right))
         return budget.keep(super().call_binop(context, operator, left, right))
 
     def call_test(self, name: str, value: Any, *args: Any, **fields: Any) -> Any:
-        Budget.now().spend()
+        RenderingBudget.now().spend()
         return super().call_test(name, value, *args, **fields)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        if not isinstance(argument, int) and Budget.now().size(argument).written > LONGEST_TEXT >> 6:
+        if not isinstance(argument, int) and RenderingBudget.now().size(argument).written > LONGEST_TEXT >> 6:
             raise SecurityError("a name is too long to look it up")
         found = super().getitem(obj, argument)
         if isinstance(obj, Namespace):  # it has no size of its own: see ``_listed``
-            Budget.now().spend(12 * Budget.now().size(found).characters)
+            RenderingBudget.now().spend(12 * RenderingBudget.now().size(found).characters)
         return found
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -101,11 +101,11 @@ class BoundedText(ImmutableSandboxedEnvironment):
     def _filtered(
         self, name: str, function: Callable[..., Any], context: Context, value: Any, *args: Any, **fields: Any
     ) -> Any:
-        budget = Budget.now()
-        if isinstance(value, Iterator) and name in LISTS:
+        budget = RenderingBudget.now()
+        if isinstance(value, Iterator) and name in LIST_FILTERS:
             value = list(budget.each(value))
         escaped = _ESCAPED if any(hasattr(one, "__html__") for one in (value, *args, *fields.values())) else 1
-        budget.room(escaped * FILTERS[name](budget, value, *args, **fields))
+        budget.room(escaped * FILTER_BOUNDS[name](budget, value, *args, **fields))
         kind = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
         passed: Any = {"context": [context], "eval_context": [context.eval_ctx], "environment": [self]}.get(kind, [])
         found = function(*passed, value, *args, **fields)
@@ -119,7 +119,7 @@ def _of_method(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("_loop_vars", "_block_vars")}
 
 
-def _operated(budget: Budget, operator: str, left: Any, right: Any) -> int:
+def _operated(budget: RenderingBudget, operator: str, left: Any, right: Any) -> int:
     """What an operator makes at most, in bytes."""
     both = (left, right)
     if operator == "**" and not all(isinstance(one, int | float) and abs(one) < 1 << 24 for one in both):
@@ -137,7 +137,7 @@ def _operated(budget: Budget, operator: str, left: Any, right: Any) -> int:
             if isinstance(one, str | list | tuple)
         )
     if operator == "%" and isinstance(left, str):
-        return printed(budget, left, right)
+        return printed_size(budget, left, right)
     if operator == "-" and not all(
         isinstance(one, int | float | str | list | tuple | dict | Undefined | None) for one in both
     ):
@@ -153,11 +153,11 @@ class _Bounded:
             raise SecurityError("a format asks for too wide a field")
         text = _text(value) if isinstance(value, list | tuple | dict) and not spec else value
         found = super().format_field(text, spec)  # type: ignore[misc]
-        Budget.now().spend(4 * len(found) + 128)
+        RenderingBudget.now().spend(4 * len(found) + 128)
         return found
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        budget = Budget.now()
+        budget = RenderingBudget.now()
         budget.room(40 * budget.size(value).characters + 32 * budget.size(value).entries)
         return budget.keep(super().convert_field(value, conversion))  # type: ignore[misc]
 
@@ -175,28 +175,28 @@ def _digits(spec: str) -> Sequence[str]:
 
 
 def _text(value: Any) -> str:
-    return Budget.now().text(value) if not isinstance(value, str) else value
+    return RenderingBudget.now().text(value) if not isinstance(value, str) else value
 
 
 def _written(context: Context, value: Any) -> str:
     """What an output writes."""
     text = _text(value)
-    Budget.now().spend(4 * len(text) + 8)  # one wide character widens all that is written
+    RenderingBudget.now().spend(4 * len(text) + 8)  # one wide character widens all that is written
     return text
 
 
 def _joined(context: Context, parts: Sequence[Any]) -> Any:
     """What ``~`` joins."""
     texts = [_text(part) for part in parts]
-    Budget.now().room(4 * sum(map(len, texts)))
-    return Budget.now().keep("".join(texts))
+    RenderingBudget.now().room(4 * sum(map(len, texts)))
+    return RenderingBudget.now().keep("".join(texts))
 
 
 def _join(context: Context, values: Any, between: str = "", attribute: str | int | None = None) -> str:
     """Jinja's filter of this name, each of whose texts is counted before they are joined."""
     if attribute is not None:
         values = map(make_attrgetter(context.environment, attribute), values)
-    texts, budget = [], Budget.now()
+    texts, budget = [], RenderingBudget.now()
     for value in values:
         texts.append(_text(value))
         budget.spend(4 * (len(texts[-1]) + len(between)))
@@ -208,26 +208,26 @@ _join.jinja_pass_arg = pass_context(lambda: None).jinja_pass_arg  # type: ignore
 
 def _made(context: Context, value: Any) -> Any:
     """A list, tuple or dict that the template writes."""
-    return Budget.now().keep(value)
+    return RenderingBudget.now().keep(value)
 
 
 def _compared(context: Context, found: bool) -> bool:
-    Budget.now().spend()
+    RenderingBudget.now().spend()
     return found
 
 
 def _looped(context: Context, values: Any) -> Iterator[Any]:
     """What a loop runs over."""
-    return Budget.now().each(values)
+    return RenderingBudget.now().each(values)
 
 
 def _spread(context: Context, values: Any) -> Sequence[Any]:
     """What ``*`` hands over."""
-    return list(Budget.now().each(values))
+    return list(RenderingBudget.now().each(values))
 
 
 def _sliced(context: Context, values: Any, start: Any, stop: Any, step: Any) -> Any:
-    budget = Budget.now()
+    budget = RenderingBudget.now()
     budget.room(
         4 * len(values) if isinstance(values, str) else 8 * len(values) if isinstance(values, list | tuple) else 0
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dllm.common.versions import version_of
+from dllm.kernels.packed import CPU_INFO
 from dllm.record.stopwatch import machine_load
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 PACKAGES = ("dllm", "torch", "triton", "safetensors", "tokenizers", "jinja2", "hydra-core")
 PACKAGE = Path(__file__).resolve().parents[1]
-CPU_INFO = Path("/proc/cpuinfo")
 
 
 def environment_stamp(device: torch.device, dtype: torch.dtype, seed: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.thinking import ThoughtSplitter
 from dllm.serve.wire import ParsedRequest
 
-Found = TypeVar("Found")
+Awaited = TypeVar("Awaited")
 UNKNOWN = -9999.0  # OpenAI's word for a log-probability that is not known
 OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so itself
 STATUS = {"timeout": 504, "closing": 503}
@@ -133,7 +133,7 @@ class Decoding:
                         self.first_text = time.monotonic() - self.began
                     yield item
 
-    async def _in_time(self, waiting: Callable[[float], Awaitable[Found]]) -> Found:
+    async def _in_time(self, waiting: Callable[[float], Awaitable[Awaited]]) -> Awaited:
         """What is waited for until a time of the loop's clock. Raises ApiError then."""
         until = asyncio.get_running_loop().time() + self.began + self.timeout + OVERDUE - time.monotonic()
         try:

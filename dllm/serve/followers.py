@@ -65,7 +65,7 @@ class ReadOrder:
     canvases: int  # how many canvases a forward takes
 
 
-def order_of(message: Sequence[Any]) -> TurnOrder | ReadOrder:
+def read_order(message: Sequence[Any]) -> TurnOrder | ReadOrder:
     """An order as a message says it."""
     kind, data = message
     if kind == "read":
@@ -202,7 +202,7 @@ def follow(model: Model, runtime: Runtime, links: Links) -> None:
     """Obey rank 0 until it stops. Raises what has failed here alone."""
     follower = Follower(model, runtime)
     while (message := links.hear())[0] != "stop":
-        order = order_of(message)
+        order = read_order(message)
         try:
             follower.obey(order)
         except Exception:  # of a part or a prompt: rank 0 begins the rows again in new lanes

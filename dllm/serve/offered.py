@@ -25,8 +25,8 @@ from dllm.compose.parts import (
     choice_of,
     choices,
     class_of,
+    comes_along,
     configurations,
-    is_shipped,
     options_of_choices,
     takes_part,
 )
@@ -162,7 +162,7 @@ def _about(group: str, name: str) -> str:
 
 @cache
 def _builds(group: str, name: str) -> bool:
-    with suppress(UserError if is_shipped(group, name) else Exception):  # a user's file and class may hold anything
+    with suppress(UserError if comes_along(group, name) else Exception):  # a user's file and class may hold anything
         build_part(group, _config(group, name))
         return True
     return False
@@ -171,7 +171,7 @@ def _builds(group: str, name: str) -> bool:
 def _config(group: str, name: str) -> dict[str, Any]:
     """What the file of a choice says, and those of the parts inside it. What a user's own file may do more, Hydra
     composes."""
-    if not is_shipped(group, name):
+    if not comes_along(group, name):
         return configurations(group, name)[group]
     own = dict(options_of_choices(group)[name])
     inside = [entry for entry in own.pop("defaults", []) if isinstance(entry, Mapping)]

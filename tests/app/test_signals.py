@@ -15,7 +15,7 @@ import pytest
 
 from dllm.app.command_line.main import user_errors
 from dllm.common import signals
-from dllm.common.signals import TOLD, Terminated, obey_signals, raise_if_told
+from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told
 from dllm.errors import UserError
 from tests.app.conftest import ROOT
 
@@ -23,10 +23,10 @@ from tests.app.conftest import ROOT
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in signals.ENDING}
-    TOLD.clear()
+    SIGNALLED.clear()
     obey_signals()
     yield
-    TOLD.clear()
+    SIGNALLED.clear()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from dllm.common import links as module
-from dllm.common.links import DIED, HEAD, LONGEST, TOKEN_BYTES, Link, Links, links_over, open_links
+from dllm.common.links import DIED, HEAD, LONGEST_MESSAGE, TOKEN_BYTES, Link, Links, links_over, open_links
 from dllm.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of threads that end
@@ -177,7 +177,7 @@ def test_a_silent_stranger_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("data", [
-    pickle.dumps(("alive",)), b"null", b"{}", b"[]", b"\xff", b"[" * 100_000, b"[1", HEAD.pack(LONGEST + 1),
+    pickle.dumps(("alive",)), b"null", b"{}", b"[]", b"\xff", b"[" * 100_000, b"[1", HEAD.pack(LONGEST_MESSAGE + 1),
 ], ids=["pickle", "null", "mapping", "empty", "utf8", "deep", "cut", "size"])  # fmt: skip
 def test_what_is_no_message_ends_the_connection(data: bytes) -> None:
     ours, theirs = socket.socketpair()

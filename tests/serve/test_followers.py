@@ -31,7 +31,17 @@ from dllm.contract.canvas import Request
 from dllm.contract.setting import Sampling
 from dllm.runtime.runtime import Runtime
 from dllm.samplers.confidence import Confidence
-from dllm.serve.followers import AGREES, Follower, Lead, RanksDiverged, ReadOrder, TurnOrder, job_data, job_of, order_of
+from dllm.serve.followers import (
+    AGREES,
+    Follower,
+    Lead,
+    RanksDiverged,
+    ReadOrder,
+    TurnOrder,
+    job_data,
+    job_of,
+    read_order,
+)
 from dllm.serve.jobs import Done, Failed, Limits, RequestParts
 from dllm.serve.lane import SettingBatch
 from dllm.serve.request_parts import PartsBuilder
@@ -80,7 +90,7 @@ class Recorded:
     def tell(self, *message: Any) -> None:
         if message[0] not in ("turn", "read"):
             return
-        order = order_of(json.loads(json.dumps(message)))
+        order = read_order(json.loads(json.dumps(message)))
         self.orders.append(order)
         for rank, follower in enumerate(self.links, 1):
             try:

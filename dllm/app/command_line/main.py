@@ -31,7 +31,7 @@ from dllm.app.command_line.too_little import memory_advice
 from dllm.app.commands.pull import run_list, run_pull
 from dllm.app.commands.report import run_report
 from dllm.app.runs.destinations import resumed
-from dllm.common.signals import TOLD, Terminated, obey_signals, raise_if_told, work_is_done
+from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told, work_is_done
 from dllm.common.terminal import complain, excepthook, say
 from dllm.common.versions import version_of
 from dllm.compose.chosen_class import with_own_classes
@@ -75,13 +75,13 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     settings = OmegaConf.to_container(kept, resolve=True)
     assert isinstance(settings, dict)
     if OWN.folder is not None:
-        refuse_unknown(settings)
+        refuse_unknown_keys(settings)
         refuse_shapes(f"a file of {OWN.folder}", settings)
     refuse_strangers("the configuration", settings)
     return {str(key): value for key, value in settings.items()}
 
 
-def refuse_unknown(settings: Mapping[Any, Any]) -> None:
+def refuse_unknown_keys(settings: Mapping[Any, Any]) -> None:
     """Raise UserError for a setting that only a file of --config-dir can have brought, since nothing reads it."""
     known = {*map(str, composed([])), *BROUGHT}
     for name in map(str, settings):
@@ -117,7 +117,7 @@ def main() -> None:
     died, 75 another rank or process died, 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP."""
     sys.excepthook = excepthook
     is_program = sys._getframe(1).f_globals.get("__name__") == "__main__"  # the process ends after this
-    TOLD.clear()
+    SIGNALLED.clear()
     obey_signals()
     sys.argv[1:] = words_typed = given = [read_as_utf8(word) for word in sys.argv[1:]]
     # Hydra then raises its errors instead of printing them, which happens below.

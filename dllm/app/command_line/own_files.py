@@ -20,7 +20,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from dllm.common.plain_yaml import plain_yaml
 from dllm.errors import UserError
 
-MOST_ENTRIES = 4000  # Hydra takes a millisecond for each
+MOST_SETTINGS = 4000  # Hydra takes a millisecond for each
 CONSENTS = ("allow_code", "address")  # that running programs is fine; a cluster of Ray's, whose word is unpickled
 _SETTING = re.compile(r"\$\{[\w.\[\]@/-]+\}", re.ASCII)  # ${gen_length}
 _OPENS = re.compile(r"(\\*)\$\{")
@@ -46,7 +46,7 @@ def install() -> None:
 def refuse_file(file: Path, name: str) -> None:
     """Raise UserError for a file that is broken, too large, or says what it may not. name: of the choice, with its
     group."""
-    settings = plain_yaml(file, MOST_ENTRIES)
+    settings = plain_yaml(file, MOST_SETTINGS)
     if not isinstance(settings, Mapping | None):
         raise UserError(f"{file} must hold NAME: VALUE lines, and holds a {type(settings).__name__}. Write some.")
     try:

@@ -17,14 +17,14 @@ from dllm.app.command_line.launch import Launched, quiet
 from dllm.common.links import Links, current_links, linked
 
 PROGRAM = ("-m", "dllm.app.engines.ray_ranks")
-CALLS = {"decode": "dllm.app.engines.replica.decode", "serve": "dllm.app.runs.service.follow_turns"}
+RANK_CALLS = {"decode": "dllm.app.engines.replica.decode", "serve": "dllm.app.runs.service.follow_turns"}
 
 _UNTIL_THE_END = ExitStack()  # of this process
 
 
 def tell_followers(model: Mapping[str, Any], call: str, *arguments: Any) -> None:
     """Have the other ranks of ``model.tp`` do what this process does next; the first call starts them. call: one of
-    ``CALLS``. arguments: what JSON can hold."""
+    ``RANK_CALLS``. arguments: what JSON can hold."""
     if (size := int(model.get("tp", 1))) > 1:
         links = current_links() or _started(size, float(model["tp_timeout"]), str(model["device"]))
         links.tell(call, *arguments)
@@ -45,7 +45,7 @@ def obey(size: int, timeout: float, device: str) -> None:
         ranks.initialise(device)
         while True:
             call, *arguments = links.hear()
-            resolve_name(CALLS[call])(*arguments)
+            resolve_name(RANK_CALLS[call])(*arguments)
 
 
 if __name__ == "__main__":
