@@ -126,4 +126,4 @@ def test_a_hole_without_a_number_is_sized(mini_model: Model) -> None:
     assert [size for size, _ in trace["trace"]["probes"]] == [4, 5, 6, 3, 2, 1]
     assert found["diffusion"]["nfe"] == given["diffusion"]["nfe"] + 6
     refused = refusal(mini_defaults(mini_model), diffusion={"canvas": ["a", None]})
-    assert refused.param == "diffusion.canvas" and "has no size under length=fixed" in refused.message
+    assert refused.param == "diffusion.canvas" and "Give it a number of masks" in refused.message
