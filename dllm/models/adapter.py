@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dllm.errors import UserError
 from dllm.models.experts import at_least_float32
+from dllm.models.expressions import RULE, Expression, expression
 from dllm.models.files import Stored, broken, headers, read_json
 from dllm.models.keys import KeyRule, boolean, integer, read_keys, real, shown
 from dllm.models.names import Source, parameter_source
@@ -36,12 +37,17 @@ def _patterns(value: Any) -> bool:
     if not isinstance(value, dict) or not all(isinstance(one, int | float) for one in value.values()):
         return False
     try:
-        return bool([re.compile(one) for one in value]) or not value
-    except re.error:
+        return bool([_ends_in(one) for one in value]) or not value
+    except UserError:
         return False
 
 
-_PATTERN = KeyRule("an object from patterns of names to numbers", _patterns, {})
+def _ends_in(pattern: str) -> Expression:
+    """Matches the modules whose name ends in a pattern, by peft's rule."""
+    return expression(rf"(.*\.)?({pattern})$")
+
+
+_PATTERN = KeyRule(f"an object to numbers from patterns of names, each {RULE}", _patterns, {})
 KEYS = {
     "base_model_name_or_path": KeyRule("a name", lambda value: isinstance(value, str), ""),
     "r": integer(1, 2**16, 8), "lora_alpha": real(0, 1e6, 8), "use_rslora": boolean(),
@@ -195,7 +201,7 @@ def _pairs(file: Path, config: Mapping[str, Any]) -> dict[str, Pair]:
 def scale_of(module: str, rank: int, config: Mapping[str, Any]) -> float:
     """alpha / r of a module, by peft's rule: the first pattern that ends its name, else ``lora_alpha``. Raises
     UserError where its rank is not the config's."""
-    named = {key: next((one for one in config[key] if re.match(rf"(.*\.)?({one})$", module)), None)
+    named = {key: next((one for one in config[key] if _ends_in(one).matches(module)), None)
              for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
     wanted = config["r"] if named["rank_pattern"] is None else config["rank_pattern"][named["rank_pattern"]]
     if wanted != rank:

@@ -7,13 +7,13 @@ says of activations and of the cache is told, and not done.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.coerce import is_whole
 from dllm.errors import UserError
+from dllm.models.expressions import RULE, expression
 from dllm.models.keys import printed, shown
 from dllm.models.prequantized import QUANTISATION, UNQUANTISED
 
@@ -71,10 +71,7 @@ def _match(target: str, module: str) -> int:
     end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' match_targets, which
     knows the first three). A linear layer is any that has scales but an embedding."""
     if target.startswith("re:"):
-        try:
-            return 2 if re.match(target[3:], module) else 0
-        except re.error:
-            return 0
+        return 2 if expression(target[3:]).matches(module) else 0
     if target in ("Linear", "Embedding"):
         return 3 if module.endswith(("embed_tokens", "word_embeddings", "wte")) == (target == "Embedding") else 0
     return 1 if module in (target, f"model.{target}") else 4 if module.endswith(f".{target}") else 0
@@ -189,6 +186,12 @@ def _texts(value: Any, key: str, place: _Place) -> tuple[str, ...]:
     value = [] if value is None else value
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise place.refused(key, value, "a list of names")
+    for one in value:
+        if one.startswith("re:"):
+            try:
+                expression(one[3:])
+            except UserError:
+                raise place.refused(key, one, f"{RULE}, behind re:") from None
     return tuple(value)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dllm import UserError, load
 from dllm.models import weights
-from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, Adapter, base_digest
+from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, Adapter, base_digest, scale_of
 from dllm.models.files import read_contents
 from dllm.models.fused import apart
 from dllm.models.names import parameter_source
@@ -75,6 +75,17 @@ def test_in_bfloat16_the_sum_is_rounded_once(tmp_path: Path) -> None:
         assert torch.equal(found[name], tensor.to(torch.bfloat16)), name
 
 
+def test_patterns_that_re_would_try_for_ever_are_matched() -> None:
+    config = {
+        "r": 4,
+        "lora_alpha": 8,
+        "use_rslora": False,
+        "rank_pattern": {},
+        "alpha_pattern": {"(.+)+x": 2, "(a+)+": 12},
+    }
+    assert [scale_of("model." + "a" * 60 + end, 4, config) for end in ("", "b")] == [3, 2]
+
+
 def edited(folder: Path, **changes: Any) -> None:
     content = json.loads((folder / ADAPTER_CONFIG).read_text())
     (folder / ADAPTER_CONFIG).write_text(json.dumps({**content, **changes}))
@@ -110,6 +121,7 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     assert "has bias='all'" in sentence(bias="all")
     assert "r=0, which must be an integer from 1" in sentence(r=0)
     assert "alpha_pattern={'(': 1}, which must be" in sentence(alpha_pattern={"(": 1})
+    assert "a regular expression of at most 1000" in sentence(rank_pattern={r"(a)\1": 1})
     assert "says rank 4 of 'model.layers" in sentence(r=4)
     assert "has no two matrices that fit for 'model.layers.0.mlp.up_proj'" in sentence(tensors={pair.format("A"): None})
     assert "which is not a matrix of a LoRA" in sentence(tensors={"head.weight": torch.zeros(2, 2)})

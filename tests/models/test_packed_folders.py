@@ -264,6 +264,14 @@ def test_groups_of_compressed_tensors_are_told_apart_by_names(tmp_path: Path) ->
             load_model(small)
 
 
+def test_expressions_that_re_would_try_for_ever_are_matched(tmp_path: Path) -> None:
+    small, wide = folders("w4a16", tmp_path)
+    said = json.loads((small / "config.json").read_text())["quantization_config"]
+    said["config_groups"]["group_0"]["targets"] = ["re:(.+)+x", "re:(.+)+[a-z]"]
+    edit_config(small, quantization_config={**said, "ignore": ["re:(.|.)*x", "lm_head"]})
+    same(small, wide)
+
+
 FF_OUT = "model.transformer.blocks.0.ff_out"
 
 
@@ -390,6 +398,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     ("w4a16", {"transform_config": {"a": 1}}, "transform_config"),
     ("w4a16", {"sparsity_config": {"format": "sparse-bitmask"}}, "sparsity_config="),
     ("w4a16", {"config_groups": {"W9": ["Linear"]}}, r"config_groups\.W9"),
+    ("w4a16", {"ignore": [r"re:(a)\1"]}, r"ignore='re:\(a\).* which must be a regular expression of at most 1000"),
+    ("w4a16", {"config_groups": {"W4A16": ["re:("]}}, r"W4A16\.targets='re:\('.*, which must be a regular expression"),
     ("fp8", {"weight_block_size": [0, 2]}, r"fp8 weights with weight_block_size=\[0, 2\]"),
     ("fp8", {"fmt": "e5m2"}, "e5m2"),
     ("modelopt-nvfp4", {"quant_algo": "W4A8_AWQ"}, r"quant_algo='W4A8_AWQ' .* NVFP4 or FP8"),
