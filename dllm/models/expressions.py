@@ -19,8 +19,15 @@ LONGEST, DEEPEST = 1000, 20  # characters of an expression or a text, and groups
 MOST_STEPS = 20_000  # items gone through for one text, some 20 ms; what checkpoints have takes some 100
 RULE = (f"a regular expression of at most {LONGEST} characters and {DEEPEST} groups in each other, without flags, "
         "atomic groups and references to groups")  # fmt: skip
-_AT_ONE_PLACE = ("LITERAL", "NOT_LITERAL", "ANY", "IN", "AT")  # where they match depends on no other item
-_NESTED = ("BRANCH", "SUBPATTERN", "MAX_REPEAT", "MIN_REPEAT", "ASSERT", "ASSERT_NOT")
+_AT_ONE_PLACE = {
+    _constants.LITERAL,
+    _constants.NOT_LITERAL,
+    _constants.ANY,
+    _constants.IN,
+    _constants.AT,
+}  # where they match depends on no other item
+_ASSERTS = {_constants.ASSERT, _constants.ASSERT_NOT}
+_NESTED = {_constants.BRANCH, _constants.SUBPATTERN, _constants.MAX_REPEAT, _constants.MIN_REPEAT, *_ASSERTS}
 
 
 class Expression:
@@ -58,13 +65,13 @@ def expression(pattern: str) -> Expression:
 def _followed(items: Any, depth: int) -> bool:
     """Whether a ``_Walk`` follows all items."""
     for kind, value in items:
-        if str(kind) not in (*_AT_ONE_PLACE, *_NESTED) or depth < 0:
+        if kind not in _AT_ONE_PLACE | _NESTED or depth < 0:
             return False
         if kind is _constants.SUBPATTERN and (value[1] or value[2]):  # flags inside a group
             return False
-        if str(kind).startswith("ASSERT") and value[0] < 0 and len(set(value[1].getwidth())) > 1:
+        if kind in _ASSERTS and value[0] < 0 and len(set(value[1].getwidth())) > 1:
             return False
-        inside = () if str(kind) in _AT_ONE_PLACE else value[1] if kind is _constants.BRANCH else value[-1:]
+        inside = () if kind in _AT_ONE_PLACE else value[1] if kind is _constants.BRANCH else value[-1:]
         if not all(_followed(one, depth - 1) for one in inside):
             return False
     return True
@@ -85,7 +92,7 @@ class _Walk:
                             f"{printed(self.text)}. Write it with fewer repeats inside each other.")  # fmt: skip
         for item in items:
             if at:
-                at = self._one(item, at) if str(item[0]) in _AT_ONE_PLACE else self._nested(item[0], item[1], at)
+                at = self._one(item, at) if item[0] in _AT_ONE_PLACE else self._nested(item[0], item[1], at)
         return at
 
     def _one(self, item: tuple[Any, Any], at: int) -> int:
@@ -102,7 +109,7 @@ class _Walk:
             for items in value[1]:
                 found |= self.behind(items, at)
             return found
-        if kind in (_constants.ASSERT, _constants.ASSERT_NOT):
+        if kind in _ASSERTS:
             wanted, (side, items) = kind is _constants.ASSERT, value
             each = [1 << place for place in range(at.bit_length()) if at >> place & 1]
             return sum(one for one in each if self._holds(side, items, one) == wanted)
@@ -118,6 +125,8 @@ class _Walk:
 
     def _repeated(self, low: int, high: int, items: Any, at: int) -> int:
         for _ in range(low):
+            if not at:
+                return 0
             at = self.behind(items, at)
         found = new = at
         for _ in range(high - low):  # what was found after fewer repeats need not be followed again

@@ -48,7 +48,8 @@ def test_random_expressions_match_what_re_matches() -> None:
 @pytest.mark.parametrize(
     "pattern",
     ["(a+)+$x", "(.+)+x", "(.|.)*x", ".*" * 40 + "x", "(?=(.+)+x)", "(?:.?){200}x", "(((.{0,60000}){0,60000})*)*x",
-     "(.|.)" * 80 + "x", "((((((.*)*)*)*)*)*)*x"],
+     "(.|.)" * 80 + "x", "((((((.*)*)*)*)*)*)*x",
+     "(?:m.){4000000000}"],
 )  # fmt: skip
 def test_an_expression_that_re_would_try_for_ever_ends(pattern: str) -> None:
     began = process_time()
