@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from dllm.app.engines.ray import Ray
 from dllm.app.engines.ray_workers import places
 from dllm.app.runs.folder import RunFolder
 from dllm.record.folders import PART_RESULTS
@@ -144,6 +146,10 @@ def test_ray_says_what_is_wrong_before_it_starts(run: Run, monkeypatch: pytest.M
 
 
 RAY = ["engine=ray", "engine.shard=3"]
+RAY_METHODS = (
+    "NodeInfoGcsService/GetAllNodeInfo", "InternalKVGcsService/InternalKVPut", "NodeManagerService/GetNodeStats",
+    "NodeManagerService/RequestWorkerLease", "CoreWorkerService/PushTask", "ObjectManagerService/Push",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,6 +175,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from ray.cluster_utils import Cluster
 
+    os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)  # Ray reads it once in a process: for all clusters of the tests
     found = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     found.second = found.add_node(num_cpus=1)
     found.wait_for_nodes()
@@ -221,6 +228,37 @@ def test_more_replicas_than_room_are_refused(cluster: Any, run: Run) -> None:
     assert "Set engine.replicas=2, or add machines" in outcome.err and not Path("runs/a").exists()
     outcome = run("name=a", "+task.count=4", *RAY, "engine.cpus=2", where)  # two cores, on two machines
     assert outcome.code == 2 and "there is room for 0" in outcome.err and not Path("runs/a").exists()
+
+
+@pytest.mark.program
+def test_ray_started_for_one_command_answers_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ports are open to other machines: each that speaks Ray's protocol asks for the token of this command."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    grpc = pytest.importorskip("grpc")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def answer(port: int, method: str, *token: tuple[str, str]) -> str:
+        """Of an empty message, whatever the method makes of it."""
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            try:
+                channel.unary_unary(f"/ray.rpc.{method}")(b"", metadata=token, timeout=5)
+            except grpc.RpcError as error:
+                return str(error.code().name)
+        return "OK"
+
+    Ray().connect()
+    try:
+        ray.get(ray.remote(lambda: None).options(num_cpus=0).remote())  # a worker has ports, too
+        me = psutil.Process()
+        sockets = [each for one in [me, *me.children(recursive=True)] for each in one.net_connections("inet")]
+        ports = {each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN}
+        found = {method: {port: answer(port, method) for port in ports} for method in RAY_METHODS}
+        asked = {method: [port for port in ports if found[method][port] == "UNAUTHENTICATED"] for method in found}
+        assert all(asked.values()) and "OK" not in str(found), found
+        token = ("authorization", f"Bearer {os.environ['RAY_AUTH_TOKEN']}")
+        assert answer(asked[RAY_METHODS[0]][0], RAY_METHODS[0], token) == "OK"
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.program

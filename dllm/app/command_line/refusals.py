@@ -21,7 +21,7 @@ from dllm.app.command_line.brought import (
 from dllm.app.command_line.overrides import hydra_quote, parsed_override
 from dllm.app.command_line.program import program, see_help
 from dllm.common.hints import typed as shortened
-from dllm.compose.parts import INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
+from dllm.compose.parts import BASE_CLASSES, INNER_GROUP, choices, composed, config_groups, options_of_choices, wrappers
 from dllm.errors import UserError, first_line, nearest, not_installed
 
 # Hydra's own settings that have an effect here; one that ends with a dot stands for all that begin with it.
@@ -222,15 +222,22 @@ def _unknown_keys(overrides: Sequence[Override]) -> Iterator[str]:
     most = max(map(len, tried.values()), default=1)
     chosen = [[f"{group}={values[min(at, len(values) - 1)]}" for group, values in tried.items()] for at in range(most)]
     try:
-        each = [setting_values(composed(one)) for one in chosen]
+        configs = [composed(one) for one in chosen]
+        each = list(map(setting_values, configs))
     except (HydraException, OmegaConfBaseException):  # the caller explains it
         return
-    own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")}
+    read = set(BASE_CLASSES)  # where a class may be named; of tasks, only those with questions read it
+    if not any("_target_" in (config.task or {}) for config in configs) and "task.run" not in [
+        o.key_or_group for o in overrides
+    ]:
+        read.remove("task")
+    own = {o.key_or_group.split(".")[0] for o in overrides if o.key_or_group.endswith("._target_")} & read
     for override in overrides:
         key = str(override.key_or_group)
-        if key in known or key.split(".")[0] in ("hydra", "hydra/launcher") or key.endswith("._target_"):
+        top = key.split(".")[0]
+        if key in known or top in ("hydra", "hydra/launcher") or key.endswith("._target_") and top in own:
             continue
-        if _adds(override) and key.split(".")[0] in own:  # the options of somebody's class
+        if _adds(override) and top in own:  # the options of somebody's class
             continue
         yield from _unknown_key(override, key, chosen, each)
 

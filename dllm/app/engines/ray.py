@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -100,6 +101,8 @@ class Ray(Engine):
 
         # of its own accord Ray would join whatever cluster runs on this machine
         where = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        if where == "local":  # its ports are open to other machines: Ray (2.59 or later) answers those with the token
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         ray.init(address=where, runtime_env=replica_environment(), include_dashboard=False, log_to_driver=False)
         obey_signals()  # Ray sets a handler of its own, which ends in SIGABRT
 

@@ -180,7 +180,8 @@ class RunPlan:
 
     def open_folder(self, samples: Sequence[PlannedSample]) -> RunFolder:
         """The run's folder, new or resumed. Raises UserError when it holds a sample of another prompt or seed."""
-        run_folder = RunFolder.open(self.folder(), self.config, self.content())
+        content = self.content()  # before a new folder is made: it may refuse
+        run_folder = RunFolder.open(self.folder(), self.config, content)
         known = {sample.key: sample.request for sample in samples}
         for row in run_folder.rows:
             request = known.get(key_of(row))
