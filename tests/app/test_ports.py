@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -15,15 +17,27 @@ from tests.app.conftest import QUESTIONS, ROOT
 
 pytestmark = pytest.mark.program
 SWEEP = ["-m", *QUESTIONS, "+task.count=3", "sampler=static,eb"]
+# what one process does; and what ranks do, whose sockets stay as long as they do
+ALONE = [
+    ["prompt=Latin square: A,B,C,D"], SWEEP, ["task=check", "model.path=mini-llada"], ["list"], ["--help"],
+    ["task=quantize", "model.path=mini-llada", "model.quantize=int4", "quantize.to=q"],
+]  # fmt: skip
+ONE_BY_ONE = """
+import sys
+from dllm.app.command_line.main import main
+for arguments in {}:
+    sys.argv = ["dllm", *arguments]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, arguments
+"""
 COMMANDS = {
-    "run": ["prompt=Latin square: A,B,C,D"], "two ranks": ["prompt=Latin square: A,B,C,D", "model.tp=2"],
-    "evaluation of two ranks": [*QUESTIONS, "+task.count=3", "model.tp=2"], "sweep": SWEEP,
-    "sweep of two ranks": [*SWEEP, "model.tp=2", "name=two"], "server": ["serve", "task.port=0"],
-    "server of two ranks": ["serve", "task.port=0", "model.tp=2"], "check": ["task=check", "model.path=mini-llada"],
-    "quantize": ["task=quantize", "model.path=mini-llada", "model.quantize=int4", "quantize.to=q"],
-    "list": ["list"], "help": ["--help"],
-}  # fmt: skip
-SERVED = 12.0  # seconds after its address in which a server opens whatever else it does
+    "alone": ["-c", ONE_BY_ONE.format(ALONE)],
+    "sweep of two ranks": ["-m", "dllm", *SWEEP, "model.tp=2", "name=two"],
+    "server of two ranks": ["-m", "dllm", "serve", "task.port=0", "model.tp=2"],
+    "server": ["-m", "dllm", "serve", "task.port=0"],
+}
 
 
 def listening(process: psutil.Process) -> set[str]:
@@ -38,22 +52,29 @@ def listening(process: psutil.Process) -> set[str]:
     return found
 
 
+def is_ready(said: str) -> bool:
+    """Whether the server that said this has its model, and so every socket that it opens."""
+    address = re.search(r"playground at (\S+),", said)
+    return address is not None and httpx.get(f"{address[1]}/health", timeout=60).status_code == 200
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_listens_on_this_machine_alone(name: str, tmp_path: Path) -> None:
     place = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "dllm", *COMMANDS[name]]
     with (tmp_path / "said").open("w") as said:
-        process = psutil.Popen(command, cwd=tmp_path, env=place, stdout=said, stderr=subprocess.STDOUT)
-    found, until = set[str](), time.monotonic() + 300
+        process = psutil.Popen(
+            [sys.executable, *COMMANDS[name]], cwd=tmp_path, env=place, stdout=said, stderr=subprocess.STDOUT
+        )
+    found, until = set[str](), time.monotonic() + 280
     try:
-        while process.poll() is None and time.monotonic() < until:
+        ready = False
+        while not ready and process.poll() is None and time.monotonic() < until:
+            ready = "server" in name and is_ready((tmp_path / "said").read_text())
             found |= listening(process)
-            if "server" in name and "playground at" in (tmp_path / "said").read_text():
-                until = min(until, time.monotonic() + SERVED)
-            time.sleep(0.05)
+            time.sleep(0.1)
     finally:
         if process.poll() is None:
             process.terminate()
-        code = process.wait(30)
-    assert code == 0, (tmp_path / "said").read_text()
-    assert found == ({"127.0.0.1"} if "server" in name or "ranks" in name else set())
+        code = process.wait(60)
+    assert code == 0 and ready == ("server" in name), (tmp_path / "said").read_text()
+    assert found == (set() if name == "alone" else {"127.0.0.1"})

@@ -331,7 +331,7 @@ def test_the_readme_counts_the_parts() -> None:
         assert said_fits, name
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=named)
+@pytest.mark.parametrize("page", [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")], ids=named)
 def test_what_a_page_outside_the_site_names_is_there(page: Path) -> None:
     text = page.read_text()
     linked = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith(("http", "#"))]
