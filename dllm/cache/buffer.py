@@ -118,9 +118,8 @@ class BufferSession(StaticSession[ForwardPlan, Pass]):
         self.even, self.gapless = even, True
         self.stores: list[KeyValues | None] = [None] * config.layers  # of each layer; None before its first forward
         self.kept: Sequence[KeptRows] = ()  # what layers keep by column besides these
-        self.known: list[
-            tuple[int, KnownPrefix]
-        ] = []  # rows whose first columns are known, until the buffers have them
+        # Rows whose first columns are known, until the buffers have them.
+        self.known: list[tuple[int, KnownPrefix]] = []
         self.buffers: Buffers | None = None  # the memory they are in, if it was lent
         self.named = 0  # what that memory, or memory of its own, is called on all ranks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -177,9 +178,10 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         claimed = list(shapes.widths(queries | full[:, None], owner))
         wide = [width if width >= self.length else 0 for width in claimed]
         narrow = [width if width < self.length else 0 for width in claimed]
+        whole = partial(self._full_call, builds=builds, mixed=mixed)
         calls = [
-            make(forward, part.among(shapes.order), candidates, builds, mixed)
-            for widths, make in ((wide, self._full_call), (narrow, self._block_call)) if any(widths)
+            make(forward, part.among(shapes.order), candidates)
+            for widths, make in ((wide, whole), (narrow, self._block_call)) if any(widths)
             for part in rows_by_call(widths, full.device, self.row_numbers)
         ]  # fmt: skip
         return replace(forward, calls=calls)
@@ -209,9 +211,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
             outside=packed(fresh & ~inside, places, length),
         )  # fmt: skip
 
-    def _block_call(
-        self, forward: SparsePass, part: Group, candidates: Canvas, builds: bool, mixed: bool
-    ) -> SparseCall:  # fmt: skip
+    def _block_call(self, forward: SparsePass, part: Group, candidates: Canvas) -> SparseCall:
         """A call of rows that compute their open blocks."""
         rows = part.rows
         queries, begin, held = (select_or_all(one, rows) for one in (forward.queries, forward.begin, forward.held))

@@ -27,7 +27,7 @@ from dllm.common.coerce import MAPPING, PER_REQUEST, VALUE_KINDS, coerce, words_
 from dllm.common.hints import other_choice
 from dllm.common.plain_yaml import plain_yaml
 from dllm.compose.importing import imported_class, place_of_error
-from dllm.errors import UserError, first_line, nearest, warn_once
+from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
 
 if TYPE_CHECKING:  # a part's class is imported when it is built
     from dllm.blocks.base import Blocks
@@ -76,7 +76,7 @@ def part(group: str, choice: _T | str, **options: Any) -> _T:
         The part, which ``Decoder`` takes.
 
     Raises:
-        UserError: an unknown name or option, or a wrong value.
+        UserError: an unknown group, name or option, or a wrong value.
 
     >>> from dllm import part
     >>> part("sampler", "confidence", threshold=0.8).threshold
@@ -103,8 +103,9 @@ def part_of(group: str, value: Any) -> Any:
 
 def part_config(group: str, choice: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a choice, with ``options`` that are data. group: ``sampler.inner`` is chosen as ``sampler``.
-    Raises UserError for an unknown name or option."""
+    Raises UserError for an unknown group, name or option."""
     top = group.partition(".")[0]
+    in_choices("group", top, BASE_CLASSES)
     known = choices(top)
     if choice not in known:
         if (advice := other_choice(top, choice)) is not None:
@@ -205,18 +206,16 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
             continue
         if key not in arguments:
             there = ", ".join(arguments) or "none"
-            advice = (
-                ""
-                if kind.__module__.startswith("dllm.")
-                else (
-                    f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER."
-                )
-            )
+            advice = f" A class of your own takes its options from {group}/NAME.yaml in a folder: --config-dir=FOLDER."
+            advice = "" if kind.__module__.startswith("dllm.") else advice
             raise UserError(f"{group}.{key}={value!r}: the choice has no such option; it has {there}.{advice}")
-        if value is None and arguments[key].default is inspect.Parameter.empty:  # as if it were not there
+        name, argument = f"{group}.{key}", arguments[key]
+        if value is None and argument.default is argument.empty:  # as if it were not there
             continue
-        own, name = _is_part(value) and takes_part(arguments[key]), f"{group}.{key}"
-        options[key] = build_part(name, value, per_request) if own else _sound(name, value, arguments[key], per_request)
+        if _is_part(value) and takes_part(argument):
+            options[key] = build_part(name, value, per_request)
+        else:
+            options[key] = _converted(name, value, argument, per_request)
     lacking = [key for key, entry in arguments.items() if entry.default is entry.empty and key not in options]
     if lacking:
         wanted = f"{group}.{lacking[0]}=VALUE"
@@ -225,7 +224,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         methods = ", ".join(sorted(getattr(kind, "__abstractmethods__", ())))
         raise UserError(f"{group}._target_: {kind.__name__} lacks {methods}. Write what its base asks for.")
     try:
-        return noted(kind(**options), config)
+        return _with_origin(kind(**options), config)
     except UserError:
         raise
     except Exception as error:  # from a user's part: ours raise UserError
@@ -236,7 +235,7 @@ def build_part(group: str, config: Mapping[str, Any], per_request: bool = True) 
         raise UserError(f"{group} cannot be built with {given}: {where}{first_line(error)}.") from error
 
 
-def noted(made: _T, config: Mapping[str, Any]) -> _T:
+def _with_origin(made: _T, config: Mapping[str, Any]) -> _T:
     """The part itself; ``configuration_of`` now knows what it was made from."""
     with suppress(TypeError):  # a part whose class compares by value has no identity, and says what it holds
         MADE_FROM[made] = plain_config(config)
@@ -283,15 +282,14 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def class_of(group: str, target: Any) -> type:
     """The class that ``_target_`` names. Raises UserError if it is not a class of the group's kind."""
-    name, base = f"{group}._target_", BASE_CLASSES.get(group.partition(".")[0])
-    above = object if base is None else resolve_name(base)
+    name, base = f"{group}._target_", _base_of(group)
     try:
-        kind = imported_class(name, str(target), above)
+        kind = imported_class(name, str(target), base)
     except UserError as error:
         raise UserError(f"{error} Or choose one by {group}=NAME.") from error.__cause__
-    if base is not None and not issubclass(kind, above):
-        short = base.rpartition(".")[2]
-        raise UserError(f"{name}={target!r} is no {short}: derive it from {base}, or choose one by {group}=NAME.")
+    if not issubclass(kind, base):
+        raise UserError(f"{name}={target!r} is no {base.__name__}: derive it from {base.__module__}.{base.__name__}, "
+                        f"or choose one by {group}=NAME.")  # fmt: skip
     return kind
 
 
@@ -319,7 +317,7 @@ def takes_part(argument: inspect.Parameter) -> bool:
     return not all(word in VALUE_KINDS or word == PER_REQUEST for word in words_of(argument.annotation))
 
 
-def _sound(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
+def _converted(name: str, value: Any, argument: inspect.Parameter, per_request: bool) -> Any:
     """``value`` converted to the argument's kind. Raises UserError if it is of another kind."""
     if argument.annotation in ("Any", Any):
         return value

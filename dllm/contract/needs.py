@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -13,7 +13,8 @@ from dllm.contract.readouts import Readout, Statistic, check_reads
 from dllm.contract.types import BlockState
 from dllm.errors import in_choices
 
-REGIONS = ("block", "suffix", "answer", "ahead", "before")
+Region = Literal["block", "suffix", "answer", "ahead", "before"]
+REGIONS: tuple[Region, ...] = get_args(Region)
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Need:
     # ``block`` (the open blocks), ``suffix`` (from the block's start on), ``answer`` (all of it, or its columns
     # ``span``), ``ahead`` (columns ``span`` from the block's start on, or ``ratio`` of the answer), ``before`` (all up
     # to the open blocks' end)
-    region: str = "block"
+    region: Region = "block"
     committed: bool = False  # score committed and given positions, too
     span: tuple[int, int] | None = None  # columns of the region, from its origin
     ratio: float | None = None  # the region's length as a share of the answer's

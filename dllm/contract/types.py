@@ -212,11 +212,8 @@ class View:
         ``tokens``), nothing remasked, one candidate a row, no state changed, nothing announced, no row stopped, nothing
         edited, no block held, undecided positions show what they showed, and no position shows a mixture."""
         owner = owner or self.owner
-        proposed, nothing, none = (
-            owner.per_candidate(self.scores.token),
-            self.canvas.no_positions,
-            torch.zeros_like(self.active),
-        )
+        proposed, nothing = owner.per_candidate(self.scores.token), self.canvas.no_positions
+        none = torch.zeros_like(self.active)
         if keep_open is not None and edit is None:
             edit = owner.per_candidate(nothing)
         if confidence is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ class EoTP(EndOfText):
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
-    def __init__(self, scope: str = "suffix", minimum: float = 0.0) -> None:
+    def __init__(self, scope: Literal["suffix", "block"] = "suffix", minimum: float = 0.0) -> None:
         in_choices("eos.scope", scope, ("suffix", "block"))
         self.scope, self.minimum = scope, minimum
 

@@ -15,17 +15,12 @@ from typing import Any
 from dllm.errors import UserError
 from dllm.models.keys import printed
 
-LONGEST, DEEPEST = 1000, 20  # characters of an expression or a text, and groups in each other
+LONGEST_EXPRESSION, DEEPEST_GROUP = 1000, 20  # characters of an expression or a text, and groups in each other
 MOST_STEPS = 20_000  # items gone through for one text, some 20 ms; what checkpoints have takes some 100
-RULE = (f"a regular expression of at most {LONGEST} characters and {DEEPEST} groups in each other, without flags, "
-        "atomic groups and references to groups")  # fmt: skip
-_AT_ONE_PLACE = {
-    _constants.LITERAL,
-    _constants.NOT_LITERAL,
-    _constants.ANY,
-    _constants.IN,
-    _constants.AT,
-}  # where they match depends on no other item
+RULE = (f"a regular expression of at most {LONGEST_EXPRESSION} characters and {DEEPEST_GROUP} groups in each other, "
+        "without flags, atomic groups and references to groups")  # fmt: skip
+# Where these match depends on no other item.
+_AT_ONE_PLACE = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT}
 _ASSERTS = {_constants.ASSERT, _constants.ASSERT_NOT}
 _NESTED = {_constants.BRANCH, _constants.SUBPATTERN, _constants.MAX_REPEAT, _constants.MIN_REPEAT, *_ASSERTS}
 
@@ -36,17 +31,19 @@ class Expression:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         try:
-            parsed = _parser.parse(pattern if len(pattern) <= LONGEST else "(")
+            parsed = _parser.parse(pattern if len(pattern) <= LONGEST_EXPRESSION else "(")
         except (re.error, OverflowError, RecursionError):
             raise UserError(f"{printed(pattern)} is not {RULE}.") from None
-        if parsed.state.flags != re.UNICODE.value or not _followed(parsed, DEEPEST):
+        if parsed.state.flags != re.UNICODE.value or not _followed(parsed, DEEPEST_GROUP):
             raise UserError(f"{printed(pattern)} is not {RULE}.")
         self._items, self._compiled = parsed, dict[int, re.Pattern[str]]()
 
     def matches(self, text: str) -> bool:
         """Whether ``re.match`` finds it. Raises UserError where that takes more than ``MOST_STEPS``."""
-        if len(text) > LONGEST:
-            raise UserError(f"{printed(text)} has more than {LONGEST} characters, and is matched with expressions.")
+        if len(text) > LONGEST_EXPRESSION:
+            raise UserError(
+                f"{printed(text)} has more than {LONGEST_EXPRESSION} characters, and is matched with expressions."
+            )
         return bool(_Walk(self, text).behind(self._items, 1))
 
     def places(self, item: tuple[Any, Any], text: str) -> int:

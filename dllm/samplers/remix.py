@@ -7,7 +7,6 @@ The rule is that of Serpientw/ReMix-DLLM@350fcd8: LLaDA/model/decoding.py (decod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,8 +61,8 @@ class ReMix(Sampler):
         self.threshold, self.js_threshold, self.mix, self.across = threshold, js_threshold, mix, across
 
     def needs(self) -> tuple[Need, ...]:
-        region: dict[str, Any] = {"region": "ahead", "span": self.span} if self.across else {}
-        return (Need(**region, reads=(OwnLogits(),)),)
+        reads = (OwnLogits(),)
+        return (Need("ahead", span=self.span, reads=reads) if self.across else Need(reads=reads),)
 
     def resolved(self, setting: Setting) -> Sampler:
         """Knows how many columns a block has, and how many tokens there are."""

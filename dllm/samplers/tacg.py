@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ class TACG(Sampler):
         self, form: str = "gate", threshold: PerRequest = 0.9, floor: PerRequest = 0.8, ratio: float = 0.25,
         most: int = 2, without_base: bool = True, streak: int = 3, escape: PerRequest = 0.95, bonus: float = 0.05,
         guidance_weight: float = 0.3, decay: float = 0.95, kl: float | None = None, kl_turns: int = 1,
-        history: str = "block",
+        history: Literal["block", "answer"] = "block",
     ) -> None:  # fmt: skip
         in_choices("sampler.form", form, ("gate", "extras"))
         in_choices("sampler.history", history, ("block", "answer"))

@@ -36,19 +36,8 @@ _CALLED = {
     '"required"': '{"type": "any"}', '"none"': '{"type": "none"}',
 }  # fmt: skip
 # Fields that chat has, too.
-SHARED = (
-    "model",
-    "stream",
-    "temperature",
-    "top_p",
-    "top_k",
-    "seed",
-    "min_tokens",
-    "ignore_eos",
-    "diffusion",
-    "return_token_ids",
-    "cache_salt",
-)
+SHARED = ("model", "stream", "temperature", "top_p", "top_k", "seed", "min_tokens", "ignore_eos", "diffusion",
+          "return_token_ids", "cache_salt")  # fmt: skip
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _TOO_LONG = "prompt is too long"  # at which clients shorten a conversation
 

@@ -69,6 +69,12 @@ def test_a_name_is_one_of_the_choices(name: str, canary: Path) -> None:
     assert not (canary / "ran").exists()
 
 
+@pytest.mark.parametrize("group", ["samplers", "model", "sampler/inner"])
+def test_a_group_is_one_that_has_parts(group: str) -> None:
+    with pytest.raises(UserError, match=f"group='{group}' must be one of sampler, blocks, cache, eos, length, "):
+        part(group, "confidence")
+
+
 def test_what_looks_like_an_interpolation_is_a_text_where_texts_are_free() -> None:
     marked: Any = part("blocks", "tccf", marker="${oc.env:HOME}")
     assert marked.marker == "${oc.env:HOME}"

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
+from dllm.app.commands import decide, serve
 from dllm.app.runs.service import plan_of, service_of
 from dllm.compose.parts import composed
 from dllm.decisions import Choice
@@ -167,6 +168,10 @@ def test_what_the_command_cannot_answer_is_refused_before_weights_are_read(
     (files.folder / "p.jsonl").write_text("\n".join(states))
     code, _, err = files.run(*words)
     assert code == 2 and re.search(told, err), err
+
+
+def test_commands_read_settings_that_exist() -> None:
+    assert {*map(str, composed([])), "experiment"} >= decide.ITS_OPTIONS | serve.READ
 
 
 POOL = (

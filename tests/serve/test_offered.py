@@ -80,7 +80,7 @@ def test_a_new_part_is_safe_by_what_its_file_leaves_out(monkeypatch: pytest.Monk
               "fast": True, "names": None}  # fmt: skip
     text = "copies: 3   # of each\n"
     monkeypatch.setattr(offered, "options_of_choices", lambda group: {"fresh": config})
-    monkeypatch.setattr(offered, "is_shipped", lambda group, name: True)
+    monkeypatch.setattr(offered, "comes_along", lambda group, name: True)
     monkeypatch.setattr(choice_files, "choice_file", lambda group, name: text)
     assert set(dict(offered._options("sampler", "fresh"))) == {"threshold", "fast"}
     text = "copies: 3   # of each; serve_max 5\n"

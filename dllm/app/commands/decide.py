@@ -27,24 +27,22 @@ DECISIONS, CALIBRATION = "decisions.jsonl", "calibration.json"
 OPTION_KINDS = {"estimator": "str", "joint": "bool", "order": "str | None", "slot": "str", "free": "int",
                 "temperature": "float | None", "neutral": "str | None"}  # fmt: skip
 BATCH = 64  # states whose canvases share forwards
-# Settings of a run that a decision does not read. Parts are taken: they must fit the model.
-UNREAD = ("gen_length", "samples", "seed", "stop", "batch_size", "trace", "compare", "live", "animate", "resume", "lag",
-          "sampling", "constraint")  # fmt: skip
+# Of parts a decision reads nothing; they are taken, and must fit the model.
+ITS_OPTIONS = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "length", "engine", "runtime",
+                         "kernels", "chat", "prompts", "output", "name", "experiment"})  # fmt: skip
 
 
 def run(config: dict[str, Any], given: Sequence[str]) -> None:
     """Answer what ``config`` asks."""
     refuse_engine(config, given)
     for name in given:
-        if name.split(".")[0].split("/")[0] in UNREAD:
+        if name.split(".")[0].split("/")[0] not in ITS_OPTIONS:
             raise UserError(f"{name} has no meaning for task=decide: nothing is decoded. Drop it.")
     plan, task = RunPlan.of(config), config["task"]
     if task["questions"] is None or plan.options.prompts is None:
         raise UserError("task=decide needs prompts=FILE (a state per line) and task.questions=FILE (a list). Add both.")
-    questions, calibrate = (
-        questions_of_file(str(task["questions"])),
-        coerce("task.calibrate", task["calibrate"], "bool"),
-    )
+    questions = questions_of_file(str(task["questions"]))
+    calibrate = coerce("task.calibrate", task["calibrate"], "bool")
     options = options_of_task(task, plan.calibration)
     lines = states_of(Path(plan.options.prompts), questions)
     if calibrate:

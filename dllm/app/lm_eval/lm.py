@@ -41,6 +41,8 @@ class DLLM(TemplateLM):  # type: ignore[misc]
     that lacks it. escape_until: ignore the task's stop strings (Dream's setting for code). records: a JSON-lines file
     for what each request cost. gen_length overrides the task's max_gen_toks. ``--gen_kwargs`` may hold settings too.
 
+    max_batch_size is not read: lm-eval gives it to every model, for sizes that it finds itself.
+
     ``records`` in Python: what each request cost, by (task, document, repeat or choice). Answers that lm-eval takes
     from its own cache are not in it.
     """
