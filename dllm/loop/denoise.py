@@ -35,9 +35,9 @@ def settle(rows: Rows, head: ScoredHead, forward: Forward, parts: Parts) -> tupl
     scored = score_candidates(rows, head, forward)  # what the forward says, and proposals that constraints allow
     chosen = choose_candidates(rows, scored, parts, forward.shared)  # the candidate that each row goes on with
     view = look(rows, chosen, parts, forward.shared)  # blocks sized from the scores, and what the rule may commit
-    step = decide(rows, scored, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
-    canvas = write_step(chosen, step, view, parts, forward.ids)  # remask, commit, edit, and what is shown next
-    rows, turn = close_turn(rows, scored, chosen, view, step, canvas, parts, forward.ids)  # ends, blocks, the ledger
+    decision = decide(rows, chosen, view, parts, forward.vocab)  # the rule, and what constraints admit of it
+    canvas = write_step(chosen, decision, parts, forward.ids)  # remask, commit, edit, and what is shown next
+    rows, turn = close_turn(rows, chosen, decision, canvas, parts, forward.ids)  # ends, blocks, the ledger
     if parts.length.traits.changes:
         rows, turn = rows.change_lengths(turn, parts, forward.ids)  # rows grow, are cut, or have masks inserted
     return rows.planned(), turn  # the next forward, whose widths the rows report

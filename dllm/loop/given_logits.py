@@ -147,13 +147,12 @@ class GivenLogits:
         Returns the rows, which of them are done, and in which tokens changed. Raises UserError for a row that would
         never end."""
         parts, shared = self.parts, self._shared_on(logits.device)
-        scored = self._scored(rows, logits)
-        chosen = choose_candidates(rows, scored, parts, shared)
+        chosen = choose_candidates(rows, self._scored(rows, logits), parts, shared)
         view = look(rows, chosen, parts, shared)
-        decision = decide(rows, scored, chosen, view, parts, logits.shape[-1])
-        canvas = write_step(chosen, decision, view, parts, self.ids)
+        decision = decide(rows, chosen, view, parts, logits.shape[-1])
+        canvas = write_step(chosen, decision, parts, self.ids)
         changed = (canvas.tokens != rows.candidates.tokens).any(1)
-        after, turn = close_turn(rows, scored, chosen, view, decision, canvas, parts, self.ids)
+        after, turn = close_turn(rows, chosen, decision, canvas, parts, self.ids)
         after, finished = after.reported(after.numbers())
         for row, pace in enumerate(after.paces):
             if pace.is_stuck:

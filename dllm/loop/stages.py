@@ -27,7 +27,8 @@ from dllm.models.ids import Ids
 class ChosenCandidates:
     """What a forward says of the candidate that each row goes on with."""
 
-    index: Tensor  # [B] the candidate
+    scored: ScoredCandidates  # [M] all candidates, of which it is one
+    candidate: Tensor  # [B] its number among them
     canvas: Canvas  # [B] its canvas
     scores: Scores  # [B] its scores
     forced: Tensor | None  # [B, L] what is committed automatically (None: nothing)
@@ -40,7 +41,8 @@ class ChosenCandidates:
 class Decision:
     """What is decided in a turn, after the constraints of the rows."""
 
-    step: Step  # what the rule commits
+    view: View  # what the rule saw
+    step: Step  # what it commits
     marks: ConstraintMarks  # what the constraints changed
 
 
@@ -54,40 +56,38 @@ def score_candidates(rows: Rows, head: ScoredHead, forward: Forward) -> ScoredCa
 def choose_candidates(rows: Rows, scored: ScoredCandidates, parts: Parts, shared: Shared) -> ChosenCandidates:
     """The candidate that each row goes on with. The cache keeps what it computed."""
     blocks, owner = rows.blocks.after_forward(), scored.owner
-    index, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
+    candidate, found = owner.row, (scored.canvas, scored.scores, scored.forced, scored.corrected)
     if not owner.is_single:
-        each = Owner.single(len(index), index.device)
+        each = Owner.single(len(owner.row), owner.row.device)
         view = View.of(scored.canvas, scored.scores, owner.per_candidate(blocks), scored.forced, each, shared)
-        index = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
-        found = select(found, index)
-    remembered = rows.session.keep(scored.run, index, scored.remembered)
+        candidate = checked_choice(parts.sampler, parts.sampler.choose(view, owner, rows.state), owner)
+        found = select(found, candidate)
+    remembered = rows.session.keep(scored.run, candidate, scored.remembered)
     canvas, scores, forced, corrected = found
     if parts.cache.needs():
         remembered = rows.session.after_scores(remembered, scores)
-    return ChosenCandidates(index, canvas, scores, forced, corrected, blocks, remembered)
+    return ChosenCandidates(scored, candidate, canvas, scores, forced, corrected, blocks, remembered)
 
 
 def look(rows: Rows, chosen: ChosenCandidates, parts: Parts, shared: Shared) -> View:
     """What the rule sees: blocks sized from the scores, and the positions that it may commit."""
     resized = parts.blocks.resize(chosen.canvas, chosen.scores, chosen.blocks)
     blocks = chosen.blocks.update(checked_blocks(parts.blocks, "resize()", resized, chosen.blocks))
-    owner = Owner.single(len(rows), chosen.index.device)
+    owner = Owner.single(len(rows), chosen.candidate.device)
     return View.of(chosen.canvas, chosen.scores, blocks, chosen.forced, owner, shared, parts.sampler.traits.edits)
 
 
-def decide(
-    rows: Rows, scored: ScoredCandidates, chosen: ChosenCandidates, view: View, parts: Parts, vocab: int
-) -> Decision:
+def decide(rows: Rows, chosen: ChosenCandidates, view: View, parts: Parts, vocab: int) -> Decision:
     """Which of the open positions to commit: the rule, less what a constraint does not admit together."""
     step = parts.sampler.decide(view, rows.state, vocab)
-    step, refused, replaced = rows.constraints.filter_commits(step, view, scored.owner, chosen.index)
-    return Decision(step, ConstraintMarks(chosen.corrected, refused, replaced))
+    step, refused, replaced = rows.constraints.filter_commits(step, view, chosen.scored.owner, chosen.candidate)
+    return Decision(view, step, ConstraintMarks(chosen.corrected, refused, replaced))
 
 
-def write_step(chosen: ChosenCandidates, decision: Decision, view: View, parts: Parts, ids: Ids) -> Canvas:
+def write_step(chosen: ChosenCandidates, decision: Decision, parts: Parts, ids: Ids) -> Canvas:
     """The candidates [N] of the step: what it takes back is masked, then what it commits and edits is written, and what
     it leaves undecided shows what it says."""
-    step = decision.step
+    step, view = decision.step, decision.view
     candidates = step.owner.per_candidate(chosen.canvas)
     if parts.sampler.traits.revocable:
         candidates = candidates.remask(step.remask, ids.placeholder)
@@ -98,17 +98,10 @@ def write_step(chosen: ChosenCandidates, decision: Decision, view: View, parts: 
 
 
 def close_turn(
-    rows: Rows,
-    scored: ScoredCandidates,
-    chosen: ChosenCandidates,
-    view: View,
-    decision: Decision,
-    canvas: Canvas,
-    parts: Parts,
-    ids: Ids,
+    rows: Rows, chosen: ChosenCandidates, decision: Decision, canvas: Canvas, parts: Parts, ids: Ids
 ) -> tuple[Rows, Turn]:
     """The schedule may roll back, a text may end here, and full blocks make way for the next ones."""
-    step, owner = decision.step, decision.step.owner
+    scored, view, step, owner = chosen.scored, decision.view, decision.step, decision.step.owner
     canvas, blocks = parts.blocks.revise(canvas, view.blocks, ids.placeholder)
     full = blocks.full(canvas, owner)
     if parts.sampler.traits.edits:
@@ -138,7 +131,7 @@ def close_turn(
         carried=carried,
     )  # fmt: skip
     return after, Turn(
-        tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.index, cost=scored.cost, view=view, step=step,
+        tried=scored.canvas, tried_owner=scored.owner, chosen=chosen.candidate, cost=scored.cost, view=view, step=step,
         candidates=candidates, blocks=blocks, ledger=after.ledger, constraints=rows.constraints, marks=decision.marks,
         finished=(), carried=carried,
     )  # fmt: skip
