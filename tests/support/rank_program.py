@@ -112,9 +112,9 @@ def case(name: str, one: Model, own: Model) -> dict[str, Any]:
         alone, found = decoded(one, name), decoded(own, name)
     account = ranks.account
     return {
-        "case": name, "equal": found == alone, "agree": agree(ranks, str((found, log))), "log": log,
+        "case": name, "equal": found == alone, "log": log,
         "sums": account.sums, "summed": account.summed, "gathers": account.gathers, "gathered": account.gathered,
-        "forwards": sum(row[2] for row in found),
+        "forwards": sum(row[2] for row in found), "agree": agree(ranks, str((found, log))),  # last: it gathers
     }  # fmt: skip
 
 
