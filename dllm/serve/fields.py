@@ -76,7 +76,7 @@ def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
 
 
 Salt = Annotated[str, must(lambda value: is_text(value) and value, "a text that is not empty", False)]
-SALT = "prompts are shared with requests of the same text here alone (task.prefix_sharing)"
+SALT = "not empty: prompts are shared with requests of the same salt alone (task.prefix_sharing)"
 
 
 class StreamOptions(BodyObject):

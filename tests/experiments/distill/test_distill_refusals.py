@@ -53,7 +53,7 @@ def test_adapters_without_peft_are_refused(
     tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(students, "find_spec", lambda name: None)
-    with pytest.raises(distill.UserError, match=r"tune=lora needs peft, .*'dllm\[distill\]', or use tune=full"):
+    with pytest.raises(distill.UserError, match=r"tune=lora needs peft, .*-e '.\[distill\]', or use tune=full"):
         distill.Plan.of(options(tiny, data, tmp_path / "out", "tune=lora"))
 
 
