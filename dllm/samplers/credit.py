@@ -87,10 +87,10 @@ class Credit(Wrapper):
 def reads_more(inner: Sampler) -> str:
     """What a rule does besides ranking one canvas by token and confidence, in words; empty: nothing."""
     traits = inner.traits
-    if asked := read_of_logits(inner.needs()):
-        return f"it also reads {', '.join(asked)}, as its needs() say"
     if traits.revocable or traits.edits:
         return f"it takes tokens {'back' if traits.revocable else 'away for others'}"
+    if asked := read_of_logits(inner.needs()):
+        return f"it also reads {', '.join(asked)}, as its needs() say"
     if traits.branches:
         return "it tries several canvases"
     return "its confidences are of the tempered distribution" if traits.tempered else ""
