@@ -110,7 +110,7 @@ def in_words(error: BaseException) -> str:
 
 
 def install_command(extra: str) -> str:
-    """What installs an extra of dllm. It never asks an index for dllm itself: nobody owns the name there."""
+    """What installs an extra of dllm. It never asks an index for dllm itself, whose name has no owner there."""
     if (CHECKOUT / "pyproject.toml").is_file():
         return f"pip install -e '{'.' if Path.cwd() == CHECKOUT else CHECKOUT}[{extra}]'"
     from importlib.metadata import requires

@@ -33,7 +33,7 @@ def is_list_of(entry: KindTest) -> KindTest:
 
 
 PER_REQUEST = "PerRequest"  # the annotation of an option that may differ by request (``dllm.contract.canvas``)
-_EVALUATED = {"float", "Sequence[float]", "Tensor"}  # the kinds that the name stands for
+_EVALUATED = {"float", "Sequence[float]", "Tensor"}  # the kinds that the name is written for
 MAPPING = "Mapping[str, Any]"  # the annotation of an option that is a mapping itself
 _NUMBERS, _TEXTS = (is_list_of(is_number), "a list of numbers"), (is_list_of(is_text), "a list of texts")
 # By the words of an annotation, such as ``int | None``: the test, and the kind as messages call it.

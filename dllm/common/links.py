@@ -264,7 +264,7 @@ def _coming(rank: int, size: int, wait: float) -> Iterator[None]:
 
 
 def _followers(size: int, store: KeyStore, host: str, wait: float) -> list[Link]:
-    """The connections of rank 0. A stranger that connects is sent away, and nobody waits for one that is silent."""
+    """The connections of rank 0. A stranger that connects is sent away, and a silent one holds up no rank."""
     token, until, found = secrets.token_bytes(TOKEN_BYTES), time.monotonic() + wait, dict[int, Link]()
     greeters = ThreadPoolExecutor(GREETED)
     try:

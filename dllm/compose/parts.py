@@ -346,7 +346,7 @@ OWN = OwnChoices()
 def use_folder(folder: Path | None) -> None:
     """From now on the YAML files of a folder of the user's are choices, too; None: those that ship alone.
 
-    Raises UserError where it is no folder. Warns of a file that is not read, since its name is that of a choice that
+    Raises UserError where it is not a folder. Warns of a file that is not read, since its name is that of a choice that
     ships.
     """
     if folder is None and OwnChoices() == OWN:

@@ -25,7 +25,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 def with_trust(words: Sequence[str]) -> list[str]:
-    """A command line without ``task.packages``, which holds from now on. Raises UserError for what is no package."""
+    """A command line without ``task.packages``, which holds from now on. Raises UserError for what is not a package."""
     names, kept = list[str](), list[str]()
     for word in words:
         if (found := PACKAGES_WORD.fullmatch(word)) is None:

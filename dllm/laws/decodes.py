@@ -80,7 +80,7 @@ def _unless_sealed(write: Callable[..., None]) -> Callable[..., None]:
 
 def sealed(part: Any) -> Any:
     """The part itself, from now on refusing to be written on, and so the parts within it. Copies of it, and what its
-    class makes, may be written on: nobody else has them yet."""
+    class makes, may be written on: no other part has them yet."""
     if SEALED.get(id(part)) is part:
         return part
     kind = type(part)

@@ -27,7 +27,7 @@ from dllm.models.ids import Ids
 class ChosenCandidates:
     """What a forward says of the candidate that each row goes on with."""
 
-    scored: ScoredCandidates  # [M] all candidates, of which it is one
+    scored: ScoredCandidates  # [M] all candidates, this one among them
     candidate: Tensor  # [B] its number among them
     canvas: Canvas  # [B] its canvas
     scores: Scores  # [B] its scores

@@ -44,7 +44,7 @@ class Expression:
             raise UserError(
                 f"{printed(text)} has more than {LONGEST_EXPRESSION} characters, and is matched with expressions."
             )
-        return bool(_Walk(self, text).behind(self._items, 1))
+        return bool(_Walk(self, text).after(self._items, 1))
 
     def places(self, item: tuple[Any, Any], text: str) -> int:
         """Where ``re`` finds an item of one character or none."""
@@ -81,8 +81,8 @@ class _Walk:
         self.whole, self.text, self.steps = whole, text, 0
         self.places: dict[int, int] = {}  # of items at one place
 
-    def behind(self, items: Any, at: int) -> int:
-        """The positions behind ``items``, of which the first begins at one of the positions ``at``."""
+    def after(self, items: Any, at: int) -> int:
+        """The positions after ``items``, the first of which begins at one of the positions ``at``."""
         self.steps += 1 + len(items)
         if self.steps > MOST_STEPS:
             raise UserError(f"regular expression {printed(self.whole.pattern)} takes more than {MOST_STEPS:,} steps on "
@@ -100,11 +100,11 @@ class _Walk:
 
     def _nested(self, kind: Any, value: Any, at: int) -> int:
         if kind is _constants.SUBPATTERN:
-            return self.behind(value[-1], at)
+            return self.after(value[-1], at)
         if kind is _constants.BRANCH:
             found = 0
             for items in value[1]:
-                found |= self.behind(items, at)
+                found |= self.after(items, at)
             return found
         if kind in _ASSERTS:
             wanted, (side, items) = kind is _constants.ASSERT, value
@@ -116,18 +116,18 @@ class _Walk:
     def _holds(self, side: int, items: Any, one: int) -> bool:
         """Whether what is ahead of a position (side 1), or before it (-1), is so."""
         if side > 0:
-            return bool(self.behind(items, one))
+            return bool(self.after(items, one))
         begin = one >> items.getwidth()[0]
-        return bool(self.behind(items, begin) & one)
+        return bool(self.after(items, begin) & one)
 
     def _repeated(self, low: int, high: int, items: Any, at: int) -> int:
         for _ in range(low):
             if not at:
                 return 0
-            at = self.behind(items, at)
+            at = self.after(items, at)
         found = new = at
         for _ in range(high - low):  # what was found after fewer repeats need not be followed again
-            new = self.behind(items, new) & ~found
+            new = self.after(items, new) & ~found
             if not new:
                 break
             found |= new

@@ -58,7 +58,7 @@ class Footprint:
 
 
 def parameter_count(model: nn.Module, config: ModelConfig) -> int:
-    """Numbers of a model, however its weights are held: packed matrices and narrow ones are no parameters."""
+    """Numbers of a model, however its weights are held: packed matrices and narrow ones are not parameters."""
     if config.family == MASKED_LM_FAMILY:  # a class of transformers, which is never packed
         return sum(parameter.numel() for parameter in model.parameters())
     with torch.device("meta"):

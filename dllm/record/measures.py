@@ -14,7 +14,7 @@ from dllm.record.results import ResultRow
 # two and four busy neighbours, and the decode was slower by the same factors.
 BUSY = 1.25
 
-# By sub-task and name: a metric that is no mean over answers, as a share (1 is shown as 100); None: not judged
+# By sub-task and name: a metric that is not a mean over answers, as a share (1 is shown as 100); None: not judged
 Totals = Mapping[str, Mapping[str, float | None]]
 
 
@@ -146,7 +146,7 @@ def by_task(rows: Sequence[ResultRow]) -> dict[str, list[ResultRow]]:
 
 def score_over_tasks(rows: Sequence[ResultRow]) -> tuple[float | None, float | None, float | None]:
     """The mean over sub-tasks of their mean scores in [0, 1], and its 95 % interval; None where nothing was judged,
-    or where scores are no shares.
+    or where scores are not shares.
 
     The interval is Wilson's for each sub-task, in which answers to one item go together, their variances added (Zou and
     Donner 2008).

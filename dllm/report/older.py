@@ -69,7 +69,7 @@ def codes_of(cell: CellResults) -> Iterator[tuple[PartClasses, str | None]]:
 
 @cache
 def todays(classes: tuple[str, ...]) -> str | None:
-    """The hash of the classes' code as it is now; None where they cannot be imported here, or by nobody's leave."""
+    """The hash of the classes' code as it is now; None where they cannot be imported here, or may not be."""
     try:
         return code_hash(classes) if all(map(is_known, classes)) else None
     except Exception:  # whatever importing somebody's module raises

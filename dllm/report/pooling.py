@@ -187,7 +187,7 @@ class SettingResults:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """95 % interval of ``quality``; answers to one item go together. None: the score is no mean over answers."""
+        """95 % interval of ``quality``; answers to one item go together. None: the score is not a mean over answers."""
         if not self.by_answer:
             return None
         _, low, high = score_over_tasks(self.rows)
@@ -240,7 +240,7 @@ class SettingResults:
 
 
 def scores_in(rows: Sequence[SampleRow], cells: Sequence[CellResults]) -> dict[str, float]:
-    """Score of each sub-task in percent, without those that could not be judged. One that is no mean over answers is
+    """Score of each sub-task in percent, without those that could not be judged. One that is not a mean over answers is
     the mean of the cells'."""
     found: dict[str, float] = {}
     for task, mine in by_task(rows).items():

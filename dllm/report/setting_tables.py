@@ -212,7 +212,7 @@ class ItemSums:
 
 def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
     """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others, or a
-    score is no mean over answers.
+    score is not a mean over answers.
 
     Items are drawn within each sub-task, the same for all methods; all samples of an item go together. Curves and the
     best score that weighs them are those of the drawn items.

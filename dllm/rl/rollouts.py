@@ -154,7 +154,7 @@ class Rollouts:
         """Rewards [R] relative to their group: minus its mean, and with ``scale`` over its standard deviation
         (unbiased, plus 1e-4) [R]. A group with one reward has 0, and so has a row without any (None, as TRL's reward
         functions say that they do not apply), which counts in no mean. In papers: GRPO's advantage. Raises UserError
-        for another number of rewards, and for one that is no finite number."""
+        for another number of rewards, and for one that is not finite."""
         told = rewards.tolist() if isinstance(rewards, Tensor) else list(rewards)
         has = torch.tensor([one is not None for one in told], dtype=torch.bool, device=self.group.device)
         reward = torch.tensor([0.0 if one is None else one for one in told], dtype=torch.float64, device=has.device)

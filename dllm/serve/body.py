@@ -23,7 +23,8 @@ MAX_WHOLE = 2**63 - 1
 
 
 def parsed(raw: bytes) -> dict[str, Any]:
-    """The object in a body. Raises ApiError: 413 for a large body, 400 for what is no JSON object of plain values."""
+    """The object in a body. Raises ApiError: 413 for a large body, 400 for what is not a JSON object of plain
+    values."""
     if len(raw) > MAX_BYTES:
         raise ApiError(
             413, f"the body has {len(raw)} bytes, more than {MAX_BYTES}. Shorten it.", None, "body_too_large"

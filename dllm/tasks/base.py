@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Metric name to value in [0, 1]. None: the component that would judge it is missing; never 0 or 1 instead.
 AnswerScores = Mapping[str, float | None]
-# What an answer gives to each metric that is no mean over answers (BLEU: its text and the right one), as JSON
+# What an answer gives to each metric that is not a mean over answers (BLEU: its text and the right one), as JSON
 AnswerParts = Mapping[str, Any]
 
 

@@ -65,7 +65,7 @@ def trace_row(rollouts: Rollouts, number: int, tokenizer: Tokenizer) -> dict[str
 
 
 def whole_map(steps: Sequence[int]) -> list[int]:
-    """The forwards of all columns from 0. Columns that none drew (0: behind an end) come after all others, as its SDAR
+    """The forwards of all columns from 0. Columns that none drew (0: after an end) come after all others, as its SDAR
     loader continues a map."""
     return [step - 1 if step else max(steps) for step in steps]
 

@@ -155,7 +155,7 @@ def with_trainer_s(options: Mapping[str, Any], args: Any) -> dict[str, Any]:
 
 
 def number_in_batch(places: Mapping[TrlRow, int], row: TrlRow, cut: bool) -> int | None:
-    """The number of a row in its batch; None: it has none. cut: its answer may have pads behind it."""
+    """The number of a row in its batch; None: it has none. cut: its answer may have pads after it."""
     if not cut:
         return places.get(row)
     prompt, answer = row

@@ -78,7 +78,7 @@ def score_text(rows: Sequence[ResultRow], name: str, totals: Totals) -> str:
 
 
 def task_cells(rows: Sequence[ResultRow], totals: Totals | None = None) -> list[str]:
-    """One line of the table. Scores that are no means of shares have no interval."""
+    """One line of the table. Scores that are not means of shares have no interval."""
     found = Measures.of(rows)
     interval = f"{100 * found.low:.0f}-{100 * found.high:.0f}" if found.judged and are_shares(scores_of(rows)) else ""
     judged = f"{found.samples}" if found.judged in (0, found.samples) else f"{found.judged} of {found.samples}"

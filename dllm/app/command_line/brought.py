@@ -104,10 +104,15 @@ def prompt_of(text: str) -> str:
     return f"a prompt is written prompt={shown}"
 
 
+def hub_models() -> dict[str, str]:
+    """The choices of ``model`` by their ids on the hub, in small letters."""
+    known = options_of_choices("model").items()
+    return {str(options["path"]).casefold(): name for name, options in known if "path" in options}
+
+
 def of_model(value: str) -> str | None:
     """A checkpoint given by folder, hub id, or its name in another case."""
-    known = options_of_choices("model")
-    hubs = {str(options["path"]).casefold(): name for name, options in known.items() if "path" in options}
+    known, hubs = choices("model"), hub_models()
     if value.casefold() in hubs:
         return f"write model={hubs[value.casefold()]}"
     names = {hub.rpartition("/")[2]: name for hub, name in hubs.items()} | {name.casefold(): name for name in known}

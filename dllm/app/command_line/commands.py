@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dllm.app.command_line.brought import of_model
-from dllm.compose.parts import choices, options_of_choices
+from dllm.app.command_line.brought import hub_models, of_model
+from dllm.compose.parts import choices
 from dllm.errors import UserError, nearest
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?(@[\w./-]+)?")
@@ -125,8 +125,7 @@ def _model(name: str, word: str) -> list[str]:
     for prefix in HUBS:
         if word.startswith(prefix):
             return [f"model.path={word.removeprefix(prefix)}"]
-    known = options_of_choices("model")
-    hubs = {str(options["path"]).casefold(): choice for choice, options in known.items() if "path" in options}
+    hubs = hub_models()
     if word.casefold() in choices("model"):
         return [f"model={word.casefold()}"]
     if word.casefold() in hubs:

@@ -97,7 +97,7 @@ def top_groups() -> list[str]:
 
 
 def chosen_names(config: DictConfig) -> dict[str, str | None]:
-    """The chosen name in each group that stands by itself; None: nothing is."""
+    """The chosen name in each top group; None: nothing is chosen."""
     made = config.hydra.runtime.choices
     return {group: None if made.get(group) is None else str(made[group]) for group in top_groups()}
 

@@ -28,8 +28,8 @@ class SweepState:
     labels: list[str] = field(default_factory=list)  # of the cells that Hydra is still to start, such as "cell 2 of 6"
     evaluated: list[bool] = field(default_factory=list)  # for each cell of this process; False: it was refused
     failed: list[bool] = field(default_factory=list)  # for each of its calls: samples could not be decoded
-    several: set[str] = field(default_factory=set)  # names of the settings of which several values are tried
-    said: dict[str, str] = field(default_factory=dict)  # sentences that were printed, and of which cell
+    several: set[str] = field(default_factory=set)  # names of the settings that are tried with several values
+    said: dict[str, str] = field(default_factory=dict)  # sentences that were printed, and the cell of each
 
 
 STATE = SweepState()  # of this process

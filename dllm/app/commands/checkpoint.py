@@ -340,4 +340,4 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for problem in report.problems:
         console.print(Text.assemble(("problem ", "red"), as_text(problem)))
     colour = "green" if report.usable else "red"
-    console.print(as_text("ready" if report.usable else "not usable", colour))  # what is wrong stands above
+    console.print(as_text("ready" if report.usable else "not usable", colour))  # what is wrong is printed above

@@ -48,8 +48,8 @@ def evaluate_sweep(
     """Evaluate cells of a sweep and print a line for each. What cannot work is noted, and the rest goes on. Returns for
     each cell whether it was evaluated, and whether samples failed.
 
-    place: which of the sweep's cells this is, where ``combinations`` holds one. several: the settings of which the
-    sweep tries several values. said: what earlier calls printed, each sentence once, and of which cell.
+    place: which of the sweep's cells this is, where ``combinations`` holds one. several: the settings that the
+    sweep tries with several values. said: what earlier calls printed, each sentence once, with its cell.
 
     Raises UserError for a task that no cell can ask.
     """
@@ -59,7 +59,7 @@ def evaluate_sweep(
     engine = engine_of(first)
     said.setdefault("", place)
     evaluated: list[bool] = []
-    finished: set[Path] = set()  # cells of which an earlier run left nothing to do
+    finished: set[Path] = set()  # cells that an earlier run has done
     before = f"{place}: " if place else ""
 
     def planned() -> Iterator[Cell]:

@@ -24,7 +24,7 @@ _POWER = (
 )
 NUMBER = re.compile(
     rf"""
-    (?:(?<![\w)\]}}%])(?P<sign>[{_MINUS}]))?   # between two numbers, and after a name, it is no sign
+    (?:(?<![\w)\]}}%])(?P<sign>[{_MINUS}]))?   # between two numbers, and after a name, it is not a sign
     (?:\\?[$€£¥]\ ?)?                        # of currency: -$5
     (?:
         (?<![/\d])(?:(?P<whole>\d{{1,3}})\ )?(?P<top>{_PLAIN})/(?P<under>{_PLAIN})(?![\d/]|\.\d)  # 3/4, 1 1/2, no date
@@ -56,9 +56,9 @@ def same_number(text: str, answer: str) -> bool:
 def last_number(text: str) -> Fraction | None:
     """The last number of a text; None without one.
 
-    Commas group thousands, by three digits; elsewhere they part numbers. A minus counts where it is no operator (10-5
-    ends in 5). Powers of ten (1.5e3, 1.5 x 10^3), fractions (3/4, 1 1/2, \\frac{3}{4}) and their LaTeX are numbers.
-    Currencies and per cent signs say nothing.
+    Commas group thousands, by three digits; elsewhere they part numbers. A minus counts where it is not an operator
+    (10-5 ends in 5). Powers of ten (1.5e3, 1.5 x 10^3), fractions (3/4, 1 1/2, \\frac{3}{4}) and their LaTeX are
+    numbers. Currencies and per cent signs say nothing.
     """
     for pattern, plain in _LATEX:
         text = pattern.sub(plain, text)
