@@ -22,7 +22,7 @@ with suppress(ImportError):
 import pytest
 import torch
 
-from dllm.compose.parts import use_folder
+from dllm.parts import use_folder
 from tests.support.tiny import make_tiny, make_written
 
 CASES = 2  # of a parametrised test in ``--part sample``
@@ -86,7 +86,7 @@ def gradients_as_they_begin() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def no_files_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Compiled constraints are kept with the tests' other files, and none of the user's is read."""
-    from dllm.constraints.compiler import STORE  # not before TRITON_INTERPRET is set
+    from dllm.parts import STORE  # not before TRITON_INTERPRET is set
 
     STORE.folder = tmp_path_factory.mktemp("constraints")
 

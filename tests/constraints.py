@@ -21,13 +21,21 @@ sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 import numpy as np
 from constraints_decodes import decoded, same
 
-from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex
-from dllm.constraints.automata import automaton_of
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.tokens import token_automaton
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
+from dllm.parts import (
+    MASK,
+    Choice,
+    Constraint,
+    Grammar,
+    Json,
+    JsonSchema,
+    Regex,
+    RowSets,
+    TokenLanguage,
+    UserError,
+    Vocabulary,
+    automaton_of,
+    token_automaton,
+)
 
 Case = Mapping[str, Any]
 KINDS = {kind.kind: kind for kind in (Choice, Regex, Json, JsonSchema, Grammar)}

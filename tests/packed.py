@@ -24,14 +24,19 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the tests share
 
-from dllm.models.files import Contents, Stored, headers
-from dllm.models.gguf_file import GgufTensor
-from dllm.models.gguf_packing import GgufPacking
-from dllm.models.names import Source
-from dllm.models.packed_folders import with_whole_weights
-from dllm.models.packed_settings import packed_settings
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.weights import contents_of, read_model_config
+from dllm.parts import (
+    Contents,
+    GgufPacking,
+    GgufTensor,
+    Source,
+    Stored,
+    TensorReader,
+    contents_of,
+    headers,
+    packed_settings,
+    read_model_config,
+    with_whole_weights,
+)
 
 Case = Mapping[str, Any]
 INT8_ROUNDING = 1.2e-7  # relative, of bitsandbytes

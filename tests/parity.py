@@ -26,10 +26,7 @@ sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
 from flattened import load_model, read_model_config
 
-from dllm.errors import UserError
-from dllm.models.diffusion_gemma import DiffusionGemma
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import FULL, AnswerBlocks, BlockCausal, SeededBlocks
+from dllm.parts import FULL, AnswerBlocks, BlockCausal, DiffusionGemma, SeededBlocks, Transformer, UserError
 
 LOGITS = "logits.safetensors"
 TWO_PASSES = "reference_logits.json"

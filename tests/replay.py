@@ -39,24 +39,30 @@ from replay_params import Params, left_out
 from replay_parts import CACHES, ELSEWHERE, Case, CaseParts
 from replay_record import Record, relative
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache, Session
-from dllm.cache.passes import ForwardPass
-from dllm.common.rowwise import Owner
-from dllm.contract import Scores, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import replaced
-from dllm.contract.shared_values import NOTHING_SHARED
-from dllm.errors import UserError
-from dllm.loop.denoise import TakeTurn, denoise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import InBlocks
-from dllm.report.figures import accuracy_under_parallelism
-from dllm.runtime.runtime import Network
-from dllm.samplers.bacd import BACD
-from dllm.samplers.prophet import given
+from dllm.parts import (
+    BACD,
+    NOTHING_SHARED,
+    Cache,
+    Canvas,
+    Fixed,
+    Forward,
+    ForwardPass,
+    Ids,
+    InBlocks,
+    Network,
+    Owner,
+    Request,
+    Scores,
+    Session,
+    TakeTurn,
+    Transformer,
+    UserError,
+    View,
+    accuracy_under_parallelism,
+    denoise,
+    given,
+    replaced,
+)
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS

@@ -23,11 +23,19 @@ from flattened import load
 from made_rollouts import made_rollouts
 from torch import Tensor
 
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.models.names import parameter_sources
-from dllm.rl import Rollouts, coupled, elbo, one_step, prediction, sandwich, trajectory_logprobs
-from dllm.rl.trajectories import slices_of
+from dllm.parts import (
+    Model,
+    Rollouts,
+    Sampling,
+    coupled,
+    elbo,
+    one_step,
+    parameter_sources,
+    prediction,
+    sandwich,
+    slices_of,
+    trajectory_logprobs,
+)
 
 MODELS = Path(__file__).parent / "data" / "models"
 METHOD, CLOSED_MODEL, CLOSED_LENGTH = "rl_logprobs", "tiny-llada", 3  # the last two: of enumerations

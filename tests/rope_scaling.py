@@ -17,7 +17,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from dllm.models import rope, rope_ntk
-from dllm.models.rope_scaling import Scaling, plain_frequencies
+from dllm.parts import Scaling, plain_frequencies
 
 TOLERANCE = 1e-12  # relative
 

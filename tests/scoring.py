@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dllm.tasks.parallelbench.metrics import METRICS, Judges, metric_scores
+from dllm.parts import METRICS, Judges, metric_scores
 
 Row = Mapping[str, Any]
 

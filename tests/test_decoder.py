@@ -14,14 +14,7 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
-from dllm.contract import Need, Scores, Turn
-from dllm.contract.canvas import Request
-from dllm.contract.readouts import STATISTICS, Statistic
-from dllm.contract.setting import Sampling
-from dllm.loop.proposals import Proposer
-from dllm.models.bundle import Model
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
+from dllm.parts import STATISTICS, Model, Need, Prophet, Proposer, Request, Sampling, Scores, Static, Statistic, Turn
 
 
 @pytest.fixture(scope="module")

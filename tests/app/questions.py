@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dllm.errors import TooLarge, UserError
-from dllm.tasks.base import AnswerParts, AnswerScores, Item, Task
+from dllm.parts import AnswerParts, AnswerScores, Item, Task, TooLarge, UserError
 
 FAULTS = {kind.__name__: kind for kind in (ValueError, UserError, TooLarge)}
 

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-from dllm.app.command_line.main import resolved
-from dllm.app.command_line.options import checked_settings
-from dllm.app.engines.replica import Replica
-from dllm.app.runs.evaluation import Evaluation
-from dllm.compose.parts import composed, part, part_of
-from dllm.contract.canvas import Request
+from dllm.parts import Evaluation, Replica, Request, checked_settings, composed, part, part_of, resolved
 from dllm.tasks import answer_formats
 from tests.app.conftest import Run, rows_of, timeless
 

@@ -14,11 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from dllm.app.engines.ray import Ray
 from dllm.app.engines.ray_workers import places
-from dllm.app.runs.folder import RunFolder
-from dllm.record.folders import PART_RESULTS
-from dllm.record.stored import stored_cells
+from dllm.parts import PART_RESULTS, Ray, RunFolder, stored_cells
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of, timeless
 
 SWEEP = ["-m", "+task.count=6", "sampler=confidence,static", "sampling.temperature=1.0"]

@@ -18,22 +18,31 @@ import torch
 
 from dllm import Decoder, load, results_frame
 from dllm.app.runs import evaluation
-from dllm.app.runs.decisions import DecisionCount
-from dllm.app.runs.folder import RunFolder
-from dllm.app.runs.scoring_pool import MAX_WAITING, FinishedSample, Judgement, scored, scorers
-from dllm.blocks.fixed import Fixed
-from dllm.common.signals import ENDING
-from dllm.compose.parts import part
-from dllm.record.bounds import bits
-from dllm.record.measures import Measures, quantile, wilson
-from dllm.record.results import ResultRow
-from dllm.report.differences import Compared
-from dllm.report.methods import methods
-from dllm.report.pooling import pooled, read_cells
-from dllm.report.setting_tables import aup_intervals
-from dllm.runtime.runtime import Runtime
+from dllm.parts import (
+    ENDING,
+    MAX_WAITING,
+    Compared,
+    DecisionCount,
+    FinishedSample,
+    Fixed,
+    HumanEval,
+    Judgement,
+    Measures,
+    ResultRow,
+    RunFolder,
+    Runtime,
+    aup_intervals,
+    bits,
+    methods,
+    part,
+    pooled,
+    quantile,
+    read_cells,
+    scored,
+    scorers,
+    wilson,
+)
 from dllm.tasks.standard import sandbox
-from dllm.tasks.standard.code import HumanEval
 from tests.app.conftest import Run, rows_of, timeless
 from tests.app.questions import Questions
 

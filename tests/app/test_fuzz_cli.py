@@ -25,8 +25,8 @@ from hydra._internal.core_plugins.importlib_resources_config_source import Impor
 from omegaconf import OmegaConf
 
 from dllm.app.command_line import main as cli
-from dllm.compose.parts import composed
 from dllm.models import bundle
+from dllm.parts import composed
 from tests.support.fuzz import command, theirs
 
 CASES = int(os.environ.get("DLLM_FUZZ", "45"))

@@ -13,13 +13,22 @@ from harness import full
 from omegaconf import OmegaConf
 
 from dllm import Decoder, UserError, load
-from dllm.app.command_line.brought import setting_values
-from dllm.app.command_line.help import help_text, top_groups
-from dllm.compose.choice_files import choice_summary, comments, module_summary
-from dllm.compose.parts import build_part, choices, composed, config_groups, plain_config
-from dllm.prompts import ChatPrompt
-from dllm.report.pooling import read_cells
-from dllm.report.setting_names import named_settings
+from dllm.parts import (
+    ChatPrompt,
+    build_part,
+    choice_summary,
+    choices,
+    comments,
+    composed,
+    config_groups,
+    help_text,
+    module_summary,
+    named_settings,
+    plain_config,
+    read_cells,
+    setting_values,
+    top_groups,
+)
 from tests.app.conftest import Run, rows_of
 from tests.serve.bodies import GROUPS
 from tests.support.tiny import make_tiny
@@ -187,7 +196,7 @@ def test_python_has_the_same(switched: Path, tmp_path: Path) -> None:
 
 
 def test_the_server_begins_with_the_command_line_s_and_a_request_overrides_it(switched: Path) -> None:
-    from dllm.serve.request_parts import Defaults
+    from dllm.parts import Defaults
     from tests.serve.conftest import usual
 
     model, config = load(switched), usual()

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError, results_frame
-from dllm.compose.parts import choice_of, composed
-from dllm.record.code_hash import code_hash
-from dllm.record.environment import checkout_state
+from dllm.parts import checkout_state, choice_of, code_hash, composed
 from tests.app.conftest import Run, cells_of, rows_of
 
 A = Path("runs/a")

@@ -10,9 +10,8 @@ from random import Random
 
 import pytest
 
+from dllm.parts import named_settings, read_cells
 from dllm.report import setting_tables as tables
-from dllm.report.pooling import read_cells
-from dllm.report.setting_names import named_settings
 from tests.app.conftest import ROOT, Run, cells_of, command, rows_of
 from tests.support.killing import Work, hashes
 

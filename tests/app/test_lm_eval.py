@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.errors import UserError
+from dllm.parts import Estimator, Likelihood, UserError
 
 pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
@@ -23,11 +22,7 @@ from lm_eval.evaluator import simple_evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from dllm.app.lm_eval import lm as module  # noqa: E402
-from dllm.app.lm_eval.lm import (  # noqa: E402
-    DLLM,  # noqa: E402
-    device_setting,
-    request_seed,
-)
+from dllm.parts import DLLM, device_setting, request_seed
 
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 ASKED = 4  # of 60 questions; an answer takes 0.25 s

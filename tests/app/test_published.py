@@ -20,17 +20,28 @@ from typing import Any, TypeVar
 import pytest
 import yaml
 
-from dllm.app.command_line.options import Options, checked_sampling, checked_settings
-from dllm.app.runs.evaluation import Evaluation, with_reference
-from dllm.compose.choice_files import part_facts
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices, composed, plain_config
-from dllm.compose.validate import validate
-from dllm.contract.setting import Sampling, Setting
-from dllm.models.visibility import DenoisedBlock
-from dllm.models.weights import read_model_config
-from dllm.record.folders import relevant
-from dllm.record.published import FIGURES, Published, beside, reported
+from dllm.parts import (
+    FIGURES,
+    DenoisedBlock,
+    Evaluation,
+    Options,
+    Parts,
+    Published,
+    Sampling,
+    Setting,
+    beside,
+    checked_sampling,
+    checked_settings,
+    choices,
+    composed,
+    part_facts,
+    plain_config,
+    read_model_config,
+    relevant,
+    reported,
+    validate,
+    with_reference,
+)
 from tests.app.conftest import ROOT, Run
 from tests.support.harness import full
 from tests.support.tiny import make_tiny

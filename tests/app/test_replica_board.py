@@ -7,10 +7,7 @@ import asyncio
 import httpx
 
 from dllm.app.engines import replica_board
-from dllm.app.engines.replica_board import MOST_PAGES, SILENT, Board
-from dllm.serve.jobs import Stats
-from dllm.serve.prometheus import Metrics, sum_of_pages
-from dllm.serve.replica_app import ReplicaApp
+from dllm.parts import MOST_PAGES, SILENT, Board, Metrics, ReplicaApp, Stats, sum_of_pages
 
 READY = {"status": "ready"}
 

@@ -18,10 +18,7 @@ from typing import Any
 import pytest
 
 from dllm.app.runs import folder
-from dllm.app.runs.destinations import stored_config
-from dllm.app.runs.folder import RunFolder, identity, trace_name
-from dllm.errors import UserError
-from dllm.record.folders import read_results
+from dllm.parts import RunFolder, UserError, identity, read_results, stored_config, trace_name
 
 STATIC = {"_target_": "dllm.samplers.static.Static", "steps": None}
 CONFIG: dict[str, Any] = {"gen_length": 8, "sampler": STATIC, "live": None}

@@ -15,17 +15,20 @@ from sglang_stand_in import Req, Scheduler, install
 
 from dllm import UserError, part
 from dllm.app import sglang_plugin
-from dllm.blocks.fixed import Fixed
-from dllm.cache.finished import Finished
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.given_logits import reason_against
-from dllm.models.transformer import Transformer
-from dllm.samplers.base import Sampler
+from dllm.parts import (
+    Canvas,
+    Finished,
+    Fixed,
+    FullLength,
+    Parts,
+    Request,
+    Sampler,
+    Sampling,
+    Transformer,
+    choices,
+    denoise,
+    reason_against,
+)
 
 ROOT = DATA.parents[1]
 FILTER = str(make_filter(8))  # of the blocks of tiny-llada21

@@ -15,14 +15,21 @@ import torch
 from rank_threads import threads, together
 
 from dllm import Decoder, load
-from dllm.app.command_line.launch import digest_of, refuse_differences, refuse_ranks
-from dllm.app.commands.shares import share_lines
-from dllm.common.ranks import Ranks
-from dllm.contract import Turn
-from dllm.errors import TooLarge, TooLargeForRanks, UserError
-from dllm.models.footprint import PROCESS
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    PROCESS,
+    Ranks,
+    TooLarge,
+    TooLargeForRanks,
+    Transformer,
+    Turn,
+    UserError,
+    digest_of,
+    load_model,
+    read_model_config,
+    refuse_differences,
+    refuse_ranks,
+    share_lines,
+)
 from dllm.runtime import out_of_memory
 from tests.support.tiny import MODELS
 

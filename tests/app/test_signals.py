@@ -13,10 +13,8 @@ from random import Random
 
 import pytest
 
-from dllm.app.command_line.main import user_errors
 from dllm.common import signals
-from dllm.common.signals import SIGNALLED, Terminated, obey_signals, raise_if_told
-from dllm.errors import UserError
+from dllm.parts import SIGNALLED, Terminated, UserError, obey_signals, raise_if_told, user_errors
 from tests.app.conftest import ROOT
 
 

@@ -13,17 +13,22 @@ from hydra.core.override_parser.types import Glob
 
 from dllm import UserError
 from dllm.app.command_line import sweep
-from dllm.app.command_line.grids import combinations as combinations
-from dllm.app.command_line.grids import expanded, grids_of
-from dllm.app.command_line.overrides import parsed_override
-from dllm.app.command_line.program import command
-from dllm.compose.choice_files import choice_file
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices, composed
-from dllm.contract.setting import Sampling
 from dllm.models import bundle
-from dllm.models.transformer import Transformer
-from dllm.report.pooling import pooled, read_cells
+from dllm.parts import (
+    Parts,
+    Sampling,
+    Transformer,
+    choice_file,
+    choices,
+    command,
+    composed,
+    expanded,
+    grids_of,
+    parsed_override,
+    pooled,
+    read_cells,
+)
+from dllm.parts import combinations as combinations
 from tests.app.conftest import Run, cells_of
 
 SWEEP = Path("runs/s")

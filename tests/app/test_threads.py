@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dllm import load
-from dllm.app.runs.plan import spare_threads
+from dllm.parts import spare_threads
 from tests.app.conftest import Run
 
 

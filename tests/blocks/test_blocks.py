@@ -9,26 +9,33 @@ import torch
 from harness import Combination, decode, forward_of, model, requests
 
 from dllm import UserError
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.ahead import Ahead
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.growing import Growing
-from dllm.blocks.lengths import Lengths
-from dllm.blocks.tccf import TCCF
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
-from dllm.contract import BlockState, State, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.static import Static
+from dllm.parts import (
+    TCCF,
+    AdaBlock,
+    Ahead,
+    Blocks,
+    BlockState,
+    Canvas,
+    Confidence,
+    FillAfterBlock,
+    Fixed,
+    FreeDave,
+    FullLength,
+    Growing,
+    Lengths,
+    NoCache,
+    Owner,
+    Parts,
+    Request,
+    Sampling,
+    Setting,
+    State,
+    Static,
+    Step,
+    View,
+    Whole,
+    denoise,
+)
 
 
 def spans(blocks: Blocks, canvas: Canvas) -> list[tuple[int, int, int]]:

@@ -9,23 +9,27 @@ import torch
 from harness import Combination, forward_of, model, requests, results, turns
 
 from dllm import Decoder, UserError, load
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import composed, part
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_eos import StopAtEos
-from dllm.loop.denoise import denoise
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Blocks,
+    Canvas,
+    Confidence,
+    Fixed,
+    FullLength,
+    NoCache,
+    Owner,
+    Parts,
+    Request,
+    Sampler,
+    Sampling,
+    Sliding,
+    Static,
+    StopAtEos,
+    Turn,
+    Whole,
+    composed,
+    denoise,
+    part,
+)
 
 
 def played(

@@ -12,20 +12,25 @@ from replay import watched
 from test_caches import canvases
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.d2cache import D2Cache, rolled_out, with_gaps
-from dllm.cache.entropy import Entropy
-from dllm.cache.none import NoCache
-from dllm.cache.passes import ForwardPass
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Cache,
+    Canvas,
+    Confidence,
+    D2Cache,
+    Entropy,
+    Fixed,
+    ForwardPass,
+    FullLength,
+    NoCache,
+    Parts,
+    Request,
+    Sampling,
+    Static,
+    Turn,
+    denoise,
+    rolled_out,
+    with_gaps,
+)
 
 BOTH = ["tiny-llada", "tiny-dream"]
 

@@ -14,22 +14,25 @@ from replay_parts import CaseParts
 from test_caches import canvases
 
 from dllm import UserError
-from dllm.blocks.ahead import Ahead
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.cache.delayed import Delayed
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.d3llm import D3LLM
-from dllm.samplers.static import Static
+from dllm.parts import (
+    D3LLM,
+    Ahead,
+    Canvas,
+    Confidence,
+    Delayed,
+    Dual,
+    FillAfterBlock,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    Prefix,
+    Sampling,
+    Setting,
+    Sliding,
+    Static,
+    denoise,
+)
 
 
 @dataclass

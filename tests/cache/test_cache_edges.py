@@ -11,25 +11,35 @@ from plain_causal import Triangle
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.buffer import CacheView, ColumnSession
-from dllm.cache.dkv import DKV
-from dllm.cache.dkv_greedy import DKVGreedy
-from dllm.cache.elastic import Elastic
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import composed, configurations, options_of_choices, part
-from dllm.contract import ForwardPlan, Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise, start_rows, take_turn
-from dllm.models.transformer import Transformer
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.order import Order
-from dllm.samplers.static import Static
+from dllm.parts import (
+    DKV,
+    CacheView,
+    Canvas,
+    ColumnSession,
+    Confidence,
+    DKVGreedy,
+    Elastic,
+    Finished,
+    Fixed,
+    ForwardPlan,
+    FullLength,
+    NoCache,
+    Order,
+    Parts,
+    Request,
+    Sampling,
+    Static,
+    Transformer,
+    Turn,
+    Whole,
+    composed,
+    configurations,
+    denoise,
+    options_of_choices,
+    part,
+    start_rows,
+    take_turn,
+)
 
 BOTH = ["tiny-llada", "tiny-dream"]
 

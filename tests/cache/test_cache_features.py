@@ -16,23 +16,30 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.dllm_cache import DLLMCache, unit
-from dllm.cache.drift import attended, attention_received, attention_similarity
-from dllm.cache.none import NoCache
-from dllm.common.ranks import ALONE
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.kernels.packed import pack_weights
-from dllm.loop.denoise import denoise
-from dllm.models.attention import Visible, attend
-from dllm.models.transformer import Layer, Transformer
-from dllm.models.weights import load_model
-from dllm.record.cost import CostModel
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    ALONE,
+    Canvas,
+    Confidence,
+    CostModel,
+    DLLMCache,
+    Fixed,
+    FullLength,
+    Layer,
+    NoCache,
+    Parts,
+    Sampling,
+    Static,
+    Transformer,
+    Visible,
+    attend,
+    attended,
+    attention_received,
+    attention_similarity,
+    denoise,
+    load_model,
+    pack_weights,
+    unit,
+)
 
 BOTH = ["tiny-llada", "tiny-dream"]
 

@@ -11,18 +11,24 @@ from test_cache_choosing import run
 from test_caches import Windowed, canvases
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.flash_dllm import FlashDLLM, products
-from dllm.common.rowwise import Owner
-from dllm.contract import Scores, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.shared_values import NOTHING_SHARED
-from dllm.eos.stop_at_eos import StopAtEos
-from dllm.eos.stop_at_last_eos import StopAtLastEos
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory, Projected
-from dllm.samplers.confidence import Confidence
+from dllm.parts import (
+    NOTHING_SHARED,
+    Canvas,
+    Confidence,
+    Fixed,
+    FlashDLLM,
+    NoCacheMemory,
+    Owner,
+    Projected,
+    Request,
+    Scores,
+    StopAtEos,
+    StopAtLastEos,
+    View,
+    Visible,
+    Whole,
+    products,
+)
 
 BOTH = ["tiny-llada", "tiny-dream"]
 

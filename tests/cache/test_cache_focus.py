@@ -14,24 +14,32 @@ from harness import Combination, build, model, parts_of, requests, results
 from recording import FakeGraph
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.calls import ROWS_PER_STREAMED
-from dllm.cache.focus import Focus, FocusMemory
-from dllm.cache.growth import chosen_masks, importance
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.errors import UserError
-from dllm.loop.denoise import TakeTurn, denoise
-from dllm.loop.forward import Forward
-from dllm.loop.recorded import RecordedTurns
-from dllm.models.attention import Visible
-from dllm.models.ids import Ids
-from dllm.models.memory import Memory, Projected
-from dllm.samplers.confidence import Confidence
+from dllm.parts import (
+    ROWS_PER_STREAMED,
+    Canvas,
+    Confidence,
+    Fixed,
+    Focus,
+    FocusMemory,
+    Forward,
+    FullLength,
+    Ids,
+    Memory,
+    Parts,
+    Projected,
+    RecordedTurns,
+    Request,
+    Sampling,
+    Setting,
+    TakeTurn,
+    Turn,
+    UserError,
+    Visible,
+    chosen_masks,
+    denoise,
+    importance,
+    validate,
+)
 
 RULE, ENDS, FIXED = Confidence(0.9), FullLength(), dict[int, Fixed]()
 NAMES = ("tiny-diffcoder", "sdar_b4", "tiny-a2d-bd3lm", "efficient_dlm")

@@ -10,16 +10,7 @@ from harness import Combination, forward_of, model, requests, turns
 from test_caches import canvases
 
 from dllm import UserError
-from dllm.blocks.sliding import Sliding
-from dllm.cache.none import NoCache
-from dllm.cache.sliding import SlidingCache
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import Canvas, Confidence, FullLength, NoCache, Parts, Sampling, Sliding, SlidingCache, Static, denoise
 
 BOTH = ["tiny-llada", "tiny-dream"]
 

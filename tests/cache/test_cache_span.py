@@ -9,18 +9,22 @@ import torch
 from harness import Combination, forward_of, parts_of, results
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.span import SpanCache
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.laws.trials import network, requests
-from dllm.loop.denoise import denoise
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory
-from dllm.samplers.slowfast import SlowFast
+from dllm.parts import (
+    Canvas,
+    FullLength,
+    NoCacheMemory,
+    Parts,
+    Request,
+    Sampling,
+    SlowFast,
+    SpanCache,
+    Turn,
+    Visible,
+    Whole,
+    denoise,
+    network,
+    requests,
+)
 
 PARTS = Parts(SlowFast(low=0.6, explore=1, window=1), Whole(), SpanCache(), FullLength())
 # thresholds under which models of random weights have short spans

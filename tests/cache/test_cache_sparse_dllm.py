@@ -11,21 +11,27 @@ from harness import Combination, decode, full, model, parts_of, recorded, reques
 from recording import FakeGraph
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.buffer import CacheView
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.sparse_dllm import SparseDLLM, SparsePass, SparseSession
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, replaced
-from dllm.eos.none import FullLength
-from dllm.eos.truncate_at_eos import TruncateAtEos
-from dllm.errors import UserError
-from dllm.loop.recorded import RecordedTurns
-from dllm.models.memory import Memory, Projected
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Cache,
+    CacheView,
+    Canvas,
+    Dual,
+    Fixed,
+    FullLength,
+    Memory,
+    NoCache,
+    Parts,
+    Projected,
+    RecordedTurns,
+    Sampling,
+    SparseDLLM,
+    SparsePass,
+    SparseSession,
+    Static,
+    TruncateAtEos,
+    UserError,
+    replaced,
+)
 
 MODELS = ["tiny-llada", "tiny-dream"]
 

@@ -11,20 +11,24 @@ from harness import Combination, decode, model, parts_of, recorded, requests, re
 from recording import FakeGraph
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.key_blocks import attend_blocks, attend_listed, find_pattern
-from dllm.cache.none import NoCache
-from dllm.cache.sparsed import SparseD
-from dllm.compose.fitted import Parts
-from dllm.contract.setting import Sampling
-from dllm.eos.base import EndOfText
-from dllm.eos.none import FullLength
-from dllm.eos.truncate_at_eos import TruncateAtEos
-from dllm.errors import UserError
-from dllm.laws.decodes import turns_of_rows
-from dllm.loop.recorded import RecordedTurns
-from dllm.samplers.confidence import Confidence
+from dllm.parts import (
+    Cache,
+    Confidence,
+    EndOfText,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    RecordedTurns,
+    Sampling,
+    SparseD,
+    TruncateAtEos,
+    UserError,
+    attend_blocks,
+    attend_listed,
+    find_pattern,
+    turns_of_rows,
+)
 
 MODELS = ["tiny-llada", "tiny-dream"]
 

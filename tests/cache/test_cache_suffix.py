@@ -12,22 +12,26 @@ from harness import build, forward_of, model, requests
 from test_caches import canvases
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.cache.suffix import Pruning
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    Confidence,
+    Dual,
+    Fixed,
+    FullLength,
+    NoCache,
+    NoCacheMemory,
+    Parts,
+    Prefix,
+    Pruning,
+    Request,
+    Sampling,
+    Setting,
+    Static,
+    Turn,
+    Visible,
+    denoise,
+    validate,
+)
 
 KINDS: tuple[type[Pruning], ...] = (NoCache, Prefix, Dual)
 BOTH = ["tiny-llada", "tiny-dream"]

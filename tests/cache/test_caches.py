@@ -28,38 +28,46 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
 from dllm.cache import candidates
-from dllm.cache.base import Cache, Session
-from dllm.cache.blockwise import Blockwise
-from dllm.cache.buffer import CacheView
-from dllm.cache.dkv import DKV
-from dllm.cache.dkv_greedy import DKVGreedy, neighbours
-from dllm.cache.dual import Dual
-from dllm.cache.elastic import Elastic
-from dllm.cache.none import NoCache, NoCacheSession
-from dllm.cache.passes import Call, CandidateBuffers, ForwardPass
-from dllm.cache.prefix import Prefix
-from dllm.cache.recap import Recap
-from dllm.cache.window import Window
-from dllm.common.rowwise import select_or_all
-from dllm.compose.fitted import Parts
-from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import ForwardPlan
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import Shadow
-from dllm.contract.setting import Sampling
-from dllm.contract.shapes import Shapes
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.rows import Rows
-from dllm.models.attention import Visible
-from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.order import Order
+from dllm.parts import (
+    DKV,
+    Blocks,
+    Blockwise,
+    Cache,
+    CacheView,
+    Call,
+    CandidateBuffers,
+    Canvas,
+    Confidence,
+    ConstrainedBatch,
+    DKVGreedy,
+    Dual,
+    Elastic,
+    Fixed,
+    ForwardPass,
+    ForwardPlan,
+    FullLength,
+    ModelConfig,
+    NoCache,
+    NoCacheSession,
+    Order,
+    Parts,
+    Prefix,
+    Recap,
+    Request,
+    Rows,
+    Sampler,
+    Sampling,
+    Session,
+    Shadow,
+    Shapes,
+    Visible,
+    Whole,
+    Window,
+    denoise,
+    neighbours,
+    select_or_all,
+)
 
 POLICIES = ["prefix", "dual"]
 BOTH = ["tiny-llada", "tiny-dream"]

@@ -13,21 +13,27 @@ import torch
 from harness import Combination, build, forward_of, full, model, parts_of, requests, turns, with_mask
 
 from dllm import Decoder, UserError, load
-from dllm.blocks.whole import Whole
-from dllm.cache.calls import ROWS_PER_CALL, grouped, ranges_of
-from dllm.cache.dkv import DKV
-from dllm.cache.dkv_greedy import DKVGreedy
-from dllm.cache.elastic import Elastic
-from dllm.cache.recap import Recap
-from dllm.cache.window import Window
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.hidden import HiddenStates
-from dllm.models.transformer import Transformer
-from dllm.runtime.runtime import Network
+from dllm.parts import (
+    DKV,
+    ROWS_PER_CALL,
+    Canvas,
+    DKVGreedy,
+    Elastic,
+    FullLength,
+    HiddenStates,
+    Network,
+    Recap,
+    Request,
+    Sampling,
+    Setting,
+    Transformer,
+    Whole,
+    Window,
+    denoise,
+    grouped,
+    ranges_of,
+    validate,
+)
 
 NAMES = ["Kai", "Emma", "Hugo", "Ada", "Ben", "Cleo", "Dan", "Eva"]
 

@@ -7,7 +7,7 @@ from math import exp
 import pytest
 import torch
 
-from dllm.common.density import certainty_density
+from dllm.parts import certainty_density
 
 
 def summed(known: list[bool], sigma: float) -> list[float]:

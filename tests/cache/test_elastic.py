@@ -13,21 +13,25 @@ import torch
 from harness import forward_of, model, requests
 from torch import Tensor
 
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.columns import KeptRows
-from dllm.cache.drifted_rows import WholeRows
-from dllm.cache.elastic import Elastic
-from dllm.cache.none import NoCache
 from dllm.common import debug
-from dllm.compose.fitted import Parts
-from dllm.contract import Need, Turn
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import AttentionMap, HiddenState
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AttentionMap,
+    Cache,
+    Canvas,
+    Elastic,
+    FullLength,
+    HiddenState,
+    KeptRows,
+    Need,
+    NoCache,
+    Parts,
+    Sampling,
+    Static,
+    Turn,
+    Whole,
+    WholeRows,
+    denoise,
+)
 
 ASKED = AttentionMap(4, received=True)
 DRIFTING = {"window_length": 4, "gamma": 0.985, "track_num": 2}

@@ -23,16 +23,22 @@ from recording import FakeGraph
 from torch import Tensor
 
 from dllm import Decoder, Result, load
-from dllm.cache.elastic import DriftPass, Elastic, ElasticSession
-from dllm.common.rowwise import each_tensor
-from dllm.compose.fitted import Parts
-from dllm.contract import ForwardCost, Turn
-from dllm.loop.denoise import TakeTurn
-from dllm.loop.forward import Forward
-from dllm.loop.recorded import RecordedTurns, SplitTurn
-from dllm.loop.rows import Rows
-from dllm.models.transformer import Transformer
-from dllm.runtime.runtime import Runtime
+from dllm.parts import (
+    DriftPass,
+    Elastic,
+    ElasticSession,
+    Forward,
+    ForwardCost,
+    Parts,
+    RecordedTurns,
+    Rows,
+    Runtime,
+    SplitTurn,
+    TakeTurn,
+    Transformer,
+    Turn,
+    each_tensor,
+)
 from dllm.tasks.mini import tasks as mini
 
 RECORDED = json.loads((DATA / "elastic_by_layer.json").read_text())

@@ -13,23 +13,26 @@ import torch
 from harness import PROMPTS, Combination, allowed, choices, drawn, model, parts_of, requests
 from law import law
 
-from dllm.cache.pages import Beginning, KnownPrefix, PageStore, identity_of
-from dllm.contract.setting import Sampling
 from dllm.laws import claims
-from dllm.laws.claims import Trial
-from dllm.laws.decodes import decode_sharing
-from dllm.models.visibility import (
+from dllm.parts import (
     FULL,
     PAGE_COLUMNS,
     AnswerBlocks,
     AttentionKind,
+    Beginning,
     BlockCausal,
     CausalByRank,
     ContextCausal,
     DenoisedBlock,
+    KnownPrefix,
+    PageStore,
     PipelinedBlocks,
     PromptBlock,
+    Sampling,
     SeededBlocks,
+    Trial,
+    decode_sharing,
+    identity_of,
 )
 
 KINDS = [

@@ -14,13 +14,25 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, UserError, errors, load, part
-from dllm.app.command_line.brought import near_setting, of_setting, values_beside
-from dllm.common.hint_table import INSTEAD, OTHER_CHOICES, SETTINGS
-from dllm.common.hints import Meaning, meaning
-from dllm.compose.parts import choices, config_groups, options_of_choices
-from dllm.serve.api_errors import ApiError
-from dllm.serve.fields import ChatBody, CompletionBody, Diffusion
-from dllm.serve.typed import names_of, read_body
+from dllm.parts import (
+    INSTEAD,
+    OTHER_CHOICES,
+    SETTINGS,
+    ApiError,
+    ChatBody,
+    CompletionBody,
+    Diffusion,
+    Meaning,
+    choices,
+    config_groups,
+    meaning,
+    names_of,
+    near_setting,
+    of_setting,
+    options_of_choices,
+    read_body,
+    values_beside,
+)
 
 # Words of LLaDA's, Fast-dLLM's and Dream's scripts, transformers, lm-eval and vLLM, and words misspelt: what a newcomer
 # types, and what is right. None: nothing is, so nothing may be guessed.

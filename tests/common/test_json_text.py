@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dllm.common.json_text import as_object, end_of_value, escaped, loaded, members
+from dllm.parts import as_object, end_of_value, escaped, loaded, members
 
 VALUES = ("1e999", "-0", "0.1234567890123456789012345", "9" * 5000, '"\\ud83d"', '"a\\"}"', "{}", "[ 1 , {} ]", "null")
 

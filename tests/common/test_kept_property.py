@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dllm.common.kept_property import kept_property
+from dllm.parts import kept_property
 
 
 @dataclass(frozen=True)

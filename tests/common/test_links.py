@@ -14,8 +14,7 @@ from queue import SimpleQueue
 import pytest
 
 from dllm.common import links as module
-from dllm.common.links import DIED, HEAD, LONGEST_MESSAGE, TOKEN_BYTES, Link, Links, links_over, open_links
-from dllm.errors import UserError
+from dllm.parts import DIED, HEAD, LONGEST_MESSAGE, TOKEN_BYTES, Link, Links, UserError, links_over, open_links
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of threads that end
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dllm.common.plain_yaml import plain_yaml
-from dllm.errors import UserError
+from dllm.parts import UserError, plain_yaml
 
 
 def bomb(depth: int) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.common.ranking import argmax_mask, few_largest, top_k_mask, within_budget
-from dllm.errors import UserError
+from dllm.parts import UserError, argmax_mask, few_largest, top_k_mask, within_budget
 
 
 @pytest.mark.parametrize("length", [1, 5, 512, 1300])

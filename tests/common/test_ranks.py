@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.common.ranks import ALONE, Ranks
-from dllm.errors import UserError
+from dllm.parts import ALONE, Ranks, UserError
 
 
 def test_alone_nothing_is_exchanged() -> None:

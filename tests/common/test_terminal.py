@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from dllm.common.terminal import VisibleLog, VisibleParser, as_text, complain, excepthook, say, visible
+from dllm.parts import VisibleLog, VisibleParser, as_text, complain, excepthook, say, visible
 
 PACKAGE = Path(__file__).parents[2] / "dllm"
 THE_PLACE = PACKAGE / "common" / "terminal.py"

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.app.lm_eval.configuration import composed_settings
-from dllm.common.ranking import argmax_mask
-from dllm.compose.chosen_class import with_own_classes
-from dllm.compose.parts import build_part, composed, plain_config
-from dllm.contract import SamplerTraits, State, Step, View
-from dllm.errors import UserError
-from dllm.samplers.base import Sampler
+from dllm.parts import (
+    Sampler,
+    SamplerTraits,
+    State,
+    Step,
+    UserError,
+    View,
+    argmax_mask,
+    build_part,
+    composed,
+    composed_settings,
+    plain_config,
+    with_own_classes,
+)
 
 MINE, OTHER = f"{__name__}.Mine", f"{__name__}.Bare"
 

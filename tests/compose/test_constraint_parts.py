@@ -10,9 +10,22 @@ from typing import Any
 import pytest
 
 from dllm import UserError, part
-from dllm.compose.parts import build_part, choice_of, choices, composed, options_of_choices, part_config, part_of
-from dllm.constraints import Choice, FunctionCall, Grammar, Json, JsonSchema, Regex
-from dllm.constraints.kinds import TaskConstraint
+from dllm.parts import (
+    Choice,
+    FunctionCall,
+    Grammar,
+    Json,
+    JsonSchema,
+    Regex,
+    TaskConstraint,
+    build_part,
+    choice_of,
+    choices,
+    composed,
+    options_of_choices,
+    part_config,
+    part_of,
+)
 
 KINDS = {
     "choice": Choice,

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from dllm.compose.parts import BASE_CLASSES, arguments_of, choices, class_of, options_of_choices
+from dllm.parts import BASE_CLASSES, arguments_of, choices, class_of, options_of_choices
 
 # The classes of tasks are made by their files alone, which say what the benchmark asks for.
 GROUPS = [group for group in BASE_CLASSES if group != "task"]

@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from dllm.compose.labels import cell_label
-from dllm.compose.naming import CHOICES, own_options, part_words, typed_choices, typed_name
-from dllm.compose.parts import choices, composed, options_of_choices, plain_config
+from dllm.parts import (
+    CHOICES,
+    cell_label,
+    choices,
+    composed,
+    options_of_choices,
+    own_options,
+    part_words,
+    plain_config,
+    typed_choices,
+    typed_name,
+)
 
 
 def config_of(*overrides: str) -> dict[str, Any]:

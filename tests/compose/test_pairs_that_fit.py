@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.cache.base import Cache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices, part
-from dllm.contract import Need
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.errors import UserError
-from dllm.laws.decodes import turns_of_rows
-from dllm.laws.trials import TRIAL_OPTIONS, network, requests
-from dllm.samplers.confidence import Confidence
+from dllm.parts import (
+    TRIAL_OPTIONS,
+    Cache,
+    Confidence,
+    FullLength,
+    Need,
+    Parts,
+    Sampling,
+    Setting,
+    UserError,
+    choices,
+    network,
+    part,
+    requests,
+    turns_of_rows,
+)
 
 NEEDS = {
     "block": Need(), "suffix": Need("suffix"), "answer": Need("answer"), "committed": Need(committed=True),

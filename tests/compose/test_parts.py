@@ -16,28 +16,35 @@ from harness import build, full, model, sealed
 
 import dllm
 from dllm import Decoder, UserError, load, part
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.tccf import TCCF
-from dllm.common.coerce import words_of
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import arguments_of, choices, takes_part
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, PerRequest, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.contract.traits import SamplerTraits
-from dllm.eos.stop_strings import StopStrings
-from dllm.errors import name_of
-from dllm.laws.decodes import PART_BASES
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.record.collector import Collector
-from dllm.samplers.base import Sampler
-from dllm.samplers.learn2pd import Learn2PD
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
+from dllm.parts import (
+    PART_BASES,
+    TCCF,
+    AdaBlock,
+    Canvas,
+    Collector,
+    Fixed,
+    Forward,
+    Ids,
+    Learn2PD,
+    Model,
+    Parts,
+    PerRequest,
+    Prophet,
+    Request,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    Setting,
+    Static,
+    StopStrings,
+    arguments_of,
+    choices,
+    denoise,
+    name_of,
+    takes_part,
+    validate,
+    words_of,
+)
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff", "dg_dev")

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError, part
-from dllm.compose.parts import build_part, choices, composed, part_config
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.localleap import LocalLeap
+from dllm.parts import Confidence, LocalLeap, build_part, choices, composed, part_config
 
 CANARY = """
 from pathlib import Path

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from dllm.compose.parts import BASE_CLASSES, choices, composed, plain_config
-from dllm.compose.trusted import VARIABLE, refuse_command, refuse_strangers, shipped_commands, with_trust
-from dllm.errors import UserError
+from dllm.parts import (
+    BASE_CLASSES,
+    VARIABLE,
+    UserError,
+    choices,
+    composed,
+    plain_config,
+    refuse_command,
+    refuse_strangers,
+    shipped_commands,
+    with_trust,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,17 @@ import warnings
 from random import Random
 from typing import Any
 
-from dllm.compose.validate import validate
-from dllm.contract.setting import Setting
-from dllm.errors import SettingWarning, UserError
-from dllm.laws.compatibility import ModelKind, all_parts
-from dllm.models.shipped import shipped_folder, shipped_models
-from dllm.models.weights import read_model_config
+from dllm.parts import (
+    ModelKind,
+    Setting,
+    SettingWarning,
+    UserError,
+    all_parts,
+    read_model_config,
+    shipped_folder,
+    shipped_models,
+    validate,
+)
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 WORD = rf"({'|'.join((*GROUPS, 'model'))})=([\w-]+)"

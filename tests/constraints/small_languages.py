@@ -9,11 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.tokens import token_automaton
-from dllm.constraints.vocabulary import Vocabulary
+from dllm.parts import MASK, ByteAutomaton, RowSets, TokenLanguage, Vocabulary, token_automaton
 
 Ids = tuple[int, ...]
 

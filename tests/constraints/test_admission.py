@@ -11,15 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from dllm.constraints import Regex
-from dllm.constraints.automata import automaton_of
-from dllm.constraints.decoding.admission import Decided, admit
-from dllm.constraints.decoding.compiled import CompiledConstraint
-from dllm.constraints.decoding.row import ConstrainedRow
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.tokens import token_automaton
-from dllm.constraints.vocabulary import Vocabulary
+from dllm.parts import (
+    MASK,
+    CompiledConstraint,
+    ConstrainedRow,
+    Decided,
+    Regex,
+    RowSets,
+    TokenLanguage,
+    Vocabulary,
+    admit,
+    automaton_of,
+    token_automaton,
+)
 
 LENGTH, LETTERS = 4, "abcd"
 ID = {letter: number for number, letter in enumerate(LETTERS)}

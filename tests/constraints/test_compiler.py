@@ -9,14 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dllm.constraints import Choice, Constraint, Json, JsonSchema, Regex
-from dllm.constraints.compiler import Compiler, language_key
-from dllm.constraints.decoding.requests import check
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK
-from dllm.constraints.store import Store
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
+from dllm.parts import (
+    MASK,
+    Choice,
+    Compiler,
+    Constraint,
+    Json,
+    JsonSchema,
+    Regex,
+    RowSets,
+    Store,
+    UserError,
+    Vocabulary,
+    check,
+    language_key,
+)
 
 TABLE = Vocabulary((b"a", b"b", b"ab", b"ba", None))
 END = 4

@@ -12,17 +12,22 @@ import pytest
 from harness import full
 from jsonschema import Draft202012Validator
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.minimal import minimised
-from dllm.constraints.languages.schema import schema_language, strings
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.store import Store
-from dllm.constraints.tokens import token_automaton
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
+from dllm.constraints.languages.schema import strings
+from dllm.parts import (
+    MASK,
+    ByteAutomaton,
+    JsonSchema,
+    RowSets,
+    Store,
+    TokenLanguage,
+    UserError,
+    Vocabulary,
+    automaton_of,
+    compiled,
+    minimised,
+    schema_language,
+    token_automaton,
+)
 
 PATTERNS = ["^[a-c]*$", "^(ab)*$", "b", "^a", "é|\\n", "^[^b]*b$", '"', "^.{2}"]
 

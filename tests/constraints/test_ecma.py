@@ -14,10 +14,7 @@ from harness import DATA, full
 from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.schema.patterns import Patterns
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.errors import UserError
+from dllm.parts import ByteAutomaton, JsonSchema, Patterns, UserError, automaton_of
 
 # Digits, letters and spaces of other scripts; what Python calls a space and ECMA-262 does not, and the reverse.
 SIGNS = ["a", "b", "B", "1", "٣", "_", " ", "\n", "\r", "\t", "\u2028", "\ufeff", "\x85", "\x1c", "\xa0", "é", "É", "λ",
@@ -151,7 +148,7 @@ def test_names_under_patterns_and_values_of_enumerations_follow_the_same_pattern
 
 
 def test_without_regex_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dllm.constraints.languages.ecma.classes import property_ranges
+    from dllm.parts import property_ranges
 
     property_ranges.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "regex", None)

@@ -18,9 +18,7 @@ from tool_schemas import DRAFT7, ToolSchemas
 from word_samples import drawn_words
 
 from dllm import UserError
-from dllm.constraints import FunctionCall, JsonSchema, automaton_of
-from dllm.constraints.kinds import Constraint
-from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.parts import ByteAutomaton, Constraint, FunctionCall, JsonSchema, automaton_of
 
 OTHER = {"name": "other", "parameters": {"properties": {"z": {"enum": ["q"]}}, "required": ["z"]}}
 

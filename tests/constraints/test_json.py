@@ -12,9 +12,7 @@ import pytest
 from harness import full
 from word_samples import drawn_words
 
-from dllm.constraints import Json, automaton_of
-from dllm.constraints.languages.products import difference
-from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.parts import ByteAutomaton, Json, automaton_of, difference
 
 automaton = cache(automaton_of)
 

@@ -15,12 +15,16 @@ from judges import FORMATS, read
 from random_schemas import NAMES, SCALARS, Schemas
 from word_samples import drawn_words
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.schema import schema_language
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.errors import UserError
+from dllm.parts import (
+    ByteAutomaton,
+    CompileLimits,
+    JsonSchema,
+    UserError,
+    automaton_of,
+    compiled,
+    schema_language,
+    within_limits,
+)
 
 
 def automaton(schema: Any, **options: Any) -> ByteAutomaton:

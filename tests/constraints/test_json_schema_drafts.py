@@ -11,8 +11,7 @@ import jsonschema
 import pytest
 from word_samples import drawn_words
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.errors import UserError
+from dllm.parts import JsonSchema, UserError, automaton_of
 
 D4, D6, D7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 6, 7))
 D2019, D2020 = (f"https://json-schema.org/draft/{year}/schema" for year in ("2019-09", "2020-12"))

@@ -13,11 +13,7 @@ from typing import Any
 import pytest
 from harness import DATA, full
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.schema import schema_language
-from dllm.errors import UserError
+from dllm.parts import CompileLimits, JsonSchema, UserError, automaton_of, compiled, schema_language, within_limits
 
 TEXT = {"type": "string"}
 

@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from word_samples import drawn_words
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.errors import UserError
+from dllm.parts import JsonSchema, UserError, automaton_of
 
 
 class Colour(Enum):

@@ -14,10 +14,7 @@ from harness import full
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
-from dllm.constraints import JsonSchema, automaton_of
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.schema import schema_language
-from dllm.errors import UserError
+from dllm.parts import JsonSchema, UserError, automaton_of, compiled, schema_language
 
 BOUNDS = [0, 1, -1, 15, 0.5, 0.05, -0.5, 1.5, 0.95, -0.1, 10.3, -3.55, 99.9, 0.001, 0.15]
 STEPS = [1, 3, 0.5, 0.1, 0.05, 0.3, 1.5, 0.15, 0.01, 2.5]

@@ -7,10 +7,23 @@ from typing import Any
 
 import pytest
 
-from dllm.constraints import Choice, Constraint, Grammar, Json, JsonSchema, Regex, automaton_of
-from dllm.constraints.languages.rules import MAX_ADDED_NODES, remaining
-from dllm.constraints.languages.trees import Bytes, Cat, Language, RuleCall, Tree
-from dllm.errors import UserError
+from dllm.parts import (
+    MAX_ADDED_NODES,
+    Bytes,
+    Cat,
+    Choice,
+    Constraint,
+    Grammar,
+    Json,
+    JsonSchema,
+    Language,
+    Regex,
+    RuleCall,
+    Tree,
+    UserError,
+    automaton_of,
+    remaining,
+)
 
 
 @pytest.mark.parametrize(

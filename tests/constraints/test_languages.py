@@ -14,12 +14,26 @@ from exploding import EXPLODING
 from harness import full
 from word_samples import texts_over
 
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.products import difference, intersection, union
-from dllm.constraints.languages.trees import Alt, Automaton, ByteAutomaton, Bytes, Cat, Language, Rep, RuleCall, Tree
-from dllm.constraints.languages.utf8 import literal_text, texts
-from dllm.errors import UserError
+from dllm.parts import (
+    Alt,
+    Automaton,
+    ByteAutomaton,
+    Bytes,
+    Cat,
+    CompileLimits,
+    Language,
+    Rep,
+    RuleCall,
+    Tree,
+    UserError,
+    compiled,
+    difference,
+    intersection,
+    literal_text,
+    texts,
+    union,
+    within_limits,
+)
 
 A, B, X = literal_text("a"), literal_text("b"), literal_text("x")
 OPEN, CLOSE = literal_text("("), literal_text(")")

@@ -11,9 +11,7 @@ import pytest
 from harness import full
 from word_samples import drawn_words, texts_over
 
-from dllm.constraints import Grammar, automaton_of
-from dllm.constraints.languages.products import difference
-from dllm.errors import UserError
+from dllm.parts import Grammar, UserError, automaton_of, difference
 
 lark = pytest.importorskip("lark")
 

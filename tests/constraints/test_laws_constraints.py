@@ -28,20 +28,23 @@ from law import law
 from recording import FakeGraph
 from test_law_runtimes import Case, static_cases
 
-from dllm.constraints import Regex
-from dllm.constraints.automata import automaton_of
-from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.constraints.decoding.compiled import CompiledConstraint
-from dllm.constraints.decoding.row import ConstrainedRow
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, TokenLanguage
-from dllm.constraints.tokens import token_automaton
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.errors import UserError
-from dllm.loop.recorded import RecordedTurns
-from dllm.record.results import Result
+from dllm.parts import (
+    MASK,
+    CompiledConstraint,
+    ConstrainedBatch,
+    ConstrainedRow,
+    RecordedTurns,
+    Regex,
+    Request,
+    Result,
+    RowSets,
+    Sampling,
+    TokenLanguage,
+    UserError,
+    Vocabulary,
+    automaton_of,
+    token_automaton,
+)
 
 PATTERNS = (r"(ab|c)*d?e", r"[a-m]{3,9}z?", r"x(y|zz|é)*", r"(no|yes)( (no|yes)){0,2}", r"\{(a+:[0-9]{2};){1,3}\}")
 TAKE_BACK = ("saber", "remdm", "rcr", "wino", "joint_threshold")

@@ -17,13 +17,7 @@ from constraints_decodes import turns_of
 from harness import full
 from small_languages import Case, random_case
 
-from dllm.common.noise import gumbel
-from dllm.constraints.decoding.batch import highest_of_classes
-from dllm.constraints.decoding.reproposals import banned
-from dllm.constraints.filling import class_maxima
-from dllm.contract import Turn
-from dllm.contract.readouts import AllLogits, ByColumn
-from dllm.contract.setting import Sampling
+from dllm.parts import AllLogits, ByColumn, Sampling, Turn, banned, class_maxima, gumbel, highest_of_classes
 
 SEEDS = range(600 if full() else 60)
 

@@ -10,11 +10,7 @@ from harness import full
 from random_patterns import random_pattern
 from word_samples import drawn_words, texts_over
 
-from dllm.constraints import Regex, automaton_of
-from dllm.constraints.languages.automaton_of import compiled
-from dllm.constraints.languages.regex import End, regex_tree
-from dllm.constraints.languages.trees import Language
-from dllm.errors import UserError
+from dllm.parts import End, Language, Regex, UserError, automaton_of, compiled, regex_tree
 
 ATOMS = ["a", "b", "B", "é", ".", r"\w", r"\d", r"\s", r"\W", r"\S", r"\D", "[ab]", "[^a]", "[a-c1-3]", r"[^\w\s]",
          r"[\d_]", "k", "[^k]", "ss", "(?:)", r"\x41", r"\n", "[é-ü]", r"\."]  # fmt: skip

@@ -20,10 +20,7 @@ from law import law
 from random_schemas import Schemas
 
 from dllm import Decoder, load, part
-from dllm.constraints import Constraint, JsonSchema, Regex
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.models.transformer import Transformer
+from dllm.parts import Constraint, JsonSchema, Model, Regex, Transformer, UserError
 
 ROWS, LENGTH = 8, 40
 BATCHES = range(125 if full() else 2)  # of eight texts

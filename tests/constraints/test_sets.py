@@ -10,9 +10,7 @@ from harness import full
 from small_languages import Case, Ids, random_case
 
 from dllm.constraints import sets
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.row_sets import RowSets
-from dllm.constraints.sets import MASK, ClassSet, TokenLanguage
+from dllm.parts import MASK, ByteAutomaton, ClassSet, RowSets, TokenLanguage
 
 SEEDS = range(3000 if full() else 150)
 

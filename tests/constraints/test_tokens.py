@@ -11,13 +11,19 @@ from numpy.typing import NDArray
 from small_languages import random_automaton
 
 from dllm.constraints import store, tokens
-from dllm.constraints.edges import NEVER
-from dllm.constraints.languages.limits import CompileLimits, within_limits
-from dllm.constraints.languages.trees import ByteAutomaton
-from dllm.constraints.store import Store, cache_folder, load_tokens
-from dllm.constraints.tokens import TokenAutomaton, token_automaton
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
+from dllm.parts import (
+    NEVER,
+    ByteAutomaton,
+    CompileLimits,
+    Store,
+    TokenAutomaton,
+    UserError,
+    Vocabulary,
+    cache_folder,
+    load_tokens,
+    token_automaton,
+    within_limits,
+)
 
 LETTERS = b"abcd"
 

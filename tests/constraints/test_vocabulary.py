@@ -10,13 +10,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.constraints.decoding.requests import Constraints
-from dllm.constraints.kinds import Choice
-from dllm.constraints.vocabulary import Vocabulary
-from dllm.errors import UserError
-from dllm.models.ids import Ids
-from dllm.models.pieces import BYTE_OF
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import BYTE_OF, Choice, Constraints, Ids, Tokenizer, UserError, Vocabulary
 
 MINI = Path(__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
 

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from dllm import Decoder, Result, UserError, load, part
-from dllm.constraints.kinds import Choice, Regex
-from dllm.models.bundle import Model
-from dllm.samplers.base import Sampler
+from dllm.parts import Choice, Model, Regex, Sampler
 from tests.support.tiny import MODELS, make_written
 
 BLOCK = 8

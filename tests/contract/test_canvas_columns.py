@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.contract.canvas import packed
+from dllm.parts import packed
 
 
 @pytest.mark.parametrize(("rows", "length", "most"), [(1, 1, 1), (3, 37, 5), (4, 64, 64), (2, 9, 0)], ids=str)

@@ -13,27 +13,38 @@ from own_parts import CutFirst, Says, Surest, Twice
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.none import NoCache
-from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import BlockState, ForwardPlan, Need, Scores, State, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import Statistic
-from dllm.contract.setting import Setting
-from dllm.contract.traits import EosTraits, SamplerTraits
-from dllm.eos.base import EndOfText
-from dllm.eos.none import FullLength
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Blocks,
+    BlockState,
+    Buffered,
+    Cache,
+    CacheView,
+    Canvas,
+    Confidence,
+    EndOfText,
+    EosTraits,
+    Fixed,
+    ForwardPlan,
+    FreeDave,
+    Frontier,
+    FullLength,
+    JointThreshold,
+    Need,
+    NoCache,
+    Owner,
+    Parts,
+    Request,
+    Sampler,
+    SamplerTraits,
+    Scores,
+    Setting,
+    State,
+    Static,
+    Statistic,
+    Step,
+    View,
+    validate,
+)
 from tests.samplers.game import Game
 
 ROWS = [Request.answer([3, 4], masks, 60, masks) for masks in (9, 8, 7)]

@@ -11,12 +11,19 @@ from harness import model
 from own_parts import Says, Surest
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.process import Absorbing, Uniform, process_of
-from dllm.contract.setting import Sampling, Setting
-from dllm.models.ids import Ids, resolve_ids
-from dllm.samplers.credit import Credit
+from dllm.parts import (
+    Absorbing,
+    Canvas,
+    Credit,
+    Ids,
+    Request,
+    Sampling,
+    Setting,
+    Uniform,
+    Whole,
+    process_of,
+    resolve_ids,
+)
 from tests.samplers.game import Game
 
 VOCAB = 64

@@ -7,8 +7,7 @@ import random
 import pytest
 import torch
 
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.reshape import STEP, LengthChange, reshaped
+from dllm.parts import STEP, Canvas, LengthChange, Request, reshaped
 
 MASK, EOS = 60, 61
 

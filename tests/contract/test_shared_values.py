@@ -9,17 +9,24 @@ import torch
 from harness import model, requests
 from torch import Tensor, nn
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.contract import State, Step, View
-from dllm.contract.shared_values import NOTHING_SHARED, Shared
-from dllm.eos.none import FullLength
-from dllm.errors import UserError
-from dllm.laws.decodes import forward_of, results, turns_of_rows
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.prophet import Prophet
+from dllm.parts import (
+    NOTHING_SHARED,
+    Confidence,
+    Fixed,
+    FullLength,
+    Parts,
+    Prefix,
+    Prophet,
+    Sampler,
+    Shared,
+    State,
+    Step,
+    UserError,
+    View,
+    forward_of,
+    results,
+    turns_of_rows,
+)
 
 CPU = torch.device("cpu")
 

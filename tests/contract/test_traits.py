@@ -10,32 +10,41 @@ from harness import build, model
 from own_parts import CutFirst
 
 from dllm import UserError
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.buffer import Buffered, CacheView
-from dllm.common.rowwise import Owner
-from dllm.compose.parts import choices
-from dllm.compose.validate import validate
-from dllm.contract import ForwardPlan, Need, Scores, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import AllLogits, Statistic
-from dllm.contract.setting import Setting
-from dllm.contract.shared_values import NOTHING_SHARED
-from dllm.contract.traits import CacheTraits
-from dllm.eos.base import EndOfText
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_front import StopFront
-from dllm.eos.stop_strings import StopStrings
-from dllm.laws.compatibility import all_parts
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dream import Dream
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.saber import Saber
-from dllm.samplers.wino import WINO
+from dllm.parts import (
+    NOTHING_SHARED,
+    WINO,
+    AllLogits,
+    Blocks,
+    Buffered,
+    Cache,
+    CacheTraits,
+    CacheView,
+    Canvas,
+    Confidence,
+    Dream,
+    EndOfText,
+    FillAfterBlock,
+    Fixed,
+    ForwardPlan,
+    FullLength,
+    JointThreshold,
+    Need,
+    Owner,
+    Prophet,
+    Request,
+    Saber,
+    Sampler,
+    Scores,
+    Setting,
+    Statistic,
+    Step,
+    StopFront,
+    StopStrings,
+    View,
+    all_parts,
+    choices,
+    validate,
+)
 
 EOS, PROMPT, LENGTH, BLOCK = 9, 2, 8, 4
 POLICIES = {**{name: build("eos", name) for name in choices("eos")}, "all": FillAfterBlock("all"),

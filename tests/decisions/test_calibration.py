@@ -17,20 +17,21 @@ from omegaconf import OmegaConf
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
 from dllm.app.commands import decide, serve
-from dllm.app.runs.service import plan_of, service_of
-from dllm.compose.parts import composed
 from dllm.decisions import Choice
-from dllm.decisions.calibration import (
+from dllm.parts import (
     Labelled,
+    ServeSettings,
     best_temperature,
+    composed,
     fitted,
     nll,
+    plan_of,
     quality,
     read_calibration,
+    service_of,
+    softmax,
     write_calibration,
 )
-from dllm.decisions.estimators import softmax
-from dllm.serve.settings import ServeSettings
 from tests.serve.live import live
 
 

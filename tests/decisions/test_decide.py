@@ -11,12 +11,23 @@ import pytest
 
 from dllm import Decoder, UserError, load
 from dllm.decisions import Choice, Predicate, Score
-from dllm.decisions.calibration import Labelled, quality
-from dllm.decisions.estimators import ESTIMATORS, AlternativesTrie, Slot, SlotScores, canvases, planned, softmax
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.decisions.questions import question_of
-from dllm.decisions.results import Decisions, SlotDecision
-from dllm.prompts import PrefilledPrompt
+from dllm.parts import (
+    ESTIMATORS,
+    AlternativesTrie,
+    Decisions,
+    Estimator,
+    Labelled,
+    Likelihood,
+    PrefilledPrompt,
+    Slot,
+    SlotDecision,
+    SlotScores,
+    canvases,
+    planned,
+    quality,
+    question_of,
+    softmax,
+)
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 FIRST = Choice(["Kai", "Emma", "Hugo"], template='["{slot}", "')

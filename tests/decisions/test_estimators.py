@@ -10,14 +10,22 @@ import pytest
 import torch
 
 from dllm import Decoder
-from dllm.constraints import Choice as Among
-from dllm.decisions.canvases import Laid, layout_of
-from dllm.decisions.estimators import Slot, SlotScores, planned, softmax
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.decisions.reading import read_canvases
-from dllm.models.bundle import Model, load
-from dllm.record.final_commits import final_commits
-from dllm.samplers.order import Order
+from dllm.parts import Choice as Among
+from dllm.parts import (
+    Estimator,
+    Laid,
+    Likelihood,
+    Model,
+    Order,
+    Slot,
+    SlotScores,
+    final_commits,
+    layout_of,
+    load,
+    planned,
+    read_canvases,
+    softmax,
+)
 from tests.support.harness import DATA, full
 from tests.support.tiny import MODELS as MODELS_FOLDER
 from tests.support.tiny import make_written

@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError
-from dllm.blocks.fixed import Fixed
-from dllm.contract import Turn
-from dllm.decisions.protocol import refuse_unknown_canvases
-from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
-from dllm.models.bundle import Model, load
-from dllm.samplers.renoise import Renoise
+from dllm.parts import Fixed, Model, ReadCanvas, ReadQuery, Renoise, Turn, load, read_canvases, refuse_unknown_canvases
 from tests.support.harness import DATA, full
 
 PROMPT = (51, 25, 3, 17, 9, 40, 22, 7)

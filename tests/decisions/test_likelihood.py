@@ -13,14 +13,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm.decisions.likelihood import METHODS, Estimator, Likelihood, by_coin, by_count
-from dllm.errors import UserError
-from dllm.models.attention import Visible
-from dllm.models.bundle import Model, load
-from dllm.models.ids import Ids
-from dllm.models.memory import NoCacheMemory
-from dllm.models.visibility import ContextCausal
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    METHODS,
+    ContextCausal,
+    Estimator,
+    Ids,
+    Likelihood,
+    Model,
+    NoCacheMemory,
+    UserError,
+    Visible,
+    by_coin,
+    by_count,
+    load,
+    load_model,
+    read_model_config,
+)
 from tests.support.harness import DATA
 
 PROMPT, TARGET = [51, 25, 3], [7, 30, 12, 7]

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load, part
-from dllm.contract.process import Uniform
 from dllm.decisions import Choice
-from dllm.models.bundle import Model
-from dllm.models.diffusion_gemma import DiffusionGemma
+from dllm.parts import DiffusionGemma, Model, Uniform
 from tests.support.tiny import MODELS, make_tiny
 
 

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from dllm.decisions.reading import ReadCanvas, ReadQuery, read_canvases
-from dllm.models.bundle import load
+from dllm.parts import ReadCanvas, ReadQuery, load, read_canvases
 from tests.support.harness import DATA, full
 
 # Columns of two prompts, and what is computed of them: all but what lies before the last cut that canvases share.

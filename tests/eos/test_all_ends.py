@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from dllm import part
-from dllm.blocks.fixed import Fixed
-from dllm.common.rowwise import Owner
-from dllm.contract import Scores, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.shared_values import NOTHING_SHARED
-from dllm.models.ids import Ids
+from dllm.parts import NOTHING_SHARED, Canvas, Fixed, Ids, Owner, Request, Scores, View
 
 EOS, TURN, WORD = 61, 55, 7
 ACTING = (

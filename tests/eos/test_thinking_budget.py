@@ -14,11 +14,7 @@ from replay_families import nemotron
 from torch import Tensor
 
 from dllm import Decoder, load, part
-from dllm.constraints import Choice
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import ContextCausal
+from dllm.parts import Choice, ContextCausal, Model, Transformer, UserError
 
 MASK, EOS, END = 60, 61, 57
 CASES = [one for one in json.loads((DATA / "goldens" / "nemotron.json").read_text())["cases"]

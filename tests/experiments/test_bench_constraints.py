@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import Tokenizer
 from experiments.bench import constraints as bench_constraints
 
 MINI = Path(bench_constraints.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 import torch
 
-from dllm.compose.parts import choices
+from dllm.parts import choices
 from experiments.bench import launches
 from experiments.bench.launches import TINY, WARM, WORK, count, main
 from experiments.bench.step import decode, named, random_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.models.visibility import FULL
+from dllm.parts import FULL
 from experiments.bench.long_prompts import ANSWER, CASES, LLADA, model_of, power, taken
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from dllm.models.weights import load_model
+from dllm.parts import load_model
 from experiments.bench import llama_cpp, packed_files, random_checkpoint
 from experiments.bench.packed_files import KINDS, main, write
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from dllm import Result, UserError
-from dllm.record.cost import Machine
-from dllm.runtime.runtime import Runtime
+from dllm.parts import Machine, Runtime
 from experiments.bench import attention as bench_attention
 from experiments.bench import cache as bench_cache
 from experiments.bench import constraint_overhead as bench

@@ -10,10 +10,7 @@ import torch
 from harness import of_noise
 
 from dllm import Result, load, part
-from dllm.compose.parts import choices
-from dllm.kernels.narrow_product import narrowed, widened
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
+from dllm.parts import Confidence, Credit, choices, narrowed, widened
 from dllm.tasks.mini import tasks as mini
 from experiments.compare import constrained_tasks, rounding
 from experiments.compare.blocks import Bench, fixed, watched_cells

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import pytest
 
 from dllm import Result, load
-from dllm.view.scores import HEADS, task_cells
+from dllm.parts import HEADS, task_cells
 from experiments.bench.wedlm import Way
 from experiments.compare import kinds as compare_kinds
 from experiments.compare.kinds import HEAD, Line, one_forward_each

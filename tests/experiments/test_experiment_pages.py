@@ -12,8 +12,7 @@ import pytest
 from rich.style import Style
 
 from dllm import UserError
-from dllm.compose.choice_files import part_facts
-from dllm.compose.parts import choices
+from dllm.parts import choices, part_facts
 from experiments.figures.compare import same_story
 from experiments.figures.entries import ENTRIES
 from experiments.pages import race as readme_picture

@@ -15,12 +15,7 @@ import pytest
 import torch
 from harness import full
 
-from dllm.compose.parts import choices
-from dllm.contract import ForwardCost
-from dllm.models.bundle import Model
-from dllm.models.fused import apart
-from dllm.models.quantize import QUANTIZATIONS
-from dllm.record.cost import Machine
+from dllm.parts import QUANTIZATIONS, ForwardCost, Machine, Model, apart, choices
 from experiments.bench import kernels as bench_kernels
 from experiments.bench.step import named
 from experiments.gpu_hour import __main__ as command

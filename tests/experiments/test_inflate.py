@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from dllm.tasks.mini import tasks
 from experiments.support.inflate import Spread, inflated, shares
 

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from dllm import load
-from dllm.record.bounds import bits
+from dllm.parts import bits
 from experiments.method_claims import bits as rounds
 from experiments.method_claims.__main__ import main
 from experiments.method_claims.bits import fit, least_rounds, text_bits

@@ -13,7 +13,7 @@ import pytest
 from harness import of_noise
 
 from dllm import Result, part
-from dllm.compose.parts import choices, configurations
+from dllm.parts import choices, configurations
 from dllm.tasks.mini import tasks as mini
 from experiments.bench.decisions import ALTERNATIVES, bodies, furthest
 from experiments.compare import defaults as compare_defaults

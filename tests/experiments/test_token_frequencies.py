@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
-from dllm.samplers.pc import Frequencies
+from dllm.parts import Frequencies
 from experiments.mini.token_frequencies import counts, main
 
 

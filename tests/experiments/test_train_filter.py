@@ -8,8 +8,7 @@ import pytest
 from safetensors import safe_open
 
 from dllm import Decoder, UserError, load
-from dllm.blocks.fixed import Fixed
-from dllm.samplers.learn2pd import Learn2PD
+from dllm.parts import Fixed, Learn2PD
 from experiments.distill.filter import Options, Records, Replay, main
 from tests.samplers.game import PROMPT, Game
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.common.hint_table import INSTEAD, SETTINGS
+from dllm.parts import INSTEAD, SETTINGS
 from experiments.pages.words import PAGE, section
 
 

@@ -22,8 +22,7 @@ from replay import METHODS, decode, differences, parts_of, record_of, run_case
 from replay_parts import CaseParts
 from under import RUNTIMES, model, way
 
-from dllm.errors import UserError
-from dllm.runtime.runtime import RECORDED, Runtime
+from dllm.parts import RECORDED, Runtime, UserError
 
 SAMPLE = {"static": 40, "cudagraph": 30, "compile": 12, "compile_cudagraph": 12} if GPU else dict.fromkeys(RUNTIMES, 2)
 PASSES = ("first_column", "full", "queries", "ranges", "schedule", "verify", "steps", "selected", "value_tokens")

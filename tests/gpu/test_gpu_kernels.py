@@ -30,8 +30,7 @@ from dllm.kernels import (
     slot_logits,
 )
 from dllm.kernels.builds import BUILDS
-from dllm.kernels.jit import Build, Kernel
-from dllm.models.attention import agrees, has_varlen
+from dllm.parts import Build, Kernel, agrees, has_varlen
 from tests.kernels.conftest import poison  # noqa: F401  outputs start as NaN
 
 KINDS = {"*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16, "*bf16": torch.bfloat16}

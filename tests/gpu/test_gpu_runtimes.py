@@ -16,11 +16,8 @@ from test_law_runtimes import Case, cases
 from under import RUNTIMES, model, on_any_device, way
 
 from dllm import Decoder, load
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.runtime.runtime import COMPILED, RECORDED, Runtime
+from dllm.parts import COMPILED, RECORDED, Draw, Model, Runtime, Sampling
 from dllm.tasks.mini import tasks
-from dllm.tasks.mini.items import Draw
 
 COUNT = {"static": 40, "cudagraph": 30, "compile": 4, "compile_cudagraph": 4} if GPU else dict.fromkeys(RUNTIMES, 2)
 CACHES = ("none", "prefix", "dual", "window") if GPU else ("dual",)

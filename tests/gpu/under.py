@@ -14,13 +14,8 @@ from harness import DATA
 from place import DEVICE, GPU
 from recording import FakeGraph
 
-from dllm.compose.fitted import Parts
-from dllm.loop.denoise import TakeTurn
-from dllm.loop.forward import run_plainly
-from dllm.loop.recorded import build_runtime
-from dllm.models.transformer import Transformer
+from dllm.parts import FIXED, Network, Parts, Runtime, TakeTurn, Transformer, build_runtime, run_plainly
 from dllm.runtime import compiled_layers as module
-from dllm.runtime.runtime import FIXED, Network, Runtime
 
 RUNTIMES = tuple(name for name in ("static", *FIXED) if GPU or name != "compile_cudagraph")  # no stand-in compiles
 Compiled = module.Compiled

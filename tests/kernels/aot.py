@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from dllm.kernels.builds import BUILDS
-from dllm.kernels.jit import Build
+from dllm.parts import Build
 
 TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32),
            "gfx942": GPUTarget("hip", "gfx942", 64)}  # fmt: skip

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.add_norm import add_norm, reference
+from dllm.kernels.add_norm import reference
+from dllm.parts import add_norm
 
 
 @pytest.mark.parametrize("added", [True, False], ids=["sum", "alone"])

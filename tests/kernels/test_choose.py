@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from dllm import Decoder, UserError, load
-from dllm.kernels.dispatch import use_triton
-from dllm.models.transformer import RMSNorm
+from dllm.parts import RMSNorm, use_triton
 
 ROOT = Path(__file__).parents[2]
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

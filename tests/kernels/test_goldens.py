@@ -17,7 +17,7 @@ from unittest.mock import patch
 from law import law
 
 from dllm.kernels import rope_scatter, row_statistics
-from dllm.kernels.jit import Kernel, LaunchConfig
+from dllm.parts import Kernel, LaunchConfig
 from tests.replay import MODELS, differences, model_of, run_case
 
 FOLDER = Path(__file__).parents[1] / "data" / "goldens"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.grouped_product import grouped_product, reference
+from dllm.kernels.grouped_product import reference
+from dllm.parts import grouped_product
 
 COUNTS = {  # rows of each group
     "some empty": [0, 3, 0, 1, 20, 0],

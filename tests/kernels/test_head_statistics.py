@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from dllm.kernels import head_statistics as module
-from dllm.kernels.head_statistics import chunked_head, fused_head, head_statistics, logits_of, reference
-from dllm.kernels.jit import LaunchConfig
-from dllm.kernels.row_statistics import ROW_STATISTICS
+from dllm.kernels.head_statistics import reference
+from dllm.parts import ROW_STATISTICS, LaunchConfig, chunked_head, fused_head, head_statistics, logits_of
 
 
 def rows(count: int, width: int, vocabulary: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

@@ -15,12 +15,19 @@ from law import law
 from torch import Tensor, nn
 
 from dllm import Decoder, load, part
-from dllm.errors import UserError
-from dllm.kernels.dispatch import check_invariant, use_triton
-from dllm.kernels.invariant import TILE, Tiled, in_tiles
-from dllm.models.attention import KEY_TILE, Visible, attend
-from dllm.models.weights import save_model
-from dllm.record.results import Result
+from dllm.parts import (
+    KEY_TILE,
+    TILE,
+    Result,
+    Tiled,
+    UserError,
+    Visible,
+    attend,
+    check_invariant,
+    in_tiles,
+    save_model,
+    use_triton,
+)
 
 NAMES = ("llada_gqa_tied", "tiny-llada", "tiny-dream")
 CACHES = ("none", "prefix", "dual", "dkv", "window", "elastic", "d2cache", "flash_dllm", "dllm_cache", "vicinity")

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from dllm.kernels import narrow_embedding, narrow_linear
-from dllm.kernels.narrow_embedding import NarrowEmbedding, NarrowHead
-from dllm.kernels.narrow_linear import WIDENED_FROM, packs_by_64
+from dllm.parts import WIDENED_FROM, NarrowEmbedding, NarrowHead, packs_by_64
 
 SHAPES = [(640, 128), (157, 96), (64, 32), (5, 32)]  # whole blocks of 64; others, which four bits fill up
 BITS = pytest.mark.parametrize("bits", [8, 4])

@@ -9,10 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dllm.kernels.grouped_narrow_product import grouped_narrow_product, reference
-from dllm.kernels.narrow_experts import NarrowExperts
-from dllm.kernels.narrow_linear import WIDENED_FROM, NarrowLinear, packs_by_64
-from dllm.kernels.narrow_product import GROUP, narrowed, rounded_steps, widened
+from dllm.kernels.grouped_narrow_product import reference
+from dllm.parts import (
+    GROUP,
+    WIDENED_FROM,
+    NarrowExperts,
+    NarrowLinear,
+    grouped_narrow_product,
+    narrowed,
+    packs_by_64,
+    rounded_steps,
+    widened,
+)
 from tests.kernels.test_narrow_product import by_hand, noise
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dllm.kernels.narrow_product import narrow_product, narrowed, reference
+from dllm.kernels.narrow_product import reference
+from dllm.parts import narrow_product, narrowed
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:

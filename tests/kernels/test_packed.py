@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from dllm import load
-from dllm.kernels.packed import PackedLinear, can_pack, pack_weights, padded_rows
+from dllm.parts import PackedLinear, can_pack, pack_weights, padded_rows
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this PyTorch has no oneDNN operators to pack with"

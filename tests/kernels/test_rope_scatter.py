@@ -8,9 +8,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from dllm.kernels.jit import Kernel
-from dllm.kernels.rope_scatter import HeadNorms, reference, rope_scatter
-from dllm.models.memory import Projected
+from dllm.kernels.rope_scatter import reference
+from dllm.parts import HeadNorms, Kernel, Projected, rope_scatter
 
 CASES = {  # rows, n, heads, kv heads, head size, half of what rotates, buffer rows
     "plain": (2, 5, 6, 6, 16, 8, 9),

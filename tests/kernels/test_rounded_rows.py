@@ -16,12 +16,21 @@ from rank_threads import threads, together
 from torch import Tensor, nn
 
 from dllm.kernels import rounded_machine
-from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import narrowed, widened
-from dllm.kernels.rounded_four import FourBitTiles
-from dllm.kernels.rounded_linear import RoundedLinear
-from dllm.kernels.rounded_machine import Processor, exact_levels, layout, measured_processor, this_processor
-from dllm.kernels.rounded_rows import AT_ONCE, FEWEST, in_steps
+from dllm.parts import (
+    AT_ONCE,
+    FEWEST,
+    FourBitTiles,
+    NarrowLinear,
+    Processor,
+    RoundedLinear,
+    exact_levels,
+    in_steps,
+    layout,
+    measured_processor,
+    narrowed,
+    this_processor,
+    widened,
+)
 
 COUNTS = (0, 1, 3, 40, AT_ONCE + 5)
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dllm.kernels import row_statistics
-from dllm.kernels.row_statistics import ROW_STATISTICS, reference, split_count
+from dllm.kernels.row_statistics import reference
+from dllm.parts import ROW_STATISTICS, split_count
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:

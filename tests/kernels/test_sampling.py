@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm.common import nucleus as module
-from dllm.common.noise import gumbel, mixed
-from dllm.common.nucleus import nucleus
-from dllm.kernels.gumbel_argmax import gumbel_argmax
+from dllm.parts import gumbel, gumbel_argmax, mixed, nucleus
 
 TOP_PS, DTYPES = (1e-9, 0.301, 0.77, 0.95, 0.9999), (torch.float32, torch.float64)
 ROWS: dict[str, Tensor] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.silu_times import gelu_reference, gelu_times, reference, silu_times
+from dllm.kernels.silu_times import reference
+from dllm.parts import gelu_reference, gelu_times, silu_times
 
 
 @pytest.mark.parametrize("gate", ["silu", "gelu"])

@@ -10,10 +10,8 @@ import torch
 from rank_threads import threads, together
 from torch import Tensor
 
-from dllm.common.ranks import Ranks
-from dllm.kernels.head_statistics import CHUNK_ROWS
-from dllm.kernels.row_statistics import ALL_STATISTICS, ROW_STATISTICS, reference
-from dllm.kernels.sliced_head import HeadSlice, sliced_head_statistics
+from dllm.kernels.row_statistics import reference
+from dllm.parts import ALL_STATISTICS, CHUNK_ROWS, ROW_STATISTICS, HeadSlice, Ranks, sliced_head_statistics
 
 
 def joined(z: Tensor, size: int, banned: tuple[int, ...] = (), at: Tensor | None = None) -> dict[str, Tensor]:

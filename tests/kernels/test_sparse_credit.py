@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.kernels.credit import reference, sparse_credit
+from dllm.kernels.credit import reference
 from dllm.kernels.row_statistics import reference as statistics
 from dllm.kernels.slot_logits import reference as slot_logits_reference
-from dllm.kernels.slot_logits import slot_logits
+from dllm.parts import slot_logits, sparse_credit
 from tests.support.dense_credit import dense_credit
 
 ROWS, VOCABULARY = 11, 9

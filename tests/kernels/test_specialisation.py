@@ -16,13 +16,9 @@ import pytest
 import torch
 from harness import Combination, forward_of, model, parts_of, requests
 
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
 from dllm.kernels import head_statistics as head
 from dllm.kernels.builds import BUILDS
-from dllm.kernels.jit import Kernel
-from dllm.loop.denoise import denoise
-from dllm.models.transformer import Transformer
+from dllm.parts import Canvas, Kernel, Sampling, Transformer, denoise
 
 pytest.importorskip("triton")
 LAUNCHERS = (

@@ -18,18 +18,24 @@ from law import law
 from rank_threads import Apart, ThreadRanks, threads, together
 
 from dllm import part
-from dllm.cache.elastic import Elastic
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.compose.validate import check_ranks
-from dllm.contract import Need, State, Step, View
-from dllm.contract.readouts import AttentionMap
-from dllm.contract.setting import Sampling
-from dllm.errors import IncompatibleParts, UserError
-from dllm.laws.decodes import recorded
-from dllm.models.weights import load_model
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AttentionMap,
+    Elastic,
+    IncompatibleParts,
+    Need,
+    NoCache,
+    Parts,
+    Sampling,
+    State,
+    Static,
+    Step,
+    UserError,
+    View,
+    check_ranks,
+    choices,
+    load_model,
+    recorded,
+)
 
 SIZES, HEATS = (2, 4), (0.0, 0.8)
 

@@ -22,17 +22,20 @@ from recording import FakeGraph, as_recorded
 
 from dllm import UserError
 from dllm.common import debug
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract import Turn
-from dllm.contract.setting import Sampling
-from dllm.loop.forward import run_plainly
-from dllm.loop.recorded import RecordedTurns
-from dllm.loop.rows import Rows
-from dllm.runtime.compiled_layers import Compiled
-from dllm.runtime.compiled_stages import CompiledStages
-from dllm.runtime.graphs import Graphs
-from dllm.runtime.runtime import Network, Runtime
+from dllm.parts import (
+    Compiled,
+    CompiledStages,
+    Graphs,
+    Network,
+    Parts,
+    RecordedTurns,
+    Rows,
+    Runtime,
+    Sampling,
+    Turn,
+    choices,
+    run_plainly,
+)
 
 DEVICE = {"static": torch.device("cpu"), "compile": torch.device("cpu"), "cudagraph": torch.device("cuda")}
 LAGS, HEATS = (0, 1, 2, 4), (0.0, 0.8)

@@ -22,11 +22,8 @@ from harness import (
 )
 from law import law
 
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
 from dllm.laws import claims
-from dllm.laws.claims import Trial
-from dllm.laws.stated import traits_hold
+from dllm.parts import Request, Sampling, Trial, traits_hold
 
 GRID_SAMPLERS = {"dream"}  # fixed time grids whose count for a turn can be 0
 REFUSES = {"flash_verify", "linear_spec"}  # forwards that verify drafts perhaps in vain, or only make them

@@ -8,17 +8,27 @@ from dataclasses import replace
 import pytest
 import wrong_parts
 
-from dllm.blocks.tccf import TCCF
-from dllm.cache.flash_verify import VerifiedFlashDLLM
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.laws.__main__ import LAWS, failing, failing_case, main, smallest
-from dllm.laws.claims import Trial, all_is_decided
-from dllm.laws.decodes import Broken
-from dllm.laws.trials import PROMPTS, VOCAB, TrialCase, Trials, network
-from dllm.samplers.flash_verify import FlashVerify
+from dllm.laws.__main__ import main
+from dllm.laws.trials import PROMPTS, VOCAB
+from dllm.parts import (
+    LAWS,
+    TCCF,
+    Broken,
+    FlashVerify,
+    FullLength,
+    Parts,
+    Request,
+    Sampling,
+    Trial,
+    TrialCase,
+    Trials,
+    VerifiedFlashDLLM,
+    all_is_decided,
+    failing,
+    failing_case,
+    network,
+    smallest,
+)
 
 WRONG = [(group, kind) for group, kinds in wrong_parts.WRONG.items() for kind in kinds]
 

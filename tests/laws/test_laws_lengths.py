@@ -12,10 +12,8 @@ import pytest
 from harness import Combination, combinations_of_lengths, model, parts_of, requests
 from law import law
 
-from dllm.contract.setting import Sampling
 from dllm.laws import claims
-from dllm.laws.claims import Trial
-from dllm.laws.decodes import Broken, Decoded
+from dllm.parts import Broken, Decoded, Sampling, Trial
 
 of_lengths = partial(law, combinations_of_lengths, daily=1, least=80)
 

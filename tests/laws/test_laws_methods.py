@@ -11,47 +11,50 @@ import torch
 from harness import Combination, Shown, allowed, build, drawn, full, model, results
 from law import law
 
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract.canvas import Request
-from dllm.eos.base import EndOfText
-from dllm.eos.none import FullLength
-from dllm.record.results import Result
-from dllm.samplers.adas import Adas
-from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dawn import Dawn
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.dus import DUS
-from dllm.samplers.easing import Easing
-from dllm.samplers.eb import EntropyBound
-from dllm.samplers.entropy_distance import EntropyDistance
-from dllm.samplers.ete import ETE
-from dllm.samplers.factor import Factor
-from dllm.samplers.frechet import Frechet
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
-from dllm.samplers.localleap import LocalLeap
-from dllm.samplers.lopa import LoPA
-from dllm.samplers.order import Order
-from dllm.samplers.pc import PC
-from dllm.samplers.prior import Prior
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.scout import Scout
-from dllm.samplers.static import Static
-from dllm.samplers.tacg import TACG
+from dllm.parts import (
+    BACD,
+    DUS,
+    ETE,
+    PC,
+    TACG,
+    WEIGHTS,
+    AdaBlock,
+    Adas,
+    Blocks,
+    Cache,
+    Confidence,
+    Credit,
+    Dawn,
+    DParallel,
+    Dual,
+    Easing,
+    EndOfText,
+    EntropyBound,
+    EntropyDistance,
+    Factor,
+    Fixed,
+    Frechet,
+    FreeDave,
+    Frontier,
+    FullLength,
+    JointThreshold,
+    Learn2PD,
+    LocalLeap,
+    LoPA,
+    NoCache,
+    Order,
+    Parts,
+    Prefix,
+    Prior,
+    Prophet,
+    Request,
+    Result,
+    Sampler,
+    Scout,
+    Static,
+    Whole,
+    choices,
+)
 
 LENGTH, BLOCKS = 24, {"short": Fixed(8), "long": Fixed(24), "whole": Whole()}
 NAMES = ("tiny-llada", "tiny-dream")

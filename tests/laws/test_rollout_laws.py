@@ -10,11 +10,8 @@ import torch
 from harness import Combination, Shown, allowed, build, drawn, model, parts_of, requests
 from law import law
 
-from dllm.compose.parts import choices
-from dllm.contract.setting import Sampling
-from dllm.errors import UserError
 from dllm.laws import rollout_claims
-from dllm.laws.claims import Trial
+from dllm.parts import Sampling, Trial, UserError, choices
 
 SCHEDULES = ("fixed", "whole", "growing", "ahead", "sliding")
 NETWORKS = ("tiny-llada", "tiny-dream", "sdar_b4")

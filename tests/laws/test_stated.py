@@ -6,24 +6,26 @@ import pytest
 import wrong_parts
 from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest, Twice
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import SamplerTraits
-from dllm.eos.none import FullLength
-from dllm.laws.claims import Trial
-from dllm.laws.decodes import Broken
-from dllm.laws.stated import traits_hold
-from dllm.laws.trials import network
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dream import Dream
-from dllm.samplers.ete import ETE
-from dllm.samplers.prior import Prior
-from dllm.samplers.rcr import RCR
-from dllm.samplers.static import Static
+from dllm.parts import (
+    ETE,
+    RCR,
+    Broken,
+    Confidence,
+    Dream,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    Prior,
+    Request,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    Static,
+    Trial,
+    network,
+    traits_hold,
+)
 
 ROWS = tuple(Request.answer([1, 5, 3], length, 15, seed) for seed, length in enumerate((8, 5)))
 

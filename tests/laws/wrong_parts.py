@@ -7,16 +7,29 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.buffer import Buffered, CacheView
-from dllm.common.noise import uniform
-from dllm.common.ranking import argmax_mask
-from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, Setting, State, Step, View, replaced
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
-from dllm.eos.base import EndOfText, after_first, answer_ends
-from dllm.samplers.base import Sampler
+from dllm.parts import (
+    BlockState,
+    Buffered,
+    CacheView,
+    Canvas,
+    EndOfText,
+    EosTraits,
+    Fixed,
+    ForwardPlan,
+    Owner,
+    Sampler,
+    SamplerTraits,
+    Schedule,
+    Setting,
+    State,
+    Step,
+    View,
+    after_first,
+    answer_ends,
+    argmax_mask,
+    replaced,
+    uniform,
+)
 
 
 class Honest(Sampler):

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.errors import UserError
-from dllm.lengths.cal import Cal
-from dllm.models.bundle import Model
+from dllm.parts import Cal, Model, UserError
 
 
 def found(rule: Cal, values: dict[int, float], most: int = 1000) -> tuple[int, list[int]]:

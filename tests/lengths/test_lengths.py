@@ -8,14 +8,19 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.common.rowwise import Owner
-from dllm.contract import Scores, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.shared_values import NOTHING_SHARED
-from dllm.errors import IncompatibleParts, UserError
-from dllm.lengths.by_end import end_confidence
-from dllm.models.bundle import Model
-from dllm.record.trace import Trace
+from dllm.parts import (
+    NOTHING_SHARED,
+    Canvas,
+    IncompatibleParts,
+    Model,
+    Owner,
+    Request,
+    Scores,
+    Trace,
+    UserError,
+    View,
+    end_confidence,
+)
 
 PROMPTS = ['Copy the list:\n["Kai", "Emma", "Hugo", "Ada", "Zoe"]', 'Sort the list:\n["Kai", "Ada"]',
            'Copy the list:\n["Kai"]', 'Reverse the list:\n["Kai", "Ada", "Emma"]']  # fmt: skip

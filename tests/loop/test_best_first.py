@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from dllm.common.best_first import Addition, Weighed, best_first
+from dllm.parts import Addition, Weighed, best_first
 
 Draft = frozenset[Addition]
 

@@ -13,29 +13,34 @@ from harness import DATA, forward_of, model, requests
 from plain_causal import Triangle
 
 from dllm import Decoder, UserError
-from dllm.app.command_line.options import checked_sampling
-from dllm.blocks.sliding import Sliding
-from dllm.cache.finished import Finished
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import composed, plain_config
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.eos.stop_front import StopFront
-from dllm.loop.denoise import denoise
-from dllm.models.bundle import Model
-from dllm.models.bundle import load as load_folder
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import ContextCausal
-from dllm.models.weights import load_model, read_model_config
-from dllm.record.collector import Collector
-from dllm.record.results import Result
-from dllm.samplers.base import Sampler
-from dllm.samplers.entropy_distance import EntropyDistance
-from dllm.samplers.order import Order
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    Collector,
+    ContextCausal,
+    EntropyDistance,
+    Finished,
+    FullLength,
+    Ids,
+    Model,
+    Order,
+    Parts,
+    Request,
+    Result,
+    Sampler,
+    Sampling,
+    Sliding,
+    Static,
+    StopFront,
+    Transformer,
+    Turn,
+    checked_sampling,
+    composed,
+    denoise,
+    load_model,
+    plain_config,
+    read_model_config,
+)
+from dllm.parts import load as load_folder
 
 
 def prompts(count: int) -> list[list[int]]:

@@ -13,11 +13,7 @@ from recording import FakeGraph, as_recorded
 from torch import Tensor
 
 from dllm.common import debug
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import TakeTurn, denoise
-from dllm.loop.recorded import RecordedTurns, settle_into
-from dllm.runtime.compiled_stages import STAGE_VARIANTS, CompiledStages
+from dllm.parts import STAGE_VARIANTS, Canvas, CompiledStages, RecordedTurns, Sampling, TakeTurn, denoise, settle_into
 
 CASES = [("aot_eager", "none", "eb"), ("aot_eager", "dual", "confidence"), ("inductor", "dual", "confidence")]
 

@@ -11,14 +11,8 @@ import torch
 from harness import Combination, forward_of, model, parts_of, requests, results
 
 from dllm import UserError
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.laws.decodes import recorded
-from dllm.laws.trials import network
-from dllm.laws.trials import requests as short_requests
-from dllm.loop.denoise import denoise
-from dllm.models.transformer import Transformer
-from dllm.record.trace import Trace
+from dllm.parts import Canvas, Request, Sampling, Trace, Transformer, denoise, network, recorded
+from dllm.parts import requests as short_requests
 
 DOUBTED = Sampling(guidance=1.5, guidance_against="doubted", guidance_ratio=0.3)
 

@@ -15,15 +15,26 @@ import torch
 from harness import Combination, forward_of, late, model, parts_of, requests
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import TakeTurn, advance, settle, take_turn, turns
-from dllm.loop.denoise import start_rows as rows_of
-from dllm.loop.forward import Forward
-from dllm.loop.rows import Rows
-from dllm.loop.stages import choose_candidates, close_turn, decide, look, score_candidates, write_step
+from dllm.parts import (
+    Canvas,
+    Forward,
+    Parts,
+    Rows,
+    Sampling,
+    TakeTurn,
+    Turn,
+    advance,
+    choose_candidates,
+    close_turn,
+    decide,
+    look,
+    score_candidates,
+    settle,
+    take_turn,
+    turns,
+    write_step,
+)
+from dllm.parts import start_rows as rows_of
 
 TURNS = 6  # of rows of 16 to 24 columns in blocks of 8: blocks close and open meanwhile
 OF_LENGTHS = ("/dllm/lengths/", "/dllm/contract/reshape.py")

@@ -14,27 +14,32 @@ from law import law
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.elastic import Elastic
-from dllm.cache.prefix import Prefix
-from dllm.cache.window import Window
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.laws.decodes import LawAnswer, decode_joining
-from dllm.loop.denoise import denoise
-from dllm.samplers.base import Sampler
-from dllm.samplers.dream import Dream
-from dllm.samplers.order import Order
-from dllm.samplers.pc import PC
-from dllm.samplers.rcr import RCR
-from dllm.samplers.remdm import ReMDM
-from dllm.samplers.static import Static
+from dllm.parts import (
+    PC,
+    RCR,
+    Cache,
+    Canvas,
+    Dream,
+    Dual,
+    Elastic,
+    Fixed,
+    FullLength,
+    LawAnswer,
+    Order,
+    Parts,
+    Prefix,
+    ReMDM,
+    Request,
+    Sampler,
+    Sampling,
+    Setting,
+    Static,
+    Window,
+    choices,
+    decode_joining,
+    denoise,
+    validate,
+)
 
 
 @pytest.fixture
@@ -86,7 +91,7 @@ def test_nothing_as_large_as_all_rows_times_the_vocabulary_is_allocated() -> Non
 
 @pytest.mark.parametrize("weight", [0.0, 1.5])
 def test_guidance_mixes_conditional_and_unconditional_logits(weight: float) -> None:
-    from dllm.contract.setting import Sampling
+    from dllm.parts import Sampling
 
     sampling = Sampling(guidance=weight)
     turn = next(iter(turns(Combination("static", "whole"), requests()[:1], sampling)))

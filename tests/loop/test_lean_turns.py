@@ -15,16 +15,20 @@ import torch
 from harness import Combination, forward_of, late, model, parts_of, requests
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise, start_rows
-from dllm.loop.denoise import turns as running
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.remix import ReMix
+from dllm.parts import (
+    Canvas,
+    Confidence,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    ReMix,
+    Sampling,
+    Setting,
+    denoise,
+    start_rows,
+)
+from dllm.parts import turns as running
 
 VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "transpose", "permute", "t", "unbind", "split",
          "alias", "detach", "as_strided", "_unsafe_view", "split_with_sizes", "unflatten", "_reshape_alias",

@@ -14,28 +14,34 @@ from harness import DATA, ending, full
 from recording import FakeGraph
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_eos import StopAtEos
-from dllm.eos.truncate_at_eos import TruncateAtEos
-from dllm.loop.denoise import denoise, start_rows, take_turn
-from dllm.loop.forward import Forward
-from dllm.loop.proposals import Proposer
-from dllm.loop.recorded import RecordedTurns
-from dllm.models.experts import StackedExperts
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
-from dllm.record.collector import Collector
-from dllm.samplers.renoise import Renoise
+from dllm.parts import (
+    Canvas,
+    Collector,
+    FillAfterBlock,
+    Finished,
+    Fixed,
+    Forward,
+    FullLength,
+    Ids,
+    NoCache,
+    Parts,
+    Proposer,
+    RecordedTurns,
+    Renoise,
+    Request,
+    Sampling,
+    Setting,
+    StackedExperts,
+    StopAtEos,
+    Transformer,
+    TruncateAtEos,
+    Turn,
+    denoise,
+    load_model,
+    start_rows,
+    take_turn,
+    validate,
+)
 
 BLOCK, VOCAB = 8, 64
 IDS = Ids(None, 1, (1, 15))

@@ -11,23 +11,28 @@ from harness import model, results
 from own_parts import Patient, Rising, Undoing
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Session
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract import ForwardPlan, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.eos.none import FullLength
-from dllm.loop.pace import Pace
-from dllm.models.config import ModelConfig
-from dllm.samplers.base import Sampler
-from dllm.samplers.dream import Dream
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    Dream,
+    Dual,
+    Fixed,
+    ForwardPlan,
+    FreeDave,
+    Frontier,
+    FullLength,
+    JointThreshold,
+    ModelConfig,
+    NoCache,
+    Pace,
+    Parts,
+    Prophet,
+    Request,
+    Sampler,
+    Session,
+    Static,
+    Step,
+    View,
+)
 
 ROWS = [Request.answer([3, 4], masks, 60, masks) for masks in (12, 9)]
 

@@ -9,16 +9,7 @@ import pytest
 import torch
 from harness import Combination, model, parts_of
 
-from dllm.cache.pages import KnownPrefix
-from dllm.contract.canvas import Request
-from dllm.loop.prefill import Prefill
-from dllm.loop.runner import Runner
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.record.collector import Collector
-from dllm.record.cost import CostModel
-from dllm.record.results import Result
-from dllm.runtime.runtime import Runtime
+from dllm.parts import Collector, CostModel, Ids, KnownPrefix, Model, Prefill, Request, Result, Runner, Runtime
 from experiments.support.tensor_sizes import TensorSizes
 
 NAMES = ["sdar_b4", "tiny-wedlm", "tiny-nbdiff", "tiny-nemotron", "tiny-a2d-bd3lm", "tiny-fastdllm-v2", "dg_dev"]

@@ -11,25 +11,33 @@ from harness import build, choices, forward_of, full, model, requests, with_mask
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import Need, Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import AttentionMap, AttentionWeights, Shadow
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import start_rows, take_turn
-from dllm.loop.rows import Rows
-from dllm.models.transformer import Transformer
-from dllm.runtime.runtime import Runtime
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AttentionMap,
+    AttentionWeights,
+    Cache,
+    Canvas,
+    Confidence,
+    Dual,
+    Fixed,
+    FullLength,
+    Need,
+    NoCache,
+    Parts,
+    Request,
+    Rows,
+    Runtime,
+    Sampler,
+    Sampling,
+    Setting,
+    Shadow,
+    Static,
+    Transformer,
+    Turn,
+    Whole,
+    start_rows,
+    take_turn,
+    validate,
+)
 
 ASKED = AttentionMap(2, received=True)
 

@@ -11,21 +11,31 @@ import torch
 from harness import forward_of, model, requests, with_mask
 from torch import Tensor, nn
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import Need, Turn
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import AllLogits, ByColumn, HeadInput, HiddenState, LogitLookup, Probe, Readout
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.errors import UserError
-from dllm.loop.denoise import denoise
-from dllm.models.config import ModelConfig
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AllLogits,
+    ByColumn,
+    Cache,
+    Canvas,
+    Dual,
+    Fixed,
+    FullLength,
+    HeadInput,
+    HiddenState,
+    LogitLookup,
+    ModelConfig,
+    Need,
+    NoCache,
+    Parts,
+    Probe,
+    Readout,
+    Sampling,
+    Setting,
+    Static,
+    Turn,
+    UserError,
+    denoise,
+    validate,
+)
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,23 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dllm import part
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.kernels.jit import Kernel
-from dllm.loop.denoise import denoise
-from dllm.loop.recorded import RecordedTurns, StaticBuffers, build_runtime, copy_all, covering, widths_to_record
-from dllm.runtime.graphs import Graphs
-from dllm.runtime.runtime import Runtime
+from dllm.parts import (
+    Canvas,
+    Graphs,
+    Kernel,
+    Parts,
+    RecordedTurns,
+    Request,
+    Runtime,
+    Sampling,
+    StaticBuffers,
+    Turn,
+    build_runtime,
+    copy_all,
+    covering,
+    denoise,
+    widths_to_record,
+)
 
 CACHES = ("none", "prefix", "dual", "window")
 SAMPLERS = ("confidence", "localleap", "credit", "eb", "klass", "static", "dream")  # those whose launches are counted

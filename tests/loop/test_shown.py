@@ -10,22 +10,31 @@ import torch
 from harness import ending, model, requests
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract import BlockState, Need, State, Step, Turn, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.process import Uniform
-from dllm.contract.readouts import AllLogits, Statistic
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import SamplerTraits
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.loop.proposals import temper
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.samplers.base import Sampler
+from dllm.parts import (
+    AllLogits,
+    BlockState,
+    Canvas,
+    Fixed,
+    Forward,
+    FullLength,
+    Ids,
+    Need,
+    NoCache,
+    Parts,
+    Request,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    State,
+    Statistic,
+    Step,
+    Transformer,
+    Turn,
+    Uniform,
+    View,
+    denoise,
+    temper,
+)
 
 FORWARDS, BLOCK = 3, 7
 NOISE = Uniform(64)

@@ -10,13 +10,7 @@ import torch
 from rank_threads import threads, together
 from torch import Tensor
 
-from dllm.common.ranks import Ranks
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.kernels.sliced_head import HeadSlice
-from dllm.loop.proposals import Proposer
-from dllm.loop.sliced_draws import OwnIds, drawn_statistics
-from dllm.models.ids import Ids
+from dllm.parts import Canvas, HeadSlice, Ids, OwnIds, Proposer, Ranks, Request, Sampling, drawn_statistics
 
 VOCAB, ROWS, LENGTH = 53, 3, 7
 WANTED = frozenset({"first", "second", "gap", "entropy", "logsumexp", "current", "own", "drawn", "likeliest"})

@@ -15,13 +15,7 @@ from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
 from dllm.common import debug
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import denoise
-from dllm.runtime.runtime import Runtime, say_once
+from dllm.parts import Canvas, Parts, Runtime, Sampling, Turn, choices, denoise, say_once
 
 ASKING = ("dkv_greedy", "flash_verify", "linear_spec")  # the caches that eager alone runs
 BOUNDED = [name for name in choices("cache") if build("cache", name).traits.bounded_shapes]

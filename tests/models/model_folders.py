@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
-from dllm.models.weights import save_model
+from dllm.parts import Transformer, save_model
 from tests.support.adapters import stored
 from tests.support.random_models import random_model
 

@@ -11,18 +11,22 @@ import torch
 from gguf_files import mini_gguf
 
 from dllm import Decoder, Model, UserError, load
-from dllm.errors import SettingWarning
-from dllm.kernels.narrow_embedding import NarrowHead
-from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.rounded_linear import RoundedLinear
-from dllm.kernels.rounded_machine import Processor, this_processor
 from dllm.models import activations
-from dllm.models.activations import agreed, round_activations
-from dllm.models.bundle import locate
-from dllm.models.load_progress import unwatched
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.quantize import check_runtime
-from dllm.models.weights import save_model
+from dllm.parts import (
+    NarrowHead,
+    NarrowLinear,
+    Processor,
+    RoundedLinear,
+    SettingWarning,
+    agreed,
+    check_runtime,
+    locate,
+    quantize_folder,
+    round_activations,
+    save_model,
+    this_processor,
+    unwatched,
+)
 
 PROMPTS = ['Copy the list:\n["Emma", "Hugo", "Kai"]', "Shuffle these names: Ada, Felix, Zoe", "Latin square: A,B"]
 KINDS = ["int8", "int4"]

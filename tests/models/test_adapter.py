@@ -15,11 +15,18 @@ from torch import Tensor
 
 from dllm import UserError, load
 from dllm.models import weights
-from dllm.models.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, DIGEST, Adapter, base_digest, scale_of
-from dllm.models.files import read_contents
-from dllm.models.fused import apart
-from dllm.models.names import parameter_source
-from dllm.models.weights import load_model
+from dllm.parts import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    DIGEST,
+    Adapter,
+    apart,
+    base_digest,
+    load_model,
+    parameter_source,
+    read_contents,
+    scale_of,
+)
 from tests.support.adapters import DATA, adapted, stored
 
 

@@ -14,25 +14,29 @@ from harness import Combination, build, model, parts_of, requests, results
 from model_folders import copy_of, published
 from torch import Tensor
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.cache.calls import ROWS_PER_STREAMED
-from dllm.errors import UserError
-from dllm.models.attention import Visible, agrees, attend, attend_first, has_varlen
-from dllm.models.bundle import describe
-from dllm.models.config import ModelConfig
-from dllm.models.visibility import (
+from dllm.parts import (
     FULL,
+    ROWS_PER_STREAMED,
     AnswerBlocks,
     AttentionKind,
     BlockCausal,
     CausalByRank,
     ContextCausal,
     DenoisedBlock,
+    ModelConfig,
     PipelinedBlocks,
     PromptBlock,
     SeededBlocks,
+    UserError,
+    Visible,
+    agrees,
+    attend,
+    attend_first,
+    describe,
+    has_varlen,
+    inspect_checkpoint,
+    read_model_config,
 )
-from dllm.models.weights import read_model_config
 
 CPU = torch.device("cpu")
 

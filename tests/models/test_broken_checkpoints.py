@@ -26,9 +26,7 @@ from broken import Broken, build, make
 from nonsense import BASES, DEEP, HUGE, NAN
 from rich.console import Console
 
-from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
-from dllm.errors import UserError
-from dllm.models.bundle import load
+from dllm.parts import Report, UserError, inspect_checkpoint, load, print_report
 
 CASES = int(os.environ.get("DLLM_FUZZ", "100"))
 SECONDS, BYTES = 10, 2 * 2**30

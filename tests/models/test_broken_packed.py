@@ -19,9 +19,7 @@ from test_broken_checkpoints import CASES, bounded
 from test_packed_folders import LLADA
 from torch import Tensor
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import UserError
-from dllm.models.weights import load_model
+from dllm.parts import UserError, inspect_checkpoint, load_model
 from tests.support.packed_weights import packed_folder
 from tests.support.scaled_weights import FORMS, write_pair
 

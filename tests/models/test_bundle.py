@@ -11,14 +11,22 @@ import pytest
 import torch
 from model_folders import DATA, copy_of, llada_tokenizer, published, random_folder, sdar_tokenizer
 
-from dllm.compose.parts import choices, composed
-from dllm.errors import SettingWarning, UserError, warn_once
 from dllm.models import shipped
-from dllm.models.bundle import describe, load, warn_of_another
-from dllm.models.config import FAMILIES
-from dllm.models.gemma_config import DIFFUSION_GEMMA
-from dllm.models.shipped import CHECKPOINTS, shipped_models
-from dllm.models.weights import read_model_config
+from dllm.parts import (
+    CHECKPOINTS,
+    DIFFUSION_GEMMA,
+    FAMILIES,
+    SettingWarning,
+    UserError,
+    choices,
+    composed,
+    describe,
+    load,
+    read_model_config,
+    shipped_models,
+    warn_of_another,
+    warn_once,
+)
 
 
 def with_tokenizer(folder: Path, **changes: Any) -> Path:

@@ -13,9 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
-from dllm.errors import UserError
-from dllm.models.shipped import CHECKPOINTS, shipped_models
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import CHECKPOINTS, Tokenizer, UserError, shipped_models
 from tests.support.tiny import TEMPLATE
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<|mask|>", "pad_token": "<|pad|>"}

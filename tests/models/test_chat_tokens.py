@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from model_folders import HEADERS, IMSTYLE, byte_tokenizer, write_tokenizer
 
-from dllm.errors import UserError
-from dllm.models.chat_tokens import Marks
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import Marks, Tokenizer, UserError
 
 WORDS = ("<|eot|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|mask|>", "<s>")
 EOT, END, USER, ASSISTANT, MASK, BEGIN = range(256, 262)

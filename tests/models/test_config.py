@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 from model_folders import published, sdar_tokenizer
 
-from dllm.errors import UserError
-from dllm.models.config import FAMILIES, ModelConfig
-from dllm.models.ids import resolve_ids
-from dllm.models.tokenizer import Tokenizer
-from dllm.models.visibility import ContextCausal
+from dllm.parts import FAMILIES, ContextCausal, ModelConfig, Tokenizer, UserError, resolve_ids
 
 
 def read(name: str, **changes: Any) -> ModelConfig:

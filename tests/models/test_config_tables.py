@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from model_folders import PARITY, published
 
-from dllm.errors import UserError
-from dllm.models.config import ModelConfig
+from dllm.parts import ModelConfig, UserError
 
 # configuration_*.py of each published checkpoint: the default of every key that a file may leave out.
 _QWEN: dict[str, Any] = {

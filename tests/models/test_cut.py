@@ -14,16 +14,23 @@ from rank_threads import threads, together
 from torch import Tensor
 
 from dllm import UserError
-from dllm.common.ranks import ALONE, Ranks
-from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import widened
-from dllm.models.adapter import Adapter, attach_drafts
-from dllm.models.cut import check_cut, own_device, refuse_object
-from dllm.models.experts import StackedExperts
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    ALONE,
+    MASKED_LM_FAMILY,
+    Adapter,
+    NarrowLinear,
+    Ranks,
+    StackedExperts,
+    TensorReader,
+    Transformer,
+    attach_drafts,
+    check_cut,
+    load_model,
+    own_device,
+    read_model_config,
+    refuse_object,
+    widened,
+)
 from tests.support.adapters import DATA, adapted
 
 FOLDERS = sorted(one.name for one in DATA.iterdir() if (one / "model.safetensors").is_file())

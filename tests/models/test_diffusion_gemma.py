@@ -14,15 +14,18 @@ from model_folders import DATA, copy_of, edit_weights, published
 from safetensors.torch import save_file
 
 from dllm import UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.models.config import ModelConfig
-from dllm.models.diffusion_gemma import DiffusionGemma
-from dllm.models.ids import Ids
-from dllm.models.load_progress import unwatched
-from dllm.models.names import parameter_sources
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.weights import load_model, read_model_config
-from dllm.record.cost import CostModel
+from dllm.parts import (
+    CostModel,
+    DiffusionGemma,
+    Ids,
+    ModelConfig,
+    inspect_checkpoint,
+    load_model,
+    parameter_sources,
+    quantize_folder,
+    read_model_config,
+    unwatched,
+)
 from tests.parity import TWO_PASSES, compare_passes
 from tests.support.adapters import stored
 

@@ -8,8 +8,7 @@ from time import process_time
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.models.expressions import RULE, expression
+from dllm.parts import RULE, UserError, expression
 
 ENDS = ["a", "b", ".", r"\.", "[ab]", "[^a]", r"\w", r"\b", "^", "$", r"\Z", "(?:)"]
 REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,3}", "{0,2}?", "{2,}"]

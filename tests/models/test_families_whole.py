@@ -13,9 +13,7 @@ from model_folders import DATA, copy_of, edit_config, published, wide_folder
 from safetensors import safe_open
 
 from dllm import UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.models.config import FAMILIES, ModelConfig
-from dllm.models.shipped import plain_folder
+from dllm.parts import FAMILIES, ModelConfig, inspect_checkpoint, plain_folder
 from tests.support.family_folders import make_family
 
 # DiffusionGemma's file is of another form: ``test_diffusion_gemma.py``.

@@ -12,10 +12,7 @@ from model_folders import published as file_of
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning, UserError, warn_once
-from dllm.models.bundle import describe
-from dllm.models.weights import load_model
+from dllm.parts import SettingWarning, UserError, describe, inspect_checkpoint, load_model, warn_once
 
 TOKENS = torch.arange(90).view(2, 45)
 ONE, TWO, INDEX = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"

@@ -11,12 +11,18 @@ from recording import FakeGraph
 from safetensors.torch import load_file
 from torch import nn
 
-from dllm.models.experts import MoE, StackedExperts
-from dllm.models.fused import apart, fuse_products
-from dllm.models.names import TOWER_PREFIXES
-from dllm.models.networks import network_of
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config, save_model
+from dllm.parts import (
+    TOWER_PREFIXES,
+    MoE,
+    StackedExperts,
+    Transformer,
+    apart,
+    fuse_products,
+    load_model,
+    network_of,
+    read_model_config,
+    save_model,
+)
 from tests.support.adapters import stored
 
 FOLDERS = sorted(folder for folder in (DATA / "models").iterdir() if (folder / "config.json").is_file())

@@ -17,22 +17,30 @@ from model_folders import DATA, HEADERS, byte_tokenizer, logits, published, rand
 from test_grouped_packing import held_weights
 
 from dllm import Decoder, UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning
-from dllm.kernels.narrow_linear import packs_by_64
-from dllm.models.bundle import describe, locate
-from dllm.models.gguf_file import read_gguf
-from dllm.models.gguf_packing import PLAIN_KINDS, check_kind
-from dllm.models.gguf_tokenizer import SPLITS, tokenizer_at
-from dllm.models.load_progress import unwatched
-from dllm.models.names import Source
-from dllm.models.narrow_folder import load_narrow
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.tokenizer import QWEN2_SPLIT, Tokenizer
-from dllm.models.weights import contents_of, load_model, read_model_config
-from dllm.prompts import Prompts
-from dllm.record.fingerprint import fingerprint
+from dllm.parts import (
+    PLAIN_KINDS,
+    QWEN2_SPLIT,
+    SPLITS,
+    Prompts,
+    SettingWarning,
+    Source,
+    TensorReader,
+    Tokenizer,
+    check_kind,
+    contents_of,
+    describe,
+    fingerprint,
+    inspect_checkpoint,
+    load_model,
+    load_narrow,
+    locate,
+    packs_by_64,
+    quantize_folder,
+    read_gguf,
+    read_model_config,
+    tokenizer_at,
+    unwatched,
+)
 from tests.support.gguf_files import Converted, mini_gguf
 
 TOKENS = torch.arange(5, 18)[None]

@@ -14,10 +14,7 @@ from model_folders import DATA
 from rank_threads import threads, together
 
 from dllm import UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning
-from dllm.models.gguf_tokenizer import tokenizer_at
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import SettingWarning, inspect_checkpoint, load_model, read_model_config, tokenizer_at
 from tests.packed import gguf_matrices
 from tests.support.gemma_gguf import gemma_gguf
 

@@ -17,11 +17,7 @@ import torch
 from gguf import GGUFValueType as Type
 from model_folders import copy_of, logits, published
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import UserError
-from dllm.models.bundle import locate
-from dllm.models.config import ModelConfig
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import ModelConfig, UserError, inspect_checkpoint, load_model, locate, read_model_config
 from tests.parity import compare
 
 SIZE, VOCAB, LAYERS = 32, 64, 2

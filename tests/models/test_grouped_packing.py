@@ -11,19 +11,26 @@ from model_folders import DATA, edit_config, edit_weights, logits, wide_folder
 from safetensors.torch import load_file
 
 from dllm import UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning
-from dllm.kernels.narrow_linear import out_of_blocks, packs_by_64, placed
-from dllm.kernels.narrow_product import four_bit_steps, reference
-from dllm.kernels.stepped import SteppedLinear
-from dllm.models.config import ModelConfig
-from dllm.models.files import read_json
-from dllm.models.load_progress import unwatched
-from dllm.models.names import Source
-from dllm.models.narrow_folder import load_narrow
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.weights import contents_of, load_model, read_model_config
+from dllm.kernels.narrow_product import reference
+from dllm.parts import (
+    ModelConfig,
+    SettingWarning,
+    Source,
+    SteppedLinear,
+    TensorReader,
+    contents_of,
+    four_bit_steps,
+    inspect_checkpoint,
+    load_model,
+    load_narrow,
+    out_of_blocks,
+    packs_by_64,
+    placed,
+    quantize_folder,
+    read_json,
+    read_model_config,
+    unwatched,
+)
 from tests.support.packed_weights import packed_folder
 
 FORMS: dict[str, dict[str, Any]] = {

@@ -10,9 +10,7 @@ from model_folders import write_tokenizer
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.models.inside import without_prefix
-from dllm.models.pieces import BYTE_OF
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import BYTE_OF, Tokenizer, without_prefix
 
 LETTERS = [*"abdefghinot", "an", "th", "the", "\N{LOWER ONE EIGHTH BLOCK}", "\N{LOWER ONE EIGHTH BLOCK}an", *"()<>|_+."]
 MERGES = [("t", "h"), ("th", "e"), ("a", "n"), ("\N{LOWER ONE EIGHTH BLOCK}", "an")]

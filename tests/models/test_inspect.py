@@ -11,8 +11,7 @@ from model_folders import DATA, copy_of, edit_config, edit_weights, llada_tokeni
 from rich.console import Console
 
 from dllm.app.commands import checkpoint as module
-from dllm.app.commands.checkpoint import Report, inspect_checkpoint, print_report
-from dllm.errors import UserError
+from dllm.parts import Report, UserError, inspect_checkpoint, print_report
 
 
 def printed(report: Report) -> str:

@@ -8,8 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from dllm import load
-from dllm.models.least_tokens import LeastTokens
-from dllm.models.pieces import BYTE_OF
+from dllm.parts import BYTE_OF, LeastTokens
 
 PIECES = ["a", " ", "the ", "1234567890", "e\u0301", "\u1fbe\u0308\u0301", "\u1112\u1161\u11ab", "日本", "<|eot_id|>",
           "====", "\n\n", "▁", "internationally ", "\x00", "\U0001f600", "Wilhelmina"]  # fmt: skip

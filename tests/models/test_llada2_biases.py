@@ -14,11 +14,16 @@ from model_folders import PARITY, copy_of, edit_config, edit_weights, logits, pu
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning, UserError, warn_once
-from dllm.models.bundle import load
-from dllm.models.config import ModelConfig
-from dllm.models.weights import load_model, save_model
+from dllm.parts import (
+    ModelConfig,
+    SettingWarning,
+    UserError,
+    inspect_checkpoint,
+    load,
+    load_model,
+    save_model,
+    warn_once,
+)
 from tests import parity
 
 D, H, KV, h, V, BLOCK, ROTARY = 48, 4, 2, 16, 136, 32, 8

@@ -12,11 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.compose.parts import choices
-from dllm.constraints.kinds import Regex
 from dllm.models import masked_lm_class as own_class
-from dllm.models.masked_lm import MaskedLM, checked_padding
+from dllm.parts import MaskedLM, Regex, checked_padding, choices, inspect_checkpoint
 from tests.support.harness import OPTIONS, build, of_noise
 from tests.support.masked_lms import MASKED_LMS, make_masked_lm, masked_lm
 

@@ -17,17 +17,22 @@ from safetensors import safe_open
 from torch import Tensor
 
 from dllm import Decoder, UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
 from dllm.kernels import narrow_linear
-from dllm.kernels.narrow_linear import packs_by_64, placed, stored
-from dllm.kernels.narrow_product import narrowed
 from dllm.models import narrow_writer
-from dllm.models.adapter import Adapter
-from dllm.models.bundle import describe, locate
-from dllm.models.files import read_contents
-from dllm.models.load_progress import unwatched
-from dllm.models.narrow_folder import mapped
-from dllm.models.narrow_writer import quantize_folder
+from dllm.parts import (
+    Adapter,
+    describe,
+    inspect_checkpoint,
+    locate,
+    mapped,
+    narrowed,
+    packs_by_64,
+    placed,
+    quantize_folder,
+    read_contents,
+    stored,
+    unwatched,
+)
 from tests.support.adapters import adapted
 from tests.support.killing import killed_after
 

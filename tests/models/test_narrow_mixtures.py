@@ -11,12 +11,7 @@ from model_folders import logits, wide_folder
 from recording import FakeGraph
 from torch import Tensor, nn
 
-from dllm.kernels.narrow_experts import NarrowExperts
-from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.narrow_product import widened
-from dllm.models.experts import MoE, StackedExperts
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.parts import MoE, NarrowExperts, NarrowLinear, StackedExperts, Transformer, load_model, widened
 
 SMALL = {  # one layer of a few experts
     "llada_moe": {"num_hidden_layers": 1, "moe_layer_freq": [1], "num_experts": 4},

@@ -15,17 +15,26 @@ from rank_threads import threads, together
 from torch import Tensor, nn
 
 from dllm import UserError
-from dllm.common.ranks import ALONE, Ranks
-from dllm.contract.setting import Sampling
-from dllm.kernels.narrow_linear import NarrowLinear, out_of_blocks, stored, stored_columns, stored_rows
 from dllm.models import narrow_folder
-from dllm.models.bundle import describe
-from dllm.models.cut import check_cut
-from dllm.models.load_progress import unwatched
-from dllm.models.narrow_folder import load_narrow, tensors_of
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    ALONE,
+    NarrowLinear,
+    Ranks,
+    Sampling,
+    Transformer,
+    check_cut,
+    describe,
+    load_model,
+    load_narrow,
+    out_of_blocks,
+    quantize_folder,
+    read_model_config,
+    stored,
+    stored_columns,
+    stored_rows,
+    tensors_of,
+    unwatched,
+)
 from tests.support.harness import Combination, parts_of, requests, results
 
 CASES = [

@@ -22,12 +22,16 @@ from safetensors.torch import load_file, save_file
 from test_grouped_packing import held_weights
 
 from dllm import Decoder, UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning
-from dllm.kernels.narrow_linear import packs_by_64
-from dllm.models.names import Source
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.weights import contents_of, load_model, read_model_config
+from dllm.parts import (
+    SettingWarning,
+    Source,
+    TensorReader,
+    contents_of,
+    inspect_checkpoint,
+    load_model,
+    packs_by_64,
+    read_model_config,
+)
 from tests.packed import main
 from tests.support.scaled_weights import FORMS, write_pair
 

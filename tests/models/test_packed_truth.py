@@ -21,9 +21,7 @@ from harness import drawn
 from model_folders import published
 from safetensors.torch import load_file, save_file
 
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.errors import SettingWarning, UserError
-from dllm.models.weights import load_model, read_model_config, save_model
+from dllm.parts import SettingWarning, UserError, inspect_checkpoint, load_model, read_model_config, save_model
 from tests.support.packed_weights import AWQ_ORDER, words
 
 SIZE, VOCAB = 64, 64  # all of the layer's sizes, and rows of embedding and head

@@ -11,11 +11,7 @@ from model_folders import DATA, PARITY, copy_of, logits, published
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dllm.kernels.rope_scatter import rotated
-from dllm.models.names import parameter_sources
-from dllm.models.transformer import Rotary, Transformer
-from dllm.models.visibility import AttentionOrder
-from dllm.models.weights import load_model
+from dllm.parts import AttentionOrder, Rotary, Transformer, load_model, parameter_sources, rotated
 from tests.parity import GATES, case_error, cases_of, main, tensors_of
 from tests.support.random_models import random_model
 

@@ -17,14 +17,23 @@ from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
-from dllm.kernels.narrow_linear import NarrowLinear
 from dllm.models import bundle, quantize
-from dllm.models.bundle import Model, check_numbers, parse_dtype
-from dllm.models.config import ModelConfig
-from dllm.models.moe import MoEConfig
-from dllm.models.quantize import check_quantize, check_runtime, quantize_weights
-from dllm.models.transformer import Places, Transformer
-from dllm.models.weights import load_model, read_model_config, save_model
+from dllm.parts import (
+    Model,
+    ModelConfig,
+    MoEConfig,
+    NarrowLinear,
+    Places,
+    Transformer,
+    check_numbers,
+    check_quantize,
+    check_runtime,
+    load_model,
+    parse_dtype,
+    quantize_weights,
+    read_model_config,
+    save_model,
+)
 
 PROMPT = 'Copy the list:\n["Emma", "Hugo", "Kai"]'
 CPU, GPU, BF16 = torch.device("cpu"), torch.device("cuda"), torch.bfloat16

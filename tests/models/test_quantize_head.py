@@ -15,17 +15,24 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from dllm import Decoder, UserError, load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.constraints import JsonSchema
 from dllm.decisions import Choice
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.kernels.narrow_embedding import NarrowEmbedding, NarrowHead
-from dllm.models.bundle import Model, check_numbers, describe, locate
-from dllm.models.config import ModelConfig
-from dllm.models.load_progress import unwatched
-from dllm.models.narrow_writer import quantize_folder
-from dllm.models.quantize import quantize_weights
-from dllm.models.weights import save_model
+from dllm.parts import (
+    Estimator,
+    JsonSchema,
+    Likelihood,
+    Model,
+    ModelConfig,
+    NarrowEmbedding,
+    NarrowHead,
+    check_numbers,
+    describe,
+    inspect_checkpoint,
+    locate,
+    quantize_folder,
+    quantize_weights,
+    save_model,
+    unwatched,
+)
 from tests.kernels.test_narrow_embedding import rounded
 
 KINDS = ("int8", "int4")

@@ -18,14 +18,8 @@ from model_folders import copy_of, edit_config, logits, published
 from recording import FakeGraph
 
 from dllm import load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.compose.parts import choices
-from dllm.errors import UserError
 from dllm.models import rope
-from dllm.models.config import ModelConfig
-from dllm.models.transformer import Rotary, Transformer
-from dllm.models.weights import load_model
-from dllm.runtime.graphs import Graphs
+from dllm.parts import Graphs, ModelConfig, Rotary, Transformer, UserError, choices, inspect_checkpoint, load_model
 from tests.models.test_parity import native
 from tests.rope_scaling import compared
 from tests.support.random_models import random_model

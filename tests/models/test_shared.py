@@ -16,16 +16,26 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from dllm import Decoder, Model, UserError, load
 from dllm.models import placement, shipped
-from dllm.models.bundle import locate
-from dllm.models.config import ModelConfig
-from dllm.models.files import SINGLE
-from dllm.models.names import parameter_sources
-from dllm.models.networks import network_of
-from dllm.models.placement import ROOM, device_map, offloaded_words, room_on_gpu
-from dllm.models.shipped import CHECKPOINTS, PACKED, is_shipped, pack, plain_folder, shipped_models
-from dllm.models.transformer import Transformer
-from dllm.models.weights import parts_of
-from dllm.rl.live_weights import write_weights
+from dllm.parts import (
+    CHECKPOINTS,
+    PACKED,
+    ROOM,
+    SINGLE,
+    ModelConfig,
+    Transformer,
+    device_map,
+    is_shipped,
+    locate,
+    network_of,
+    offloaded_words,
+    pack,
+    parameter_sources,
+    parts_of,
+    plain_folder,
+    room_on_gpu,
+    shipped_models,
+    write_weights,
+)
 from tests.models.model_folders import copy_of
 from tests.support.masked_lms import MASKED_LMS, masked_lm
 from tests.support.tiny import EOS, MASK, make_tiny

@@ -14,13 +14,19 @@ from model_folders import byte_tokenizer, dream_tokenizer, llada_tokenizer, sdar
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dllm.errors import UserError
-from dllm.models.bundle import describe
-from dllm.models.pieces import BYTE_OF, pieces_of
-from dllm.models.shipped import CHECKPOINTS, shipped_models
-from dllm.models.tokenizer import Tokenizer
-from dllm.prompts import PrefilledPrompt, Prompts
-from dllm.tasks.mini.tasks import TASKS, generate
+from dllm.parts import (
+    BYTE_OF,
+    CHECKPOINTS,
+    PrefilledPrompt,
+    Prompts,
+    Tokenizer,
+    UserError,
+    describe,
+    generate,
+    pieces_of,
+    shipped_models,
+)
+from dllm.tasks.mini.tasks import TASKS
 from tests.support.tiny import EOS, make_tiny
 
 SHIPPED = [CHECKPOINTS / name for name in shipped_models()]

@@ -16,15 +16,21 @@ from torch import nn
 
 from dllm import UserError, load
 from dllm.models import load_progress, tensor_reader, weights
-from dllm.models.bundle import locate
-from dllm.models.files import read_contents
-from dllm.models.footprint import PROCESS, Footprint, refuse_too_large
-from dllm.models.load_progress import Loaded
-from dllm.models.names import Source
-from dllm.models.quantize import quantize_part
-from dllm.models.tensor_reader import TensorReader
-from dllm.models.transformer import Layer, Transformer
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    PROCESS,
+    Footprint,
+    Layer,
+    Loaded,
+    Source,
+    TensorReader,
+    Transformer,
+    load_model,
+    locate,
+    quantize_part,
+    read_contents,
+    read_model_config,
+    refuse_too_large,
+)
 
 MINI = locate("mini-llada")
 

@@ -11,9 +11,7 @@ import pytest
 from jinja2 import TemplateError
 from model_folders import byte_tokenizer, write_tokenizer
 
-from dllm.errors import UserError
-from dllm.models.chat_template import compile_template, one_prompt, render_messages
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import Tokenizer, UserError, compile_template, one_prompt, render_messages
 
 USER = [{"role": "user", "content": "x"}]
 SLOW_TO_PARSE = [

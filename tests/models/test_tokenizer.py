@@ -10,8 +10,7 @@ from model_folders import HEADERS, byte_tokenizer, dream_tokenizer, llada_tokeni
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-from dllm.errors import UserError
-from dllm.models.tokenizer import Tokenizer
+from dllm.parts import Tokenizer, UserError
 
 MESSAGES = [{"role": "user", "content": " What is 2 + 2?\n"}]
 TEXT = "Hé, the 12 cats didn't\n\n sit  ∑"

@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dllm import UserError
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.parts import Transformer, load_model
 from tests.support.tiny import MODELS
 
 # Of a config.json that MegaDLMs' converter writes (tools/weights_conversion/hf_configs), what Qwen3's has, too.

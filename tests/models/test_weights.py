@@ -21,14 +21,17 @@ from model_folders import (
 )
 from safetensors.torch import load_file, save_file
 
-from dllm.errors import UserError
-from dllm.models.bundle import locate
-from dllm.models.config import ModelConfig
-from dllm.models.files import read_contents
-from dllm.models.fused import apart
-from dllm.models.names import parameter_sources
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model, save_model
+from dllm.parts import (
+    ModelConfig,
+    Transformer,
+    UserError,
+    apart,
+    load_model,
+    locate,
+    parameter_sources,
+    read_contents,
+    save_model,
+)
 from tests.support.adapters import stored
 
 TOKENS = torch.arange(90).view(2, 45)

@@ -13,23 +13,28 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dllm import Decoder, UserError, load
-from dllm.cache.guided import halves
-from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
-from dllm.record.bounds import (
+from dllm.parts import (
+    MACHINES,
+    Commits,
+    Confidence,
+    CostModel,
+    ForwardCost,
+    FreeDave,
     GuessRecorder,
+    ModelConfig,
     OpenGuesses,
+    Static,
+    Trace,
+    Transformer,
+    TurnRecord,
     bits,
     fewest,
+    halves,
     jumps,
     lossless_minimum,
+    machine,
+    measured,
 )
-from dllm.record.cost import MACHINES, CostModel, ForwardCost, machine, measured
-from dllm.record.trace import Trace
-from dllm.record.turns import Commits, TurnRecord
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.static import Static
 
 
 def guess(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dllm.parts import fingerprint
 from dllm.record import fingerprint as checkpoint
-from dllm.record.fingerprint import fingerprint
 
 MIB = 1 << 20
 

@@ -12,13 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dllm import Decoder, Result, load, part
-from dllm.constraints import Choice
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
 from dllm.loop import proposals
-from dllm.loop.proposals import Proposer
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
+from dllm.parts import Canvas, Choice, Ids, Model, Proposer, Request, Sampling
 
 VOCAB, COLUMNS = 7, 20_000
 IDS = Ids(mask=6, eos=5, stops=())

@@ -13,19 +13,22 @@ from harness import model, requests
 from torch import Tensor
 
 from dllm import Decoder, Trace, load
-from dllm.app.commands.replay import trace_differences
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
 from dllm.laws import claims
-from dllm.laws.claims import Trial
-from dllm.laws.decodes import Broken
-from dllm.models.conditioning import Conditioning
-from dllm.record.turns import ShownMixtures
-from dllm.samplers.dmax import DMax
-from dllm.samplers.remix import ReMix
+from dllm.parts import (
+    Broken,
+    Conditioning,
+    DMax,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    ReMix,
+    Sampling,
+    Setting,
+    ShownMixtures,
+    Trial,
+    trace_differences,
+)
 from tests.support.tiny import MODELS, make_tiny
 
 RULES: dict[str, tuple[str, Any]] = {

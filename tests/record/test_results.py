@@ -9,12 +9,7 @@ import re
 import pytest
 
 from dllm import Decoder, Result, UserError, load, part
-from dllm.contract.setting import Sampling
-from dllm.decisions.likelihood import Estimator, Likelihood
-from dllm.decisions.logprobs import rescored
-from dllm.models.bundle import Model
-from dllm.record.results import Results
-from dllm.samplers.base import Sampler
+from dllm.parts import Estimator, Likelihood, Model, Results, Sampler, Sampling, rescored
 
 PROMPT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 

@@ -12,13 +12,7 @@ import torch
 from host_copies import Trap
 
 from dllm import Decoder, load
-from dllm.app.runs.decisions import DecisionCount
-from dllm.contract import Turn
-from dllm.loop.forward import Forward
-from dllm.models.bundle import Model
-from dllm.record.collector import Collector
-from dllm.record.stopwatch import Stopwatch
-from dllm.runtime.runtime import Runtime
+from dllm.parts import Collector, DecisionCount, Forward, Model, Runtime, Stopwatch, Turn
 
 FORWARD, LOOK = 1.0, 0.25  # seconds on the stand-in
 

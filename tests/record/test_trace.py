@@ -10,16 +10,19 @@ import pytest
 import torch
 
 from dllm import Decoder, load, part
-from dllm.app.commands.replay import trace_differences
-from dllm.app.runs.decisions import DecisionCount
-from dllm.models.bundle import Model
-from dllm.record.bounds import bits
-from dllm.record.trace import Trace
-from dllm.record.turns import Commits
-from dllm.samplers.base import Sampler
-from dllm.samplers.credit import Credit
-from dllm.samplers.static import Static
-from dllm.view.page import Pane, trace_page
+from dllm.parts import (
+    Commits,
+    Credit,
+    DecisionCount,
+    Model,
+    Pane,
+    Sampler,
+    Static,
+    Trace,
+    bits,
+    trace_differences,
+    trace_page,
+)
 
 PROMPT = 'Shuffle the list:\n["Kai", "Emma", "Hugo", "Nell"]'
 SQUARE = "Latin square:\nA,B,C,D"  # where the model is unsure

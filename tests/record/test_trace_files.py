@@ -15,14 +15,18 @@ import pytest
 
 from dllm import Decoder, UserError, load, part
 from dllm.app.command_line import main as cli
-from dllm.compose.parts import configuration_of, part_config
-from dllm.constraints import Choice
-from dllm.models.bundle import Model
-from dllm.record.results import Result
-from dllm.record.trace import Trace, read_trace
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.localleap import LocalLeap
-from dllm.view.__main__ import write
+from dllm.parts import (
+    Choice,
+    Confidence,
+    LocalLeap,
+    Model,
+    Result,
+    Trace,
+    configuration_of,
+    part_config,
+    read_trace,
+    write,
+)
 
 EQUAL = re.compile(r"turns? (is |are )?equal")
 HERE = f"task.packages=[{__name__.partition('.')[0]}]"  # this file is somebody's package

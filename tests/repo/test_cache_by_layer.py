@@ -15,16 +15,9 @@ import pytest
 import torch
 
 from dllm import Decoder, Trace, load
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.eos.none import FullLength
 from dllm.laws import claims
 from dllm.laws.__main__ import main
-from dllm.laws.claims import Trial
-from dllm.laws.decodes import recorded, turns_of_rows
-from dllm.laws.trials import network, requests
-from dllm.samplers.confidence import Confidence
+from dllm.parts import Confidence, Fixed, FullLength, NoCache, Parts, Trial, network, recorded, requests, turns_of_rows
 from tests.repo.test_docs import code
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live

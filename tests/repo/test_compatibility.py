@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, UserError, load, part
-from dllm.compose.parts import choices
-from dllm.laws.compatibility import REQUIRED_OPTIONS, compatibility_page
+from dllm.parts import REQUIRED_OPTIONS, choices, compatibility_page
 
 FILE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 

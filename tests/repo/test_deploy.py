@@ -17,11 +17,7 @@ import httpx
 import pytest
 import yaml
 
-from dllm.compose.parts import composed
-from dllm.models.bundle import Model, load
-from dllm.serve.jobs import Failed, Stats
-from dllm.serve.prometheus import Metrics
-from dllm.serve.server import bound_socket
+from dllm.parts import Failed, Metrics, Model, Stats, bound_socket, composed, load
 from tests.serve.live import live
 from tests.serve.stand_in import OneByOne
 

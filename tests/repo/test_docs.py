@@ -20,13 +20,8 @@ import yaml
 
 from dllm import Decoder, load
 from dllm.app.command_line import main as cli
-from dllm.app.command_line.options import DEFAULT_GEN_LENGTH
-from dllm.app.command_line.overrides import hydra_quoted
-from dllm.cache.base import Cache
 from dllm.common import debug
-from dllm.compose.parts import build_part, choices, composed
-from dllm.samplers.base import Sampler
-from dllm.tasks.base import Task
+from dllm.parts import DEFAULT_GEN_LENGTH, Cache, Sampler, Task, build_part, choices, composed, hydra_quoted
 from experiments.pages.parts import options, sections
 from experiments.support.marked import marks
 from tests.support.gguf_files import mini_gguf

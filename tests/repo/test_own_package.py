@@ -22,7 +22,7 @@ import pytest
 import dllm
 from dllm import Decoder, Trace, load, part, results_frame
 from dllm.app.command_line import main as cli
-from dllm.contract.setting import Sampling, SamplingOptions
+from dllm.parts import Sampling, SamplingOptions
 from tests.repo.test_docs import code
 
 ROOT = Path(__file__).parents[2]

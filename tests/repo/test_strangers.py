@@ -15,11 +15,8 @@ from torch import nn
 
 from dllm import Decoder, load
 from dllm.app.commands.replay import run
-from dllm.compose.importing import imported_class
-from dllm.compose.parts import composed, plain_config
 from dllm.laws.__main__ import main as laws
-from dllm.models.bundle import Model
-from dllm.samplers.base import Sampler
+from dllm.parts import Model, Sampler, composed, imported_class, plain_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "add_a_sampler.md"
 PROMPTS = ['Copy the list:\n["Kai", "Emma"]', 'Sort the list:\n["Zoe", "Ada", "Ben"]', 'Copy the list:\n["Max"]']

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.app.runs.folder import write_refused
+from dllm.parts import write_refused
 from tests.report.report_cells import cell, config_of
 
 

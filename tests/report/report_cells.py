@@ -11,9 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from dllm.compose.parts import composed
-from dllm.report.pooling import CellResults, SettingResults
-from dllm.report.setting_names import named_settings
+from dllm.parts import CellResults, SettingResults, composed, named_settings
 
 Right = dict[str, Sequence[float | None]]
 

@@ -9,10 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dllm.report.differences import PairedDifference, mark, paired_difference
-from dllm.report.figures import mean_aup
-from dllm.report.methods import Method, methods
-from dllm.report.setting_tables import aup_intervals
+from dllm.parts import Method, PairedDifference, aup_intervals, mark, mean_aup, methods, paired_difference
 from tests.report.report_cells import cell, points
 
 Chances = tuple[float, float]  # that an item is lost, that it is won

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.record.environment import processor_name
-from dllm.report.differences import Compared, paired
-from dllm.report.methods import baseline, methods
-from dllm.report.origin import origin
-from dllm.report.pooling import read_cells
-from dllm.report.sections import write_report
+from dllm.parts import Compared, baseline, methods, origin, paired, processor_name, read_cells, write_report
 from tests.report.report_cells import cell, points
 
 STAMP = {

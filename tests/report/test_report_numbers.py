@@ -15,13 +15,8 @@ from typing import Any
 
 import pytest
 
-from dllm.record.code_hash import code_hash, targets
+from dllm.parts import ReportTable, SettingResults, baselines, code_hash, named_settings, paired, read_cells, targets
 from dllm.report import setting_tables as tables
-from dllm.report.differences import paired
-from dllm.report.methods import baselines
-from dllm.report.page_pieces import ReportTable
-from dllm.report.pooling import SettingResults, read_cells
-from dllm.report.setting_names import named_settings
 from tests.report.report_cells import config_of, row, stored
 
 Key = tuple[str, str, str]  # model, method, setting

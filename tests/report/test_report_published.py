@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from dllm.report.sections import write_report
-from dllm.report.setting_tables import published
+from dllm.parts import published, write_report
 from tests.report.report_cells import cell, points
 
 FACTOR = ["experiment=published/factor"]

@@ -10,17 +10,27 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.app.commands.report import run_report
-from dllm.compose.naming import CHOICES
-from dllm.record.code_hash import code_hash, targets
-from dllm.record.measures import quantile_of_t, wilson, wilson_of_items
+from dllm.parts import (
+    CHOICES,
+    CellResults,
+    Codes,
+    ReportOptions,
+    ReportTable,
+    SettingResults,
+    baselines,
+    chosen_settings,
+    code_hash,
+    named_settings,
+    quantile_of_t,
+    read_cells,
+    refuse_ambiguous,
+    run_report,
+    targets,
+    wilson,
+    wilson_of_items,
+    write_report,
+)
 from dllm.report import plots
-from dllm.report.methods import baselines, chosen_settings
-from dllm.report.older import Codes
-from dllm.report.page_pieces import ReportTable
-from dllm.report.pooling import CellResults, SettingResults, read_cells
-from dllm.report.sections import ReportOptions, write_report
-from dllm.report.setting_names import named_settings, refuse_ambiguous
 from tests.report.report_cells import cell, config_of, points, row, stored
 
 RIGHT = {"copy": [1, 0]}

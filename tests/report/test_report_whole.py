@@ -17,16 +17,22 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dllm import UserError
-from dllm.record.bounds import bits_bound
-from dllm.record.cost import MACHINES, Machine
-from dllm.record.environment import environment_stamp
-from dllm.record.measures import wilson
+from dllm.parts import (
+    MACHINES,
+    CellResults,
+    Machine,
+    ReportOptions,
+    SettingResults,
+    bits_bound,
+    environment_stamp,
+    methods,
+    read_cells,
+    warnings,
+    wilson,
+    write_report,
+)
 from dllm.report import figures, plots
 from dllm.report import setting_tables as tables
-from dllm.report.methods import methods
-from dllm.report.origin import warnings
-from dllm.report.pooling import CellResults, SettingResults, read_cells
-from dllm.report.sections import ReportOptions, write_report
 from tests.report.report_cells import cell, points
 
 Point = tuple[float, float]

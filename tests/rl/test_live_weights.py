@@ -18,12 +18,18 @@ from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from dllm import Decoder, Model, UserError, load
-from dllm.loop.recorded import RecordedTurns
-from dllm.models.names import parameter_sources
-from dllm.models.weights import load_model, save_model
-from dllm.rl import reload
-from dllm.rl.live_weights import gradient_notes, refuse_replaced, refuse_unlearning, write_weights
-from dllm.runtime.graphs import Graphs
+from dllm.parts import (
+    Graphs,
+    RecordedTurns,
+    gradient_notes,
+    load_model,
+    parameter_sources,
+    refuse_replaced,
+    refuse_unlearning,
+    reload,
+    save_model,
+    write_weights,
+)
 from tests.models.model_folders import DATA, edit_config, published
 from tests.support.tiny import make_tiny
 

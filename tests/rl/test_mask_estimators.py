@@ -14,9 +14,7 @@ from harness import DATA, PROMPTS
 from made_rollouts import made_rollouts
 from rollouts import main, model_of, replay_rollouts
 
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.rl import Rollouts, coupled, elbo, estimate, one_step, prediction, sandwich
+from dllm.parts import Model, Rollouts, UserError, coupled, elbo, estimate, one_step, prediction, sandwich
 
 GOLDEN = DATA / "goldens" / "rl_logprobs.json"
 

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import Decoder, load
-from dllm.errors import UserError
-from dllm.rl.rollouts import TOLD, Rollouts
+from dllm.parts import TOLD, Rollouts, UserError
 from tests.rl.test_rollouts import DATA
 
 Held = tuple[dict[str, Tensor], Any]

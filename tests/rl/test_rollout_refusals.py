@@ -10,12 +10,7 @@ import torch
 from harness import DATA, PROMPTS
 
 from dllm import Decoder, load, part
-from dllm.constraints import Regex
-from dllm.contract.canvas import Request
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.rl import Rollouts, trajectory_backward, trajectory_logprobs
-from dllm.rl.rollouts import Origin
+from dllm.parts import Model, Origin, Regex, Request, Rollouts, UserError, trajectory_backward, trajectory_logprobs
 
 PROMPT = PROMPTS[1]
 

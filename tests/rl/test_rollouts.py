@@ -13,11 +13,7 @@ from harness import DATA, PROMPTS
 from torch import Tensor
 
 from dllm import Decoder, load, part
-from dllm.contract.canvas import Request
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.rl import Rollouts, trajectory_logprobs
-from dllm.rl.rollouts import Origin
+from dllm.parts import Model, Origin, Request, Rollouts, UserError, trajectory_logprobs
 
 
 @cache

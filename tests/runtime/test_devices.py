@@ -32,13 +32,8 @@ from fake_gpu import GPU, FakeGPUs, device_of, parameter, placed
 from fake_tensors import FakeTensors
 from harness import forward_of, full, model
 
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import denoise
-from dllm.models.weights import device_of as home_of
-from dllm.models.weights import spread_over_devices
+from dllm.parts import Canvas, Parts, Request, Sampling, choices, denoise, spread_over_devices
+from dllm.parts import device_of as home_of
 from tests.support.random_models import random_model
 
 CASES = [*samplers(), *wrappers(), *schedules(), *caches(), *endings(), *samplings(), *together()]

@@ -12,8 +12,7 @@ from fake_gpu import GPU, FakeGPUs, WrongDevice
 from fake_tensors import FakeTensors
 from torch import Tensor
 
-from dllm.contract import State, Step, View
-from dllm.samplers.confidence import Confidence
+from dllm.parts import Confidence, State, Step, View
 
 # What CUDA refuses, and what it takes. ``a`` [3, 4] and ``at`` [3] lie on the GPU, ``b`` [3, 4] and ``row`` [3] do not.
 MISTAKES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], object]] = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dllm import Decoder, Model, UserError, load
-from dllm.models.transformer import Transformer
+from dllm.parts import Transformer
 
 PROMPTS = ["w1 w2", "w3", "w4 w5 w6", "w1", "w2"]
 

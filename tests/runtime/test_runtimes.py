@@ -13,17 +13,22 @@ from recording import FakeGraph
 from torch import Tensor
 
 from dllm import Decoder, UserError, load, part
-from dllm.cache.base import Session
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import denoise
-from dllm.models.memory import StaticMemory
-from dllm.models.moe import MoEConfig
-from dllm.models.transformer import Places
-from dllm.runtime.compiled_layers import Compiled
-from dllm.runtime.graphs import Graphs, Recorded
-from dllm.runtime.runtime import Network, Runtime
+from dllm.parts import (
+    Canvas,
+    Compiled,
+    Graphs,
+    MoEConfig,
+    Network,
+    Parts,
+    Places,
+    Recorded,
+    Request,
+    Runtime,
+    Sampling,
+    Session,
+    StaticMemory,
+    denoise,
+)
 
 CACHES = ("none", "prefix", "dual", "window")
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")

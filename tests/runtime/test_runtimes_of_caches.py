@@ -10,9 +10,7 @@ import torch
 from harness import model
 
 from dllm import UserError, part
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.runtime.runtime import Runtime
+from dllm.parts import Parts, Runtime, choices
 
 PAGE = Path(__file__).parents[2] / "docs/kernels.md"
 RUNTIMES = ("static", "cudagraph", "compile", "compile_cudagraph")

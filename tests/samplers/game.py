@@ -9,15 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.common.rowwise import Owner, update_rows
-from dllm.contract import Scores, Step, View
-from dllm.contract.canvas import Canvas, Request, packed
-from dllm.contract.readouts import AllLogits, AttentionMap, AttentionWeights, ByColumn, LogitLookup, Readout, Shadow
-from dllm.contract.shared_values import Shared
-from dllm.loop.proposals import lookup_stored
-from dllm.samplers.base import Sampler
-from dllm.samplers.remix import OwnLogits
+from dllm.parts import (
+    AllLogits,
+    AttentionMap,
+    AttentionWeights,
+    ByColumn,
+    Canvas,
+    Fixed,
+    LogitLookup,
+    Owner,
+    OwnLogits,
+    Readout,
+    Request,
+    Sampler,
+    Scores,
+    Shadow,
+    Shared,
+    Step,
+    View,
+    lookup_stored,
+    packed,
+    update_rows,
+)
 
 PROMPT, MASK, PAD = 2, 60, 61
 ATTENTION = (AttentionMap(), AttentionMap(received=True))  # what adas and dawn read by default

@@ -10,31 +10,33 @@ import torch
 from harness import full, model, requests, results
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import View
-from dllm.contract.readouts import AttentionMap
-from dllm.contract.setting import Setting
-from dllm.eos.none import FullLength
-from dllm.samplers.adas import Adas
-from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.dream import Dream
-from dllm.samplers.eb import EntropyBound
-from dllm.samplers.factor import Factor
-from dllm.samplers.frechet import Frechet
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.localleap import LocalLeap
-from dllm.samplers.pc import PC
-from dllm.samplers.saber import Saber
-from dllm.samplers.static import Static
+from dllm.parts import (
+    BACD,
+    PC,
+    Adas,
+    AttentionMap,
+    Cache,
+    Confidence,
+    DParallel,
+    Dream,
+    Dual,
+    EntropyBound,
+    Factor,
+    Fixed,
+    Frechet,
+    FreeDave,
+    FullLength,
+    LocalLeap,
+    NoCache,
+    Parts,
+    Prefix,
+    Saber,
+    Sampler,
+    Setting,
+    Static,
+    View,
+    validate,
+)
 from tests.samplers.game import PROMPT, Game, with_attention
 
 LENGTH = 7

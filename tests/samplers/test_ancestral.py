@@ -10,19 +10,24 @@ import torch
 from harness import DATA
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.process import Uniform
-from dllm.contract.setting import Sampling, replaced
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.weights import load_model
-from dllm.samplers.ancestral import Ancestral, routes
+from dllm.parts import (
+    Ancestral,
+    Canvas,
+    Finished,
+    Fixed,
+    Forward,
+    FullLength,
+    Ids,
+    NoCache,
+    Parts,
+    Request,
+    Sampling,
+    Uniform,
+    denoise,
+    load_model,
+    replaced,
+    routes,
+)
 from tests.samplers.game import PROMPT, Game
 
 VOCAB = 5

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.samplers.bacd import BACD
-from dllm.samplers.confidence import Confidence
+from dllm.parts import BACD, Confidence
 from tests.samplers.game import Game
 
 

@@ -9,17 +9,21 @@ import pytest
 from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest
 
 from dllm import Decoder, UserError, load
-from dllm.compose.parts import build_part, composed, wrappers
-from dllm.samplers.adas import Adas
-from dllm.samplers.base import Sampler
-from dllm.samplers.credit import Credit
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.prior import Prior
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.scout import Scout
-from dllm.samplers.spaced import Spaced
-from dllm.samplers.wrapper import Wrapper
+from dllm.parts import (
+    Adas,
+    Credit,
+    FreeDave,
+    Frontier,
+    Prior,
+    Prophet,
+    Sampler,
+    Scout,
+    Spaced,
+    Wrapper,
+    build_part,
+    composed,
+    wrappers,
+)
 
 PROMPT = 'Copy the list:\n["Kai", "Emma", "Ada"]'
 
@@ -71,7 +75,7 @@ def test_files_are_given_by_name(tmp_path: Path) -> None:
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_way_out(overrides: tuple[str, ...], words: str) -> None:
-    from dllm.blocks.fixed import Fixed
+    from dllm.parts import Fixed
 
     with pytest.raises(UserError, match=words):
         sampler = build_part("sampler", composed([*overrides])["sampler"])

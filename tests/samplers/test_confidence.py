@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dllm import UserError
-from dllm.samplers.confidence import Confidence
+from dllm.parts import Confidence
 from tests.samplers.game import Game
 
 

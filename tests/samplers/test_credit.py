@@ -11,20 +11,31 @@ import torch
 from harness import Combination, forward_of, model, parts_of, requests
 
 from dllm import UserError
-from dllm.contract import Need, Step, Turn, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import AllLogits, AttentionMap, HiddenState, LogitLookup, Probe, Readout, Statistic
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import SamplerTraits
-from dllm.loop.denoise import denoise
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.dream import Dream
-from dllm.samplers.klass import KLASS
-from dllm.samplers.saber import Saber
-from dllm.samplers.tacg import TACG
+from dllm.parts import (
+    KLASS,
+    TACG,
+    AllLogits,
+    AttentionMap,
+    Canvas,
+    Confidence,
+    Credit,
+    DParallel,
+    Dream,
+    HiddenState,
+    LogitLookup,
+    Need,
+    Probe,
+    Readout,
+    Saber,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    Statistic,
+    Step,
+    Turn,
+    View,
+    denoise,
+)
 from tests.samplers.game import PROMPT, Game
 from tests.support.dense_credit import dense_credit
 

@@ -11,33 +11,37 @@ from harness import model, results
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.ahead import Ahead
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.pipelined import Pipelined
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.eos.stop_opening import StopOpening
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory
-from dllm.models.visibility import BlockCausal
-from dllm.record.results import Result
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.d2f import D2F
-from dllm.samplers.d3llm import D3LLM
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.static import Static
-from dllm.samplers.wino import WINO
+from dllm.parts import (
+    D2F,
+    D3LLM,
+    WINO,
+    Ahead,
+    BlockCausal,
+    Blocks,
+    Cache,
+    Canvas,
+    Confidence,
+    Dual,
+    Finished,
+    Fixed,
+    FreeDave,
+    FullLength,
+    NoCache,
+    NoCacheMemory,
+    Owner,
+    Parts,
+    Pipelined,
+    Request,
+    Result,
+    Sampler,
+    Sampling,
+    Setting,
+    Static,
+    StopOpening,
+    Visible,
+    Whole,
+    validate,
+)
 from tests.samplers.game import MASK, Game
 
 MODELS = ("tiny-llada-d2f", "tiny-dream-d2f")

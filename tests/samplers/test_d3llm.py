@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.blocks.ahead import Ahead
-from dllm.samplers.d3llm import D3LLM
-from dllm.samplers.dparallel import DParallel
+from dllm.parts import D3LLM, Ahead, DParallel
 from tests.samplers.game import Game
 
 

@@ -11,16 +11,7 @@ from harness import model, requests, results
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Cache
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract import View
-from dllm.contract.setting import Setting
-from dllm.eos.none import FullLength
-from dllm.samplers.dawn import Dawn
+from dllm.parts import Cache, Dawn, Dual, Fixed, FullLength, NoCache, Parts, Setting, View, validate
 from tests.samplers.game import PROMPT, Game, positions, with_attention
 
 LENGTH = 7

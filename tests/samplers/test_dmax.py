@@ -8,12 +8,7 @@ import torch
 from harness import Combination, forward_of, model, parts_of, requests
 from torch import nn
 
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import Soft
-from dllm.loop.denoise import start_rows
-from dllm.loop.extras.mixed_inputs import MixedInputs, mixed_embeddings
-from dllm.samplers.dmax import DMax
+from dllm.parts import Canvas, DMax, MixedInputs, Sampling, Soft, mixed_embeddings, start_rows
 from tests.samplers.game import PROMPT, Game, positions
 
 K = 6

@@ -10,16 +10,19 @@ import torch
 from harness import model, results
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.record.results import Result
-from dllm.samplers.joint_threshold import JointThreshold
+from dllm.parts import (
+    Finished,
+    Fixed,
+    FullLength,
+    JointThreshold,
+    NoCache,
+    Parts,
+    Request,
+    Result,
+    Sampling,
+    Setting,
+    validate,
+)
 from tests.samplers.game import MASK, PROMPT, Game, positions
 
 NAME = "tiny-llada21"

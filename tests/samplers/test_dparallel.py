@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.samplers.dparallel import DParallel
+from dllm.parts import DParallel
 from tests.samplers.game import Game
 
 

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.models.adapter import Adapter
-from dllm.models.attention import ALL
-from dllm.models.memory import Exchanged, KeyValues, Memory, Projected
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.parts import ALL, Adapter, Exchanged, KeyValues, Memory, Projected, Transformer, load_model
 from tests.support.adapters import DATA, adapted
 from tests.support.plain_causal import Triangle
 from tests.support.tiny import make_tiny

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.samplers.dus import DUS
+from dllm.parts import DUS
 from tests.samplers.game import Game
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.easing import Easing
+from dllm.parts import Confidence, Easing
 from tests.samplers.game import PROMPT, Game
 
 

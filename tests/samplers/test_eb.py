@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dllm.samplers.eb import EntropyBound
+from dllm.parts import EntropyBound
 from tests.samplers.game import Game
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.entropy_distance import EntropyDistance
+from dllm.parts import DParallel, EntropyDistance
 from tests.samplers.game import PROMPT, Game, positions
 
 

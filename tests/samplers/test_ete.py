@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dllm.samplers.ete import ETE
+from dllm.parts import ETE
 from tests.samplers.game import PROMPT, Game, positions
 
 

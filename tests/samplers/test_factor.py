@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dllm.samplers.factor import Factor
+from dllm.parts import Factor
 from tests.samplers.game import Game
 
 

@@ -10,18 +10,22 @@ from harness import Combination, forward_of, model, parts_of, requests, results,
 from replay_caches import InPairs, VerifiesAlways
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.flash_dllm import FlashDLLM
-from dllm.cache.flash_verify import VerifiedFlashDLLM
-from dllm.compose.fitted import Parts
-from dllm.contract.beside import Beside
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_last_eos import StopAtLastEos
-from dllm.loop.denoise import denoise
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.flash_verify import FlashVerify, run_of
+from dllm.parts import (
+    Beside,
+    Canvas,
+    Confidence,
+    FlashDLLM,
+    FlashVerify,
+    FullLength,
+    Parts,
+    Request,
+    Sampling,
+    StopAtLastEos,
+    VerifiedFlashDLLM,
+    Whole,
+    denoise,
+    run_of,
+)
 
 OURS = Combination("flash_verify", "whole", "flash_verify")
 

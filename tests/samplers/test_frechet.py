@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from dllm.samplers.factor import Factor
-from dllm.samplers.frechet import Frechet
+from dllm.parts import Factor, Frechet
 from tests.samplers.game import Game
 
 FINE = 2**20  # confidences are multiples of 1 / FINE: exact in float64, and as fractions

@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from dllm import UserError
-from dllm.contract.canvas import Canvas, Request
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.freedave import FreeDave, agreement
-from dllm.samplers.saber import Saber
-from dllm.samplers.static import Static
+from dllm.parts import Canvas, Confidence, Credit, FreeDave, Request, Saber, Sampler, Static, agreement
 from tests.samplers.game import MASK, Game, applied, positions
 
 

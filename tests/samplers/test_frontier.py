@@ -7,24 +7,26 @@ import torch
 from harness import build, full, model, of_noise, requests, results
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.contract.canvas import Request
-from dllm.eos.none import FullLength
-from dllm.record.results import Result
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dus import DUS
-from dllm.samplers.factor import Factor
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.klass import KLASS
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
-from dllm.samplers.tacg import TACG
+from dllm.parts import (
+    DUS,
+    KLASS,
+    TACG,
+    Confidence,
+    Credit,
+    Factor,
+    FreeDave,
+    Frontier,
+    FullLength,
+    NoCache,
+    Parts,
+    Prophet,
+    Request,
+    Result,
+    Sampler,
+    Static,
+    Whole,
+    choices,
+)
 from tests.samplers.game import Game, positions
 
 

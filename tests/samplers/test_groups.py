@@ -6,12 +6,7 @@ import pytest
 from harness import model
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.recap import Recap
-from dllm.contract.setting import Setting
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.groups import Groups
-from dllm.samplers.static import Static
+from dllm.parts import Confidence, Groups, Recap, Setting, Static, Whole
 from tests.samplers.game import Game, positions
 
 CONFIDENCE = [0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6]

@@ -17,28 +17,33 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.lengths import Lengths
-from dllm.blocks.tccf import TCCF
-from dllm.common.noise import gumbel, uniform
-from dllm.compose.parts import choices
-from dllm.contract import View
-from dllm.contract.canvas import Canvas, move
-from dllm.contract.process import Uniform
-from dllm.contract.setting import Sampling, replaced
-from dllm.contract.shapes import Bounded
-from dllm.contract.shared_values import shared_by
-from dllm.contract.traits import Soft
-from dllm.eos.stop_strings import StopStrings
-from dllm.loop.proposals import Proposer
-from dllm.models.ids import Ids
-from dllm.samplers.base import Sampler
-from dllm.samplers.dream import Dream
-from dllm.samplers.pc import PC
-from dllm.samplers.remix import ReMix
-from dllm.samplers.static import Static
+from dllm.parts import (
+    PC,
+    TCCF,
+    AdaBlock,
+    Blocks,
+    Bounded,
+    Canvas,
+    Dream,
+    Fixed,
+    Ids,
+    Lengths,
+    Proposer,
+    ReMix,
+    Sampler,
+    Sampling,
+    Soft,
+    Static,
+    StopStrings,
+    Uniform,
+    View,
+    choices,
+    gumbel,
+    move,
+    replaced,
+    shared_by,
+    uniform,
+)
 from tests.samplers.game import Game, with_attention
 
 VARIANTS: dict[str, Callable[[], Sampler]] = {

@@ -10,34 +10,39 @@ import torch
 from harness import forward_of, model, results
 
 from dllm import UserError
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.tccf import TCCF
-from dllm.cache.base import Cache
-from dllm.cache.dkv import DKV
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.base import EndOfText
-from dllm.eos.eotp import EoTP
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_eos import StopAtEos
-from dllm.eos.stop_front import StopFront
-from dllm.eos.stop_strings import StopStrings
-from dllm.eos.truncate_at_eos import TruncateAtEos
-from dllm.errors import SettingWarning, warn_once
-from dllm.loop.denoise import denoise
-from dllm.models.ids import Ids
-from dllm.record.collector import Collector
-from dllm.record.results import Result
-from dllm.record.trace import Trace
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.joint_threshold import JointThreshold
+from dllm.parts import (
+    DKV,
+    TCCF,
+    Blocks,
+    Cache,
+    Canvas,
+    Collector,
+    EndOfText,
+    EoTP,
+    FillAfterBlock,
+    Finished,
+    Fixed,
+    Frontier,
+    FullLength,
+    Ids,
+    JointThreshold,
+    NoCache,
+    Parts,
+    Request,
+    Result,
+    Sampling,
+    Setting,
+    SettingWarning,
+    Sliding,
+    StopAtEos,
+    StopFront,
+    StopStrings,
+    Trace,
+    TruncateAtEos,
+    denoise,
+    validate,
+    warn_once,
+)
 from tests.samplers.game import MASK, PROMPT, Game, applied, positions
 
 NAME, EOS = "tiny-llada21", 61

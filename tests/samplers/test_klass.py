@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dllm.samplers.klass import KLASS, divergence
+from dllm.parts import KLASS, divergence
 from tests.samplers.game import PROMPT, Game
 
 EASY = [0.97, 0.02, 0.01]

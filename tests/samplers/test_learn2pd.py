@@ -11,10 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.contract.setting import Setting
-from dllm.models.weights import read_model_config
-from dllm.samplers.learn2pd import Learn2PD
+from dllm.parts import Fixed, Learn2PD, Setting, read_model_config
 from tests.samplers.game import Game
 
 

@@ -12,15 +12,18 @@ from replay_causal import Row, decoded
 from replay_parts import CaseParts
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.cache.linear_spec import CausalThenWindow, DraftWindow
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.eos.stop_front import StopFront
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.samplers.linear_spec import LinearSpec
+from dllm.parts import (
+    CausalThenWindow,
+    DraftWindow,
+    Fixed,
+    Ids,
+    LinearSpec,
+    Request,
+    Sampling,
+    Sliding,
+    StopFront,
+    Transformer,
+)
 
 MASK, EOS = 60, 61
 CAUSAL = ("tiny-nemotron", "tiny-nbdiff")

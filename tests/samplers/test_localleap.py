@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.localleap import LocalLeap
+from dllm.parts import Confidence, LocalLeap
 from tests.samplers.game import Game
 
 

@@ -12,14 +12,7 @@ import pytest
 import torch
 from harness import Combination, model, requests, results, turns
 
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.common.rowwise import Owner, select
-from dllm.compose.fitted import Parts
-from dllm.contract import Step
-from dllm.contract.canvas import Canvas
-from dllm.eos.none import FullLength
-from dllm.samplers.lopa import LoPA
+from dllm.parts import Canvas, FullLength, LoPA, NoCache, Owner, Parts, Step, Whole, select
 from tests.samplers.game import Game, applied, positions
 
 

@@ -9,10 +9,7 @@ import pytest
 from harness import DATA
 
 from dllm import Decoder, UserError, load
-from dllm.blocks.fixed import Fixed
-from dllm.contract.setting import Setting
-from dllm.models.weights import read_model_config
-from dllm.samplers.oracle import Oracle
+from dllm.parts import Fixed, Oracle, Setting, read_model_config
 from tests.samplers.game import PROMPT, Game
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.samplers.order import Order
+from dllm.parts import Order
 from tests.samplers.game import Game, positions
 
 

@@ -11,9 +11,7 @@ import pytest
 from harness import model
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.contract.setting import Setting
-from dllm.samplers.pc import PC, Frequencies
+from dllm.parts import PC, Frequencies, Setting, Whole
 from tests.samplers.game import Game
 
 

@@ -6,22 +6,25 @@ import pytest
 from harness import build, model, requests, results
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.validate import validate
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.samplers.bacd import BACD
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dream import Dream
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.klass import KLASS
-from dllm.samplers.prior import Prior
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
-from dllm.samplers.tacg import TACG
+from dllm.parts import (
+    BACD,
+    KLASS,
+    TACG,
+    Confidence,
+    Credit,
+    Dream,
+    FreeDave,
+    FullLength,
+    NoCache,
+    Parts,
+    Prior,
+    Prophet,
+    Sampling,
+    Setting,
+    Static,
+    Whole,
+    validate,
+)
 from tests.cache.test_density import summed
 from tests.samplers.game import Game
 

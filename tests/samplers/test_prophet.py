@@ -10,21 +10,26 @@ import torch
 from harness import DATA
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.validate import validate
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Setting
-from dllm.eos.none import FullLength
-from dllm.errors import SettingWarning, warn_once
-from dllm.models.weights import read_model_config
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.learn2pd import Learn2PD
-from dllm.samplers.order import Order
-from dllm.samplers.prophet import Prophet, given
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    Confidence,
+    Credit,
+    Fixed,
+    FullLength,
+    Learn2PD,
+    NoCache,
+    Order,
+    Prophet,
+    Request,
+    Sampler,
+    Setting,
+    SettingWarning,
+    Static,
+    given,
+    read_model_config,
+    validate,
+    warn_once,
+)
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
 

@@ -8,11 +8,7 @@ from random import Random
 import pytest
 
 from dllm import UserError, load
-from dllm.blocks.fixed import Fixed
-from dllm.contract.setting import Setting
-from dllm.samplers.rcr import CURVES, RCR
-from dllm.samplers.remdm import ReMDM
-from dllm.samplers.static import Static
+from dllm.parts import CURVES, RCR, Fixed, ReMDM, Setting, Static
 from tests.samplers.game import PROMPT, Game
 
 LENGTH = 13

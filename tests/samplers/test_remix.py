@@ -10,17 +10,23 @@ import pytest
 import torch
 from harness import forward_of, model, requests
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.dual import Dual
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.samplers.remix import LEAST_CHANCE, ReMix, jensen_shannon, mixture_of
+from dllm.parts import (
+    LEAST_CHANCE,
+    Canvas,
+    Dual,
+    Fixed,
+    FullLength,
+    NoCache,
+    Parts,
+    Prefix,
+    ReMix,
+    Sampling,
+    Setting,
+    Turn,
+    denoise,
+    jensen_shannon,
+    mixture_of,
+)
 
 
 def test_tokens_of_a_mixture_reach_twice_the_largest_probability() -> None:

@@ -10,17 +10,21 @@ import torch
 from harness import DATA
 
 from dllm import UserError, part
-from dllm.blocks.ahead import Ahead
-from dllm.blocks.growing import Growing
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.whole import Whole
-from dllm.compose.parts import choices
-from dllm.compose.validate import validate
-from dllm.contract import Step
-from dllm.contract.process import Uniform
-from dllm.contract.setting import Sampling, Setting, replaced
-from dllm.models.weights import read_model_config
-from dllm.samplers.renoise import Renoise
+from dllm.parts import (
+    Ahead,
+    Growing,
+    Renoise,
+    Sampling,
+    Setting,
+    Sliding,
+    Step,
+    Uniform,
+    Whole,
+    choices,
+    read_model_config,
+    replaced,
+    validate,
+)
 from tests.samplers.game import PROMPT, Game
 
 LENGTH, VOCAB = 6, 97

@@ -7,7 +7,7 @@ from math import log
 import pytest
 import torch
 
-from dllm.samplers.saber import Saber
+from dllm.parts import Saber
 from tests.samplers.game import PROMPT, Game, positions
 
 

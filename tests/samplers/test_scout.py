@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm import UserError
-from dllm.contract import Step, View
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.saber import Saber
-from dllm.samplers.scout import Scout
-from dllm.samplers.static import Static
+from dllm.parts import Confidence, Credit, Saber, Sampler, Scout, Static, Step, View
 from tests.samplers.game import MASK, Game, applied, positions
 
 TOKENS = 4

@@ -6,8 +6,7 @@ import pytest
 from harness import Combination, parts_of
 
 from dllm import UserError
-from dllm.samplers.base import Sampler
-from dllm.samplers.slowfast import SlowFast
+from dllm.parts import Sampler, SlowFast
 from tests.samplers.game import PROMPT, Game, positions
 
 

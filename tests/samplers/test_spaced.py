@@ -8,16 +8,7 @@ import pytest
 import torch
 
 from dllm import UserError
-from dllm.contract import Need
-from dllm.contract.readouts import Statistic
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.eb import EntropyBound
-from dllm.samplers.ete import ETE
-from dllm.samplers.order import Order
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.spaced import Spaced, spaced_out
-from dllm.samplers.static import Static
-from dllm.samplers.wino import WINO
+from dllm.parts import ETE, WINO, Confidence, EntropyBound, Need, Order, Prophet, Spaced, Static, Statistic, spaced_out
 from tests.samplers.game import Game
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dllm.samplers.static import Static
+from dllm.parts import Static
 from tests.samplers.game import Game
 
 STEADY = [0.3, 0.9, 0.5, 0.7, 0.6]

@@ -11,11 +11,7 @@ import torch
 from harness import model, requests, results
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.prefix import Prefix
-from dllm.compose.fitted import Parts
-from dllm.eos.none import FullLength
-from dllm.samplers.tacg import TACG, gain_over
+from dllm.parts import TACG, Fixed, FullLength, Parts, Prefix, gain_over
 from tests.samplers.game import PROMPT, Game, positions
 
 LENGTH, BLOCK, VOCABULARY = 8, 4, 5

@@ -7,17 +7,20 @@ import torch
 from harness import Combination, forward_of, model, requests, turns
 
 from dllm import UserError
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import Shadow
-from dllm.contract.setting import Sampling, Setting
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.models.attention import Visible
-from dllm.models.memory import NoCacheMemory
-from dllm.samplers.wino import WINO
+from dllm.parts import (
+    WINO,
+    Canvas,
+    FullLength,
+    NoCache,
+    NoCacheMemory,
+    Parts,
+    Sampling,
+    Setting,
+    Shadow,
+    Visible,
+    Whole,
+    denoise,
+)
 
 
 def by_hand(tokens: torch.Tensor, columns: list[int]) -> torch.Tensor:

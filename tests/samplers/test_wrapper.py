@@ -12,30 +12,36 @@ import torch
 from harness import build, full, model, of_noise, requests, results
 
 from dllm import UserError
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import build_part as build_part
-from dllm.compose.parts import choices, composed
-from dllm.contract import State, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Setting
-from dllm.eos.none import FullLength
-from dllm.errors import name_of
-from dllm.record.results import Result
-from dllm.samplers.adas import Adas
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.ete import ETE
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.frontier import Frontier
-from dllm.samplers.oracle import Oracle
-from dllm.samplers.prior import Prior
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.scout import Scout
-from dllm.samplers.static import Static
-from dllm.samplers.wrapper import Wrapper
+from dllm.parts import (
+    ETE,
+    Adas,
+    Canvas,
+    Confidence,
+    Credit,
+    Fixed,
+    FreeDave,
+    Frontier,
+    FullLength,
+    NoCache,
+    Oracle,
+    Parts,
+    Prior,
+    Prophet,
+    Request,
+    Result,
+    Sampler,
+    Scout,
+    Setting,
+    State,
+    Static,
+    Step,
+    View,
+    Wrapper,
+    choices,
+    composed,
+    name_of,
+)
+from dllm.parts import build_part as build_part
 from tests.samplers.game import PROMPT, Game, positions
 
 WRAPPERS: dict[str, Callable[[Sampler], Sampler]] = {

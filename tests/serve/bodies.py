@@ -8,16 +8,19 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from dllm.app.runs.plan import RunPlan
-from dllm.compose.parts import composed
-from dllm.models.bundle import Model
-from dllm.prompts import Message
-from dllm.serve.api_errors import ApiError
-from dllm.serve.fields import ChatBody
-from dllm.serve.messages import conversation
-from dllm.serve.request_parts import Defaults
-from dllm.serve.typed import read_body
-from dllm.serve.wire import ParsedRequest, parse_request
+from dllm.parts import (
+    ApiError,
+    ChatBody,
+    Defaults,
+    Message,
+    Model,
+    ParsedRequest,
+    RunPlan,
+    composed,
+    conversation,
+    parse_request,
+    read_body,
+)
 
 GROUPS = ("sampler", "blocks", "cache", "eos")
 MESSAGES = [{"role": "user", "content": 'Copy the list:\n["Kai", "Emma"]'}]

@@ -17,13 +17,7 @@ pytest.importorskip("sse_starlette", reason="the server is not installed: pip in
 import httpx
 
 from dllm import load
-from dllm.compose.parts import composed, plain_config
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.serve.app import Service
-from dllm.serve.request_parts import Defaults
-from dllm.serve.scheduler import Scheduler
-from dllm.serve.settings import ServeSettings
+from dllm.parts import Defaults, Model, Sampling, Scheduler, ServeSettings, Service, composed, plain_config
 from tests.serve.bodies import mini_defaults
 from tests.serve.stand_in import OneByOne
 

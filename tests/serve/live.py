@@ -12,13 +12,18 @@ from typing import Any
 
 import httpx
 
-from dllm.compose.parts import composed, plain_config
-from dllm.models.bundle import Model
-from dllm.serve.app import Service
-from dllm.serve.request_parts import Defaults
-from dllm.serve.scheduler import Scheduler
-from dllm.serve.server import DrainingServer, bound_socket, server_of
-from dllm.serve.settings import ServeSettings
+from dllm.parts import (
+    Defaults,
+    DrainingServer,
+    Model,
+    Scheduler,
+    ServeSettings,
+    Service,
+    bound_socket,
+    composed,
+    plain_config,
+    server_of,
+)
 from tests.serve.conftest import config_of, defaults_of
 from tests.serve.load import TINY, Talk
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
+from dllm.parts import Draw
 from dllm.tasks.mini import tasks
-from dllm.tasks.mini.items import Draw
 from tests.serve.conftest import CHAT
 
 SAMPLERS: list[Any] = [

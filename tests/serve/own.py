@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.samplers.static import Static
+from dllm.parts import Static
 
 
 class Mine(Static):

@@ -11,11 +11,22 @@ from math import nan
 from typing import Any
 
 from dllm import Decoder
-from dllm.contract import Turn
-from dllm.loop.runner import Runner
-from dllm.models.bundle import Model
-from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress, RequestParts, Stats
+from dllm.parts import (
+    Closing,
+    Done,
+    Event,
+    Failed,
+    Full,
+    Job,
+    Limits,
+    Model,
+    Progress,
+    RequestParts,
+    Runner,
+    Runtime,
+    Stats,
+    Turn,
+)
 
 Deliver = Callable[[Event], None]
 

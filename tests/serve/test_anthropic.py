@@ -12,14 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.contract.canvas import Request
-from dllm.models.bundle import Model
-from dllm.serve.anthropic_fields import MessagesBody
-from dllm.serve.anthropic_reply import MessagesEnvelope
-from dllm.serve.anthropic_request import Turns
-from dllm.serve.decoding import Completed
-from dllm.serve.stream import Ending
-from dllm.serve.typed import read_body
+from dllm.parts import Completed, Ending, MessagesBody, MessagesEnvelope, Model, Request, Turns, read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.serve.test_tools import WrittenAnswers

@@ -10,11 +10,8 @@ import pytest
 from harness import full
 
 from dllm import Decoder
-from dllm.app.runs.service import SERVED_LENGTH, answer_length, served_names
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
+from dllm.parts import SERVED_LENGTH, Limits, Model, Sampling, answer_length, served_names
 from dllm.serve import wire
-from dllm.serve.jobs import Limits
 from tests.serve.bodies import plan_of
 from tests.serve.conftest import CHAT, HOT, Place, defaults_of, error_of, events, streamed_text
 from tests.serve.live import live

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 
 from dllm import UserError
-from dllm.contract.setting import Sampling
-from dllm.errors import SettingWarning, warn_once
-from dllm.models.bundle import Model
-from dllm.serve.api_errors import in_requests
-from dllm.serve.request_parts import Defaults
+from dllm.parts import Defaults, Model, Sampling, SettingWarning, in_requests, warn_once
 from tests.serve.bodies import GROUPS, MESSAGES, SAME, alike, chat, mini_defaults, plan_of, refusal
 
 

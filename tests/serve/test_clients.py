@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model
-from dllm.serve.jobs import Limits
+from dllm.parts import Limits, Model
 from tests.serve.live import Live, live
 from tests.serve.load import reply_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.conftest import events
 from tests.serve.test_anthropic import from_events
 from tests.serve.test_tools import WrittenAnswers

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from dllm.models.bundle import Model
-from dllm.serve.jobs import Limits
+from dllm.parts import Limits, Model
 from tests.serve.conftest import Place, error_of, events, streamed_text, writing
 from tests.serve.live import Live, live
 from tests.support.harness import full

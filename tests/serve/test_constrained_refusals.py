@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from dllm.app.commands.replay import request_of
-from dllm.constraints import Choice, Grammar, JsonSchema, Regex
-from dllm.models.bundle import Model
-from dllm.serve.decoding import trace_file
-from dllm.serve.request_parts import Defaults
-from dllm.serve.wire import parse_request
+from dllm.parts import Choice, Defaults, Grammar, JsonSchema, Model, Regex, parse_request, request_of, trace_file
 from tests.serve.conftest import Place, error_of
 from tests.serve.test_trace_file import EMPTY
 

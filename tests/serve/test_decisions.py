@@ -12,9 +12,7 @@ import pytest
 
 from dllm import Decoder
 from dllm.decisions import Choice
-from dllm.models.bundle import Model
-from dllm.serve.jobs import Limits
-from dllm.serve.request_parts import Defaults
+from dllm.parts import Defaults, Limits, Model
 from tests.serve.live import Live, live
 
 STATE = 'Sort the list:\n["Kai", "Emma", "Hugo"]'

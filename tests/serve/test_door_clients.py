@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import Live, live
 from tests.serve.test_anthropic import ASK, NAMES, SEATS

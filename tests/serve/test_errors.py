@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.parts import Failed, Job, Limits, Model, Progress
 from dllm.serve import wire
-from dllm.serve.jobs import Failed, Job, Limits, Progress
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
 from tests.serve.test_passing import SALTED

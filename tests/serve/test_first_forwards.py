@@ -10,14 +10,7 @@ from harness import MODELS, Combination, allowed, model, parts_of, requests
 from recording import FakeGraph
 from test_scheduler import Client, bundle, chosen, job
 
-from dllm.compose.parts import choices
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.loop.recorded import RecordedTurns
-from dllm.loop.runner import Runner
-from dllm.runtime.runtime import Runtime
-from dllm.serve.jobs import Limits
-from dllm.serve.scheduler import Scheduler
+from dllm.parts import Limits, RecordedTurns, Request, Runner, Runtime, Sampling, Scheduler, choices
 
 FULL = ("delayed", "dkv", "dkv_prefill", "dual", "entropy", "none", "prefix", "recap", "sparse_dllm", "sparsed",
         "streaming", "vicinity", "window")  # fmt: skip

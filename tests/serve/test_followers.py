@@ -25,27 +25,34 @@ import pytest
 from harness import Combination
 
 from dllm import load
-from dllm.compose.parts import configuration_of, part_of
-from dllm.contract import State, Step, Turn, View
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.runtime.runtime import Runtime
-from dllm.samplers.confidence import Confidence
-from dllm.serve.followers import (
+from dllm.parts import (
     AGREES,
+    Confidence,
+    Done,
+    Failed,
     Follower,
     Lead,
+    Limits,
+    PartsBuilder,
     RanksDiverged,
     ReadOrder,
+    Request,
+    RequestParts,
+    Runtime,
+    Sampling,
+    Scheduler,
+    SettingBatch,
+    State,
+    Step,
+    Turn,
     TurnOrder,
+    View,
+    configuration_of,
     job_data,
     job_of,
+    part_of,
     read_order,
 )
-from dllm.serve.jobs import Done, Failed, Limits, RequestParts
-from dllm.serve.lane import SettingBatch
-from dllm.serve.request_parts import PartsBuilder
-from dllm.serve.scheduler import Scheduler
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live
 from tests.serve.load import MINI, Reply, drawn, reply_of

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import Live, live
 

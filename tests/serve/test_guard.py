@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.serve.api_errors import ApiError, in_requests, param_of
-from dllm.serve.api_keys import LOOK_SECONDS, Keys, keys_in_file
+from dllm.parts import LOOK_SECONDS, ApiError, Keys, UserError, in_requests, keys_in_file, param_of
 from tests.serve.conftest import CHAT, Place, error_of
 
 KEY = "a-key-of-the-tests"

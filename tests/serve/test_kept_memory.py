@@ -15,16 +15,7 @@ import torch
 from harness import Combination, allowed, choices, model, parts_of
 from torch import Tensor
 
-from dllm.cache.base import Cache
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import part
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.loop.runner import Runner
-from dllm.models.attention import Visible
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.runtime.runtime import Runtime
+from dllm.parts import Cache, Ids, Model, Parts, Request, Runner, Runtime, Sampling, Visible, part
 from experiments.bench.long_prompts import LAYER
 from experiments.bench.step import prompt_of, random_model
 

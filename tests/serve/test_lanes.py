@@ -15,21 +15,31 @@ import torch
 from harness import Combination, full
 from recording import FakeGraph
 
-from dllm.compose.parts import part
-from dllm.constraints import Regex
-from dllm.contract.canvas import Request
-from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery, read_canvases
-from dllm.errors import UserError
 from dllm.loop import runner
-from dllm.loop.recorded import RecordedTurns
-from dllm.models.bundle import Model
-from dllm.runtime.runtime import Runtime
+from dllm.parts import (
+    Done,
+    Failed,
+    Full,
+    Limits,
+    Model,
+    ReadCanvas,
+    ReadDone,
+    Reading,
+    ReadJob,
+    ReadQuery,
+    RecordedTurns,
+    Regex,
+    Request,
+    RequestParts,
+    Runtime,
+    Scheduler,
+    SettingBatch,
+    UserError,
+    part,
+    read_canvases,
+)
 from dllm.serve import reads as reads_module
 from dllm.serve import scheduler as scheduler_module
-from dllm.serve.jobs import Done, Failed, Full, Limits, RequestParts
-from dllm.serve.lane import SettingBatch
-from dllm.serve.reads import ReadDone, ReadJob
-from dllm.serve.scheduler import Scheduler
 from tests.serve.test_scheduler import Client, alone, bundle, chosen, job, requests
 
 

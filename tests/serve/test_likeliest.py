@@ -11,10 +11,7 @@ import pytest
 import torch
 
 from dllm import load
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.models.pieces import BYTE_OF
-from dllm.record.trace import Trace
+from dllm.parts import BYTE_OF, Model, Sampling, Trace
 from tests.parity import own_logits
 from tests.serve.conftest import CHAT, Place, events, writing
 from tests.support.harness import full

@@ -16,7 +16,7 @@ from dataclasses import replace
 import pytest
 
 from dllm import load
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import defaults_of
 from tests.serve.live import Live, live

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.serve.jobs import LONGEST_WAIT, Failed, RetryTimes, Stats
-from dllm.serve.log import AccessLine, formatter, request_id
+from dllm.parts import LONGEST_WAIT, AccessLine, Failed, RetryTimes, Stats, UserError, formatter, request_id
 from tests.serve.conftest import CHAT, Place, error_of
 from tests.serve.stand_in import OneByOne
 
@@ -148,7 +146,7 @@ def test_a_crowd_is_told_to_come_back_one_after_the_other() -> None:
 
 
 def test_the_form_of_the_log_is_checked() -> None:
-    from dllm.serve.settings import ServeSettings
+    from dllm.parts import ServeSettings
 
     with pytest.raises(UserError, match="task.log='xml' must be one of text, json"):
         ServeSettings(log="xml").check()

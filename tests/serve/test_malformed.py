@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from dllm.serve.api_errors import ApiError
-from dllm.serve.body import MAX_BYTES, MAX_DEPTH, check_type, parsed
-from dllm.serve.offered import OFFERED_GROUPS, offers
-from dllm.serve.request_parts import Defaults
-from dllm.serve.wire import parse_request
+from dllm.parts import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    OFFERED_GROUPS,
+    ApiError,
+    Defaults,
+    check_type,
+    offers,
+    parse_request,
+    parsed,
+)
 from tests.serve.bodies import MESSAGES
 from tests.serve.conftest import ASK, CHAT, Place, error_of
 

@@ -17,13 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model
-from dllm.models.load_progress import Loaded, latest, load_progress
-from dllm.serve.jobs import Limits
-from dllm.serve.loading import answering_meanwhile
-from dllm.serve.server import bound_socket
+from dllm.parts import Draw, Limits, Loaded, Model, answering_meanwhile, bound_socket, latest, load_progress
 from dllm.tasks.mini import tasks
-from dllm.tasks.mini.items import Draw
 from tests.serve.bodies import mini_defaults
 from tests.serve.live import live
 from tests.support.harness import full

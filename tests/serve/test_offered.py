@@ -13,16 +13,29 @@ from typing import Any
 
 import pytest
 
-from dllm.app.command_line.help import help_text
 from dllm.compose import choice_files
-from dllm.compose.choice_files import choice_file, comments, serve_limits
-from dllm.compose.parts import arguments_of, choices, class_of, composed, plain_config, use_folder
-from dllm.contract.traits import SamplerTraits
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.samplers.base import Sampler
+from dllm.parts import (
+    OFFERED_GROUPS,
+    Model,
+    Sampler,
+    SamplerTraits,
+    UserError,
+    arguments_of,
+    choice_file,
+    choice_given,
+    choices,
+    class_of,
+    comments,
+    composed,
+    help_text,
+    offers,
+    parts_offered,
+    plain_config,
+    serve_limits,
+    use_folder,
+    validated_options,
+)
 from dllm.serve import offered
-from dllm.serve.offered import OFFERED_GROUPS, choice_given, offers, parts_offered, validated_options
 from tests.serve.conftest import Place
 
 PARTS = [(group, name) for group in OFFERED_GROUPS for name in offers(group)]

@@ -13,11 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.models.bundle import Model, load
-from dllm.serve.ollama_fields import OllamaChatBody
-from dllm.serve.ollama_models import NOT_SERVED
+from dllm.parts import NOT_SERVED, Model, OllamaChatBody, load, read_body
 from dllm.serve.ollama_request import _messages
-from dllm.serve.typed import read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place
 from tests.serve.test_anthropic import ASK, FUNCTION, NAMES, SORT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dllm import load
-from dllm.serve.settings import ServeSettings
+from dllm.parts import ServeSettings
 from tests.repo.test_docs import code
 from tests.serve.conftest import ASK, Place
 from tests.serve.live import Live, live
@@ -126,11 +126,18 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 
 
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
-    from dllm.compose.parts import composed
-    from dllm.serve.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
-    from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT
-    from dllm.serve.response_formats import MOST_BYTES, OFFERS
-    from dllm.serve.typed import names_of
+    from dllm.parts import (
+        MOST_BYTES,
+        NEUTRAL,
+        OFFERS,
+        WITHOUT_EFFECT,
+        ChatBody,
+        CompletionBody,
+        ConstraintOptions,
+        Diffusion,
+        composed,
+        names_of,
+    )
 
     models = (ChatBody, CompletionBody, Diffusion, ConstraintOptions)
     for name in (*NEUTRAL, *WITHOUT_EFFECT, *(name for model in models for name in names_of(model))):

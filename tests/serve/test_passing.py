@@ -9,17 +9,25 @@ from typing import Any
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.serve.anthropic_request import parse_messages
-from dllm.serve.api_errors import ApiError
-from dllm.serve.app import tenant_of
-from dllm.serve.fields import CHAT_ONLY
-from dllm.serve.neutral import NEUTRAL, REASONS, UNSET, WITHOUT_EFFECT
-from dllm.serve.ollama_request import parse_ollama
-from dllm.serve.request_parts import Defaults
-from dllm.serve.responses import NOTHING_TO_INCLUDE, parse_response
-from dllm.serve.settings import ServeSettings
-from dllm.serve.wire import STOP_UNUSED, ParsedRequest, parse_request
+from dllm.parts import (
+    CHAT_ONLY,
+    NEUTRAL,
+    NOTHING_TO_INCLUDE,
+    REASONS,
+    STOP_UNUSED,
+    UNSET,
+    WITHOUT_EFFECT,
+    ApiError,
+    Defaults,
+    ParsedRequest,
+    ServeSettings,
+    UserError,
+    parse_messages,
+    parse_ollama,
+    parse_request,
+    parse_response,
+    tenant_of,
+)
 from tests.serve.bodies import MESSAGES, chat
 from tests.serve.conftest import Place
 

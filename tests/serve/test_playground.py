@@ -14,12 +14,7 @@ from typing import Any
 
 import pytest
 
-from dllm.models.bundle import Model
-from dllm.record.final_commits import final_commits
-from dllm.record.trace import read_trace
-from dllm.serve.playground import Shown, playground_page
-from dllm.serve.request_parts import Defaults
-from dllm.view.__main__ import write
+from dllm.parts import Defaults, Model, Shown, final_commits, playground_page, read_trace, write
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import writing
 from tests.serve.live import Live, live

@@ -16,11 +16,18 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.compose.parts import composed, plain_config
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.serve.server import DEAD, bound_socket, serve_until_told, server_of
-from dllm.serve.settings import ServeSettings, key_of_server
+from dllm.parts import (
+    DEAD,
+    Model,
+    ServeSettings,
+    UserError,
+    bound_socket,
+    composed,
+    key_of_server,
+    plain_config,
+    serve_until_told,
+    server_of,
+)
 from tests.app.conftest import ROOT, Run, run  # noqa: F401  a fixture
 from tests.serve.conftest import Place
 from tests.serve.stand_in import OneByOne

@@ -13,10 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dllm.app.command_line.main import resolved
-from dllm.compose.parts import build_part, composed
-from dllm.models.bundle import Model
-from dllm.serve.settings import ServeSettings
+from dllm.parts import Model, ServeSettings, build_part, composed, resolved
 from tests.serve.live import live
 from tests.serve.load import drawn, reply_of
 
@@ -32,7 +29,7 @@ def said() -> list[str]:
 @pytest.fixture(scope="module")
 def address(tiny: Path, said: list[str]) -> Iterator[str]:
     from dllm.app.engines import replica_board
-    from dllm.app.engines.ray_serve import replicas_behind
+    from dllm.parts import replicas_behind
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

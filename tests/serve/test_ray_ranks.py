@@ -10,10 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dllm.app.command_line.main import resolved
-from dllm.compose.parts import build_part, composed
-from dllm.models.bundle import Model
-from dllm.serve.settings import ServeSettings
+from dllm.parts import Model, ServeSettings, build_part, composed, resolved
 from tests.serve.live import live
 from tests.serve.load import drawn, reply_of
 
@@ -22,7 +19,7 @@ serve = pytest.importorskip("ray.serve", reason="Ray Serve is not installed: pip
 
 
 def test_a_replica_of_two_ranks_replies_as_one_server_does(tiny: Path, served: Model) -> None:
-    from dllm.app.engines.ray_serve import replicas_behind
+    from dllm.parts import replicas_behind
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

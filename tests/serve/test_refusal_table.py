@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dllm import load
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.conftest import Place, error_of, writing
 from tests.serve.test_tools import TEMPLATE
 from tests.support.tiny import make_written

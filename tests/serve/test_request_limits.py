@@ -15,14 +15,20 @@ import httpx
 import pytest
 import torch
 
-from dllm.decisions.reading import ReadCanvas, Reading, ReadQuery
-from dllm.models.bundle import Model
+from dllm.parts import (
+    MAX_BYTES,
+    Defaults,
+    Limits,
+    Model,
+    ReadCanvas,
+    ReadEntry,
+    Reading,
+    ReadJob,
+    ReadQuery,
+    ReadQueue,
+    without_port,
+)
 from dllm.serve import reads as reads_module
-from dllm.serve.body import MAX_BYTES
-from dllm.serve.guard import without_port
-from dllm.serve.jobs import Limits
-from dllm.serve.reads import ReadEntry, ReadJob, ReadQueue
-from dllm.serve.request_parts import Defaults
 from tests.serve.conftest import Place
 from tests.serve.live import live
 

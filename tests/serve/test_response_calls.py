@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness import full
 
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.conftest import CHAT, Place, events, writing
 from tests.serve.live import live
 from tests.serve.test_responses import RESPONSES

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.serve.live import live

@@ -17,19 +17,32 @@ import pytest
 import torch
 from harness import MODELS, Combination, allowed, drawn, full, model, parts_of, results
 
-from dllm.app.runs.service import waits_idle
-from dllm.compose.parts import choices
-from dllm.contract import State, Step, Turn, View
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling
-from dllm.errors import UserError
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.serve.jobs import Closing, Done, Event, Failed, Full, Job, Limits, Progress, RequestParts
-from dllm.serve.lane import SettingBatch
-from dllm.serve.scheduler import Scheduler
+from dllm.parts import (
+    Closing,
+    Confidence,
+    Done,
+    Event,
+    Failed,
+    Full,
+    Ids,
+    Job,
+    Limits,
+    Model,
+    Progress,
+    Request,
+    RequestParts,
+    Sampler,
+    Sampling,
+    Scheduler,
+    SettingBatch,
+    State,
+    Step,
+    Turn,
+    UserError,
+    View,
+    choices,
+    waits_idle,
+)
 
 TIMEOUT = 60.0
 RECIPES = count()

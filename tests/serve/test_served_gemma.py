@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.conftest import Place
 from tests.serve.live import Live, live_noise
 from tests.support.family_folders import FAMILIES, FULL, make_family

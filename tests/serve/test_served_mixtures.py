@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dllm import load
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.live import alone_and_under_load, live
 from tests.serve.load import reply_of
 from tests.serve.test_served_noise import snapshots_of

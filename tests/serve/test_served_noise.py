@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dllm import load
-from dllm.models.bundle import Model
+from dllm.parts import Model
 from tests.serve.live import Live, live_noise
 from tests.serve.load import reply_of
 from tests.support.harness import full

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from dllm import load
-from dllm.cache.pages import column_bytes
-from dllm.models.bundle import Model
-from dllm.serve.jobs import Limits
+from dllm.parts import Limits, Model, column_bytes
 from tests.serve.live import Live, alone_and_under_load, live
 from tests.serve.load import reply_of
 from tests.support.tiny import MODELS, make_tiny

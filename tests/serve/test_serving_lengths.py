@@ -12,11 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.compose.parts import part_config
-from dllm.models.bundle import Model
-from dllm.serve.request_parts import Defaults
+from dllm.parts import Defaults, Draw, Model, part_config
 from dllm.tasks.mini import tasks
-from dllm.tasks.mini.items import Draw
 from tests.serve.bodies import chat, mini_defaults, refusal
 from tests.serve.live import Live, alone_and_under_load, live
 

@@ -9,13 +9,7 @@ import pytest
 from harness import Combination
 from test_scheduler import Client, bundle, chosen, job
 
-from dllm.cache.pages import column_bytes
-from dllm.contract.canvas import Request
-from dllm.serve.decoding import Completed
-from dllm.serve.jobs import Done, Limits
-from dllm.serve.replies import Envelope
-from dllm.serve.scheduler import Scheduler
-from dllm.serve.stream import Ending
+from dllm.parts import Completed, Done, Ending, Envelope, Limits, Request, Scheduler, column_bytes
 
 COMMON = [7, 3, 41, 9, 12, 30, 8, 2, 19, 5, 28, 33, 4, 11, 6, 14, 21, 39]
 ENDS = [[9, 1, 9, 2, 7, 3], [9, 1, 4], [9, 1, 9, 2, 7, 3], [9, 1, 9, 2, 8], [17, 5, 1]]  # [9, 1] is half of a block

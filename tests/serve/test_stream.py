@@ -12,12 +12,19 @@ from typing import Any
 
 import pytest
 
-from dllm.contract.canvas import Request
-from dllm.models.bundle import Model
-from dllm.record.trace import Trace
-from dllm.serve.jobs import Done, Failed, Mailbox, Progress
-from dllm.serve.scheduler import Scheduler
-from dllm.serve.stream import AnswerText, first_stop, open_tail
+from dllm.parts import (
+    AnswerText,
+    Done,
+    Failed,
+    Mailbox,
+    Model,
+    Progress,
+    Request,
+    Scheduler,
+    Trace,
+    first_stop,
+    open_tail,
+)
 from tests.serve.conftest import Place, events
 
 END, MASK = 256, 257

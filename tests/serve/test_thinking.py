@@ -15,10 +15,7 @@ from harness import full
 
 from dllm import load
 from dllm.models import chat_template
-from dllm.models.bundle import Model
-from dllm.models.chat_template import ThoughtMarks, thought_marks
-from dllm.serve.thinking import Thinking, ThoughtSplitter
-from dllm.serve.wire import NO_THOUGHT
+from dllm.parts import NO_THOUGHT, Model, Thinking, ThoughtMarks, ThoughtSplitter, thought_marks
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.live import live

@@ -13,10 +13,7 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.models.bundle import Model
-from dllm.serve.messages import WRITTEN_OUT
-from dllm.serve.tool_stream import ToolDeltas
-from dllm.serve.tools import NOT_SEEN, Tool, ToolCall, ToolUse
+from dllm.parts import NOT_SEEN, WRITTEN_OUT, Model, Tool, ToolCall, ToolDeltas, ToolUse
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne

@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import part
-from dllm.contract.setting import Sampling
-from dllm.record.trace import Trace
-from dllm.serve.api_errors import ApiError
-from dllm.serve.decoding import trace_file
-from dllm.serve.offered import OFFERED_GROUPS, offers
-from dllm.serve.request_parts import Defaults
+from dllm.parts import OFFERED_GROUPS, ApiError, Defaults, Parts, Sampling, Trace, offers, part, trace_file
 from tests.serve.bodies import GROUPS, SAME, alike, chat, plan_of
 
 EMPTY = Trace([], [], 0, 0, 0, 0, [], {})

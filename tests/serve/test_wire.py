@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from dllm.serve.request_parts import Defaults
-from dllm.serve.wire import parse_request
+from dllm.parts import Defaults, parse_request
 from tests.serve.bodies import chat
 
 

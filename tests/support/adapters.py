@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dllm.models.shipped import plain_folder
+from dllm.parts import plain_folder
 
 DATA = Path(__file__).parents[1] / "data" / "models"
 PRODUCTS = r".*(q_proj|k_proj|v_proj|o_proj|attn_out|ff_proj|ff_out|gate_proj|up_proj|down_proj|query_key_value|dense)"

@@ -9,24 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.none import NoCache
-from dllm.compose.fitted import Parts
-from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.constraints.decoding.compiled import CompiledConstraint
-from dllm.constraints.decoding.row import ConstrainedRow
-from dllm.constraints.row_sets import RowSets
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    CompiledConstraint,
+    Confidence,
+    ConstrainedBatch,
+    ConstrainedRow,
+    Fixed,
+    Forward,
+    FullLength,
+    Ids,
+    ModelConfig,
+    NoCache,
+    Parts,
+    Request,
+    RowSets,
+    Sampler,
+    Sampling,
+    Static,
+    Turn,
+    denoise,
+)
 
 Case = Mapping[str, Any]
 

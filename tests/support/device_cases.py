@@ -17,23 +17,33 @@ import torch
 from fake_gpu import FakeGPUs, placed
 from harness import Combination, allowed, build, full, model, with_mask
 
-from dllm.blocks.fixed import Fixed
-from dllm.cache.calls import ROWS_PER_STREAMED
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.compose.validate import validate
-from dllm.contract import Need
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import STATISTICS, AllLogits, AttentionMap, HiddenState, LogitLookup, Shadow, Statistic
-from dllm.contract.setting import Sampling, Setting
-from dllm.errors import UserError
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.record.collector import Collector
-from dllm.record.results import Result
-from dllm.samplers.confidence import Confidence
+from dllm.parts import (
+    ROWS_PER_STREAMED,
+    STATISTICS,
+    AllLogits,
+    AttentionMap,
+    Canvas,
+    Collector,
+    Confidence,
+    Fixed,
+    Forward,
+    HiddenState,
+    Ids,
+    LogitLookup,
+    Need,
+    Parts,
+    Request,
+    Result,
+    Sampling,
+    Setting,
+    Shadow,
+    Statistic,
+    Transformer,
+    UserError,
+    choices,
+    denoise,
+    validate,
+)
 
 MODELS = ("tiny-llada", "tiny-dream", "sdar_b4", "tiny-nbdiff", "tiny-dream-d2f")
 VERIFIERS = ("flash_verify", "linear_spec")  # samplers whose drafts the cache of the same name verifies

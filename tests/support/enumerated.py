@@ -15,9 +15,7 @@ import torch
 from made_rollouts import made_rollouts
 from torch import Tensor
 
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.rl import Rollouts, trajectory_logprobs
+from dllm.parts import Model, Rollouts, Sampling, trajectory_logprobs
 
 TOP = 3
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dllm.constraints.languages.trees import Alt, Cat, Language, Rep, RuleCall, Tree
-from dllm.constraints.languages.utf8 import literal_text
+from dllm.parts import Alt, Cat, Language, Rep, RuleCall, Tree, literal_text
 
 A, B = literal_text("a"), literal_text("b")
 DOUBLING: dict[str, Tree] = {f"r{number}": Cat((RuleCall(f"r{number + 1}"),) * 2) for number in range(40)}

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dllm.models.transformer import Transformer
-from dllm.models.weights import device_of as home_of
-from dllm.models.weights import spread_over_devices
+from dllm.parts import Transformer, spread_over_devices
+from dllm.parts import device_of as home_of
 
 CPU, GPU, SECOND = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
 FROM_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")  # make a tensor of what lies in the host's memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dllm.models.weights import save_model
+from dllm.parts import save_model
 from tests.support.random_models import random_model
 from tests.support.tiny import MODELS, make_tiny
 

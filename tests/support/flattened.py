@@ -13,11 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dllm.errors import UserError
 from dllm.models import bundle, weights
-from dllm.models.bundle import Model
-from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
+from dllm.parts import Model, ModelConfig, Transformer, UserError
 
 _FLAT = re.compile(r"(?P<base>.+)-flat(?P<scale>.*)")
 

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from dllm.common.hint_table import INSTEAD, SETTINGS
-from dllm.compose.parts import choices, composed, config_groups
+from dllm.parts import INSTEAD, SETTINGS, choices, composed, config_groups
 
 TOPS = ("sampler", "blocks", "cache", "eos")  # what most command lines choose
 # Left out: minutes of compiling, a cluster of processes, kernels in an interpreter, and numbers that only take long.

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from dllm.models.bundle import locate
+from dllm.parts import locate
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

@@ -15,22 +15,36 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from dllm.common.ranks import ALONE, Ranks
-from dllm.compose.fitted import Parts
-from dllm.compose.parts import choices
-from dllm.compose.validate import validate
-from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import Turn
-from dllm.contract.canvas import Request
-from dllm.contract.setting import Sampling, Setting
-from dllm.errors import UserError
 from dllm.laws import decodes, trials
-from dllm.laws.compatibility import PART_GROUPS, all_parts
-from dllm.laws.decodes import Decoded, ending, forward_of, ids_of, recorded, results, sealed, with_mask
-from dllm.lengths.fixed_length import FixedLength
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import AnswerBlocks, ContextCausal
-from dllm.models.weights import load_model, read_model_config
+from dllm.parts import (
+    ALONE,
+    PART_GROUPS,
+    AnswerBlocks,
+    ConstrainedBatch,
+    ContextCausal,
+    Decoded,
+    FixedLength,
+    Parts,
+    Ranks,
+    Request,
+    Sampling,
+    Setting,
+    Transformer,
+    Turn,
+    UserError,
+    all_parts,
+    choices,
+    ending,
+    forward_of,
+    ids_of,
+    load_model,
+    read_model_config,
+    recorded,
+    results,
+    sealed,
+    validate,
+    with_mask,
+)
 
 __all__ = ["ending", "forward_of", "ids_of", "results", "with_mask"]  # of ``dllm.laws``, for tests
 DATA = Path(__file__).parents[1] / "data"

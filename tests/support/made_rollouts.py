@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dllm.contract.setting import Sampling
-from dllm.models.bundle import Model
-from dllm.rl import Rollouts
-from dllm.rl.rollouts import Origin
+from dllm.parts import Model, Origin, Rollouts, Sampling
 
 
 def made_rollouts(

@@ -7,14 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.common.ranking import argmax_mask, top_k_mask
-from dllm.contract import Need, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import Statistic
-from dllm.contract.traits import EosTraits, SamplerTraits, Schedule
-from dllm.eos.base import EndOfText, after_first, answer_ends
-from dllm.samplers.base import Sampler
-from dllm.samplers.wrapper import Wrapper
+from dllm.parts import (
+    Canvas,
+    EndOfText,
+    EosTraits,
+    Need,
+    Sampler,
+    SamplerTraits,
+    Schedule,
+    State,
+    Statistic,
+    Step,
+    View,
+    Wrapper,
+    after_first,
+    answer_ends,
+    argmax_mask,
+    top_k_mask,
+)
 
 
 class Above(Sampler):

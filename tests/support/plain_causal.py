@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.models.attention import Visible
-from dllm.models.memory import Exchanged, KeyValues, Memory, Projected
+from dllm.parts import Exchanged, KeyValues, Memory, Projected, Visible
 
 
 class Triangle(Memory):

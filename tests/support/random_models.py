@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from dllm.models.config import ModelConfig
-from dllm.models.transformer import Transformer
+from dllm.parts import ModelConfig, Transformer
 
 
 def random_model(published: Mapping[str, Any], seed: int = 0, std: float = 0.15) -> Transformer:

@@ -18,10 +18,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from dllm import Decoder, Model, load, part
-from dllm.common.ranks import Ranks
-from dllm.contract.setting import Sampling
-from dllm.laws.decodes import results
-from dllm.loop.recorded import RecordedTurns
+from dllm.parts import Ranks, RecordedTurns, Sampling, results
 from tests.support.harness import Combination, model, parts_of, requests
 from tests.support.recording import FakeGraph
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from dllm.common.ranks import Ranks
+from dllm.parts import Ranks
 
 T = TypeVar("T")
 

@@ -22,13 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from dllm.common import debug
-from dllm.compose.fitted import Parts
-from dllm.contract import Turn
-from dllm.kernels.jit import Kernel
-from dllm.loop.denoise import take_turn
-from dllm.loop.forward import Forward, RunStage
-from dllm.loop.recorded import StaticBuffers, turn_into
-from dllm.loop.rows import Rows
+from dllm.parts import Forward, Kernel, Parts, Rows, RunStage, StaticBuffers, Turn, take_turn, turn_into
 
 ASKING = ("item", "_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "unique", "bincount")
 

@@ -16,38 +16,49 @@ from replay_d3llm import d3llm
 from replay_parts import Case, CaseParts, steps_of_a_block
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.growing import Growing
-from dllm.blocks.pipelined import Pipelined
-from dllm.blocks.whole import Whole
-from dllm.cache.buffer import CacheView
-from dllm.cache.finished import Finished
-from dllm.cache.recap import Recap
-from dllm.cache.span import SpanCache
-from dllm.common.ranking import rank, top_k_mask
-from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, Need, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.readouts import AllLogits
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.eos.stop_opening import StopOpening
-from dllm.samplers.base import Sampler, ranking, ranking_statistics
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.d2f import D2F
-from dllm.samplers.dus import DUS
-from dllm.samplers.eb import EntropyBound
-from dllm.samplers.factor import Factor
-from dllm.samplers.groups import Groups
-from dllm.samplers.klass import KLASS
-from dllm.samplers.pc import PC
-from dllm.samplers.prior import Prior
-from dllm.samplers.rcr import RCR
-from dllm.samplers.remdm import ReMDM
-from dllm.samplers.saber import Saber
-from dllm.samplers.slowfast import SlowFast
-from dllm.samplers.spaced import Spaced
-from dllm.samplers.wino import WINO
+from dllm.parts import (
+    D2F,
+    DUS,
+    KLASS,
+    PC,
+    RCR,
+    WINO,
+    AllLogits,
+    BlockState,
+    CacheView,
+    Canvas,
+    Confidence,
+    EntropyBound,
+    Factor,
+    Finished,
+    Fixed,
+    ForwardPlan,
+    Groups,
+    Growing,
+    Need,
+    Owner,
+    Pipelined,
+    Prior,
+    Recap,
+    ReMDM,
+    Saber,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    Schedule,
+    SlowFast,
+    Spaced,
+    SpanCache,
+    State,
+    Step,
+    StopOpening,
+    View,
+    Whole,
+    rank,
+    ranking,
+    ranking_statistics,
+    top_k_mask,
+)
 
 EOS = 61
 

@@ -11,36 +11,42 @@ from accidents import accident
 from replay_parts import Case, CaseParts, EachTurn, steps_of_a_block
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.whole import Whole
-from dllm.cache.buffer import CacheView
-from dllm.cache.d2cache import D2Cache
-from dllm.cache.dllm_cache import DLLMCache
-from dllm.cache.dual import Dual
-from dllm.cache.entropy import Entropy
-from dllm.cache.flash_dllm import FlashDLLM
-from dllm.cache.flash_verify import VerifiedFlashDLLM
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.cache.sliding import SlidingCache
-from dllm.cache.sparse_dllm import SparseDLLM
-from dllm.cache.sparsed import SparseD
-from dllm.cache.suffix import Pruning
-from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, Scores, State
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling, replaced
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_last_eos import StopAtLastEos
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dream import Dream
-from dllm.samplers.easing import Easing
-from dllm.samplers.flash_verify import FlashVerify
-from dllm.samplers.prior import Prior
-from dllm.samplers.static import Static
+from dllm.parts import (
+    BlockState,
+    CacheView,
+    Canvas,
+    Confidence,
+    D2Cache,
+    DLLMCache,
+    Dream,
+    Dual,
+    Easing,
+    Entropy,
+    FillAfterBlock,
+    Fixed,
+    FlashDLLM,
+    FlashVerify,
+    ForwardPlan,
+    FullLength,
+    NoCache,
+    Owner,
+    Prefix,
+    Prior,
+    Pruning,
+    Sampler,
+    Sampling,
+    Scores,
+    Sliding,
+    SlidingCache,
+    SparseD,
+    SparseDLLM,
+    State,
+    Static,
+    StopAtLastEos,
+    VerifiedFlashDLLM,
+    Whole,
+    replaced,
+)
 
 
 def vicinity(params: Case) -> CaseParts:

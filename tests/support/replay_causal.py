@@ -19,24 +19,30 @@ from flattened import load_model, read_model_config
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.cache.finished import Finished
-from dllm.cache.none import NoCache
-from dllm.contract import Step, Turn, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.stop_front import StopFront
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import ContextCausal, InBlocks
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.entropy_distance import EntropyDistance
-from dllm.samplers.static import Static
+from dllm.parts import (
+    Canvas,
+    Confidence,
+    ContextCausal,
+    EntropyDistance,
+    FillAfterBlock,
+    Finished,
+    Fixed,
+    Forward,
+    Ids,
+    InBlocks,
+    NoCache,
+    Request,
+    Sampler,
+    Sampling,
+    Sliding,
+    Static,
+    Step,
+    StopFront,
+    Transformer,
+    Turn,
+    View,
+    denoise,
+)
 
 WAYS = tuple((policy, dtype) for policy in (Finished, NoCache) for dtype in (torch.float32, torch.float64))
 PATCHES = {"margin_axis", "masked_only"}  # defects of the published code, mended in the reference before it ran

@@ -11,24 +11,33 @@ from accidents import accident
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
-from dllm.blocks.ahead import Ahead
-from dllm.cache.buffer import CacheView, ColumnSession
-from dllm.cache.delayed import Delayed
-from dllm.cache.none import NoCache
-from dllm.cache.passes import ForwardPass
-from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.eos.base import after_first, answer_ends
-from dllm.eos.fill_at_once import FillAtOnce
-from dllm.eos.none import FullLength
 from dllm.loop import head
-from dllm.loop.extras.base import ScoredCandidates, Work
-from dllm.loop.forward import Forward
-from dllm.loop.rows import Rows
-from dllm.models.attention import Visible
-from dllm.models.config import ModelConfig
-from dllm.samplers.d3llm import D3LLM
+from dllm.parts import (
+    D3LLM,
+    Ahead,
+    BlockState,
+    CacheView,
+    Canvas,
+    ColumnSession,
+    Delayed,
+    FillAtOnce,
+    Forward,
+    ForwardCost,
+    ForwardPass,
+    ForwardPlan,
+    FullLength,
+    ModelConfig,
+    NoCache,
+    Owner,
+    Rows,
+    ScoredCandidates,
+    Step,
+    View,
+    Visible,
+    Work,
+    after_first,
+    answer_ends,
+)
 
 EOS = 61
 

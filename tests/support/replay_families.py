@@ -18,34 +18,47 @@ from replay_parts import Case, CaseParts
 from replay_record import relative
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.whole import Whole
-from dllm.cache.base import AnySession
-from dllm.cache.focus import Focus, FocusPass, FocusSession
-from dllm.cache.linear_spec import DraftWindow
-from dllm.cache.none import NoCache
-from dllm.common.ranking import argmax_mask, top_k_mask
-from dllm.common.rowwise import Owner
-from dllm.contract import ForwardPlan, Need, State, Step, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import AllLogits
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import SamplerTraits
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_front import StopFront
-from dllm.eos.thinking_budget import ThinkingBudget
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.config import ModelConfig
-from dllm.models.ids import Ids
-from dllm.models.visibility import AnswerBlocks, BlockCausal, ContextCausal, SeededBlocks
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.linear_spec import LinearSpec
-from dllm.samplers.prophet import given
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AllLogits,
+    AnswerBlocks,
+    AnySession,
+    BlockCausal,
+    Canvas,
+    Confidence,
+    ContextCausal,
+    DraftWindow,
+    FillAfterBlock,
+    Fixed,
+    Focus,
+    FocusPass,
+    FocusSession,
+    Forward,
+    ForwardPlan,
+    FullLength,
+    Ids,
+    LinearSpec,
+    ModelConfig,
+    Need,
+    NoCache,
+    Owner,
+    Request,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    SeededBlocks,
+    Sliding,
+    State,
+    Static,
+    Step,
+    StopFront,
+    ThinkingBudget,
+    View,
+    Whole,
+    argmax_mask,
+    denoise,
+    given,
+    top_k_mask,
+)
 
 EOS, PAD = 61, 63
 IDS = Ids(MASK, EOS, ())

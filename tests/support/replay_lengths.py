@@ -19,29 +19,37 @@ from flattened import load_model
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.whole import Whole
-from dllm.cache.none import NoCache
-from dllm.common.ranking import argmax_mask
-from dllm.compose.fitted import Parts
-from dllm.contract import Need, State, Step, Turn, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.readouts import AllLogits
-from dllm.contract.setting import Sampling, replaced
-from dllm.eos.none import FullLength
-from dllm.lengths.base import Length
-from dllm.lengths.cal import Cal
-from dllm.lengths.daedal import Daedal
-from dllm.lengths.rho_eos import RhoEos
-from dllm.loop.denoise import denoise
-from dllm.loop.extras.base import Extra
-from dllm.loop.forward import Forward
-from dllm.loop.probing import sized
-from dllm.models.ids import Ids
-from dllm.models.transformer import Transformer
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.dream import Dream
-from dllm.samplers.static import Static
+from dllm.parts import (
+    AllLogits,
+    Cal,
+    Canvas,
+    Confidence,
+    Daedal,
+    Dream,
+    Extra,
+    Fixed,
+    Forward,
+    FullLength,
+    Ids,
+    Length,
+    Need,
+    NoCache,
+    Parts,
+    Request,
+    RhoEos,
+    Sampling,
+    State,
+    Static,
+    Step,
+    Transformer,
+    Turn,
+    View,
+    Whole,
+    argmax_mask,
+    denoise,
+    replaced,
+    sized,
+)
 
 OF_CASE = {"model", "prompt", "params", "mask_bias"}
 OF_GAP = {"model", "kind", "prefix", "suffix", "params"}

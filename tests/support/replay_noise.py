@@ -16,17 +16,21 @@ from replay_causal import WAYS, Way, model_of
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.contract import Turn, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.process import Process
-from dllm.contract.setting import Sampling
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.loop.denoise import denoise
-from dllm.loop.extras.renoising import Noise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.samplers.renoise import Renoise
+from dllm.parts import (
+    Canvas,
+    FillAfterBlock,
+    Fixed,
+    Forward,
+    Ids,
+    Noise,
+    Process,
+    Renoise,
+    Request,
+    Sampling,
+    Turn,
+    View,
+    denoise,
+)
 
 OF_CASE = {"name", "model", "torch_seed", "eos", "pad", "params", "own_canvas", "rows", "margins"}
 OF_ROW = {"prompt", "answer", "canvases", "forwards", "tokens_per_forward"}

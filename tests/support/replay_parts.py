@@ -11,54 +11,63 @@ import torch
 from accidents import accident, permitted, permitted_class, stand_in
 from torch import Tensor
 
-from dllm.blocks.adablock import AdaBlock
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.blocks.sliding import Sliding
-from dllm.blocks.whole import Whole
-from dllm.cache.base import Cache
-from dllm.cache.dkv import DKV
-from dllm.cache.dkv_greedy import DKVGreedy
-from dllm.cache.dkv_prefill import DKVPrefill
-from dllm.cache.dual import Dual
-from dllm.cache.elastic import Elastic
-from dllm.cache.none import NoCache
-from dllm.cache.prefix import Prefix
-from dllm.cache.sliding import SlidingCache
-from dllm.cache.window import Window
-from dllm.common.ranking import top_k_mask
-from dllm.common.rowwise import Owner
-from dllm.compose.fitted import Parts
-from dllm.contract import BlockState, Scores, State, Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Sampling
-from dllm.contract.traits import EosTraits, SamplerTraits
-from dllm.eos.base import EndOfText, answer_ends
-from dllm.eos.eotp import EoTP
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.eos.stop_at_eos import StopAtEos
-from dllm.eos.truncate_at_eos import TruncateAtEos
-from dllm.loop.forward import Forward
-from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.credit import Credit
-from dllm.samplers.dawn import Dawn
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.dream import Dream
-from dllm.samplers.ete import ETE
-from dllm.samplers.factor import Factor
-from dllm.samplers.frechet import Frechet
-from dllm.samplers.freedave import FreeDave
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.samplers.learn2pd import WEIGHTS, Learn2PD
-from dllm.samplers.localleap import LocalLeap
-from dllm.samplers.lopa import LoPA
-from dllm.samplers.order import Order
-from dllm.samplers.prophet import Prophet
-from dllm.samplers.static import Static
-from dllm.samplers.tacg import TACG
+from dllm.parts import (
+    BACD,
+    DKV,
+    ETE,
+    TACG,
+    WEIGHTS,
+    AdaBlock,
+    Blocks,
+    BlockState,
+    Cache,
+    Canvas,
+    Confidence,
+    Credit,
+    Dawn,
+    DKVGreedy,
+    DKVPrefill,
+    DParallel,
+    Dream,
+    Dual,
+    Elastic,
+    EndOfText,
+    EosTraits,
+    EoTP,
+    Factor,
+    FillAfterBlock,
+    Fixed,
+    Forward,
+    Frechet,
+    FreeDave,
+    FullLength,
+    JointThreshold,
+    Learn2PD,
+    LocalLeap,
+    LoPA,
+    NoCache,
+    Order,
+    Owner,
+    Parts,
+    Prefix,
+    Prophet,
+    Sampler,
+    SamplerTraits,
+    Sampling,
+    Scores,
+    Sliding,
+    SlidingCache,
+    State,
+    Static,
+    Step,
+    StopAtEos,
+    TruncateAtEos,
+    View,
+    Whole,
+    Window,
+    answer_ends,
+    top_k_mask,
+)
 
 Case = Mapping[str, Any]
 

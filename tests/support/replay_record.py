@@ -8,11 +8,7 @@ from typing import Any
 
 import torch
 
-from dllm.cache.dllm_cache import FeaturePass
-from dllm.cache.passes import ForwardPass
-from dllm.cache.sparse_dllm import SparsePass
-from dllm.cache.sparsed import PatternPass
-from dllm.contract import Turn
+from dllm.parts import FeaturePass, ForwardPass, PatternPass, SparsePass, Turn
 
 
 @dataclass

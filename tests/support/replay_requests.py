@@ -9,15 +9,7 @@ from accidents import stand_in
 from replay_parts import Case, CaseParts
 from torch import Tensor
 
-from dllm.blocks.fixed import Fixed
-from dllm.common.ranking import one_of
-from dllm.contract import Step, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.traits import EosTraits
-from dllm.eos.base import EndOfText
-from dllm.samplers.bacd import BACD
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
+from dllm.parts import BACD, Canvas, Confidence, EndOfText, EosTraits, Fixed, Sampler, Step, View, one_of
 
 METHODS = {"tccf_requests"}
 EOS = 61

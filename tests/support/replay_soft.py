@@ -17,24 +17,32 @@ from replay_parts import Case, CaseParts
 from replay_record import relative
 from torch import Tensor
 
-from dllm.blocks.base import Blocks
-from dllm.blocks.fixed import Fixed
-from dllm.cache.buffer import CacheView
-from dllm.cache.finished import Finished
-from dllm.common.rowwise import Owner
-from dllm.contract import BlockState, ForwardPlan, State, Step, Turn, View
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Setting
-from dllm.eos.base import EndOfText
-from dllm.eos.fill_after_block import FillAfterBlock
-from dllm.eos.none import FullLength
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.ids import Ids
-from dllm.models.memory import Memory
-from dllm.models.transformer import Transformer
-from dllm.samplers.dmax import DMax
-from dllm.samplers.remix import ReMix
+from dllm.parts import (
+    Blocks,
+    BlockState,
+    CacheView,
+    Canvas,
+    DMax,
+    EndOfText,
+    FillAfterBlock,
+    Finished,
+    Fixed,
+    Forward,
+    ForwardPlan,
+    FullLength,
+    Ids,
+    Memory,
+    Owner,
+    ReMix,
+    Request,
+    Setting,
+    State,
+    Step,
+    Transformer,
+    Turn,
+    View,
+    denoise,
+)
 
 OF_CASE = {"model", "prompt", "params", "accident"}
 CLOSE = 3e-4  # numbers with a point compare within this

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dllm.models.config import ModelConfig
-from dllm.models.names import published_shapes
-from dllm.models.networks import network_of
+from dllm.parts import ModelConfig, network_of, published_shapes
 
 Numbers = NDArray[Any]
 Packed = tuple[dict[str, Tensor], Numbers]  # tensors by leaf, and the weights [N, D] in float32

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dllm.models.transformer import Transformer
+from dllm.parts import Transformer
 
 
 class DllmAlgorithm:

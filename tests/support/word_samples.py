@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from dllm.constraints.languages.trees import ByteAutomaton
+from dllm.parts import ByteAutomaton
 
 Distances = NDArray[np.int64]
 

@@ -9,13 +9,24 @@ from typing import Any
 
 import pytest
 
-from dllm.tasks.mini.word_lists import EVERYDAY, FULL_NAMES, RARE
-from dllm.tasks.parallelbench.catalog import SUITES, TaskSpec, templates
-from dllm.tasks.parallelbench.classic import generated_records, spaced, task_seed
-from dllm.tasks.parallelbench.metrics import Judges, metric_scores
-from dllm.tasks.parallelbench.record import Record, chat_of, filled_template
-from dllm.tasks.parallelbench.scoring import read_lenient
-from dllm.tasks.parallelbench.sudoku import solutions
+from dllm.parts import (
+    EVERYDAY,
+    FULL_NAMES,
+    RARE,
+    SUITES,
+    Judges,
+    Record,
+    TaskSpec,
+    chat_of,
+    filled_template,
+    generated_records,
+    metric_scores,
+    read_lenient,
+    solutions,
+    spaced,
+    task_seed,
+    templates,
+)
 
 MADE = [(suite, name) for suite, specs in SUITES.items() for name, spec in specs.items() if spec.make is not None]
 LISTS = [pair for pair in MADE if pair[1].startswith("waiting_line/")]

@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from dllm import UserError
-from dllm.app.runs.folder import identity
+from dllm.parts import JAR, GrammarChecker, ParallelBench, identity
 from dllm.tasks.parallelbench import grammar
-from dllm.tasks.parallelbench.grammar import JAR, GrammarChecker
-from dllm.tasks.parallelbench.suite import ParallelBench
 from tests.tasks import fake_language_tool as fake
 
 

@@ -9,13 +9,8 @@ from math import exp, perm, sqrt
 import pytest
 
 from dllm import Decoder, UserError
-from dllm.samplers.base import Sampler
-from dllm.samplers.confidence import Confidence
-from dllm.samplers.order import Order
-from dllm.samplers.static import Static
+from dllm.parts import PROMPT, Confidence, Order, Sampler, Static, ideal, left_to_right, length, outputs
 from dllm.tasks.parallelbench import theory
-from dllm.tasks.parallelbench.ideal import PROMPT, ideal, length
-from dllm.tasks.parallelbench.theory import left_to_right, outputs
 
 ROWS = 1500
 

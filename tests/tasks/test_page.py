@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dllm.parts import ParallelBench
 from dllm.tasks.parallelbench import theory
-from dllm.tasks.parallelbench.suite import ParallelBench
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 

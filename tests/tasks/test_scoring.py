@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from dllm.tasks.base import AnswerScores
-from dllm.tasks.parallelbench.metrics import METRICS, Judges, metric_scores
-from dllm.tasks.parallelbench.text_metrics import has_bleu, has_rouge
+from dllm.parts import METRICS, AnswerScores, Judges, has_bleu, has_rouge, metric_scores
 from tests.scoring import differs, main, rows_of
 
 GOLDEN = Path(__file__).parents[1] / "data" / "goldens" / "parallelbench" / "scoring.json"

@@ -11,10 +11,7 @@ import pytest
 import yaml
 
 from dllm import UserError
-from dllm.tasks.parallelbench.catalog import SUITES, templates
-from dllm.tasks.parallelbench.classic import generated_records
-from dllm.tasks.parallelbench.record import Record
-from dllm.tasks.parallelbench.suite import ParallelBench
+from dllm.parts import SUITES, ParallelBench, Record, generated_records, templates
 
 WORDING = 'Line:\\n\\n{context}\n\nAdd "{word}". Only the list.'  # with the two characters backslash and n, as stored
 TASK = "waiting_line/insert_random"

@@ -13,17 +13,24 @@ from omegaconf import OmegaConf
 
 from dllm import UserError
 from dllm.app.command_line.main import main
-from dllm.compose.parts import composed
-from dllm.constraints import Choice, JsonSchema, Regex
-from dllm.tasks.answer_formats import is_word, shape_of
-from dllm.tasks.base import Task
-from dllm.tasks.build import measurable, task_of
+from dllm.parts import (
+    SUITES,
+    Choice,
+    JsonSchema,
+    ParallelBench,
+    Regex,
+    Task,
+    chosen,
+    composed,
+    is_word,
+    measurable,
+    questions,
+    shape_of,
+    task_of,
+    write_list,
+)
 from dllm.tasks.mini import suite as mini_suite
 from dllm.tasks.mini import tasks as mini
-from dllm.tasks.mini.suite import questions
-from dllm.tasks.parallelbench.catalog import SUITES
-from dllm.tasks.parallelbench.scoring import write_list
-from dllm.tasks.parallelbench.suite import ParallelBench, chosen
 from tests.support.tiny import make_tiny
 
 

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from dllm import UserError
+from dllm.parts import BERTScore, Judges, ParallelBench, bleu, has_bleu, has_rouge, metric_scores, rouge
 from dllm.tasks.parallelbench import text_metrics
-from dllm.tasks.parallelbench.metrics import Judges, metric_scores
-from dllm.tasks.parallelbench.suite import ParallelBench
-from dllm.tasks.parallelbench.text_metrics import BERTScore, bleu, has_bleu, has_rouge, rouge
 from tests.tasks.test_sources import write
 
 with_rouge = pytest.mark.skipif(not has_rouge(), reason="needs the extra text")

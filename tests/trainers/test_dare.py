@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from dllm import Decoder, Model, UserError, load, part
-from dllm.rl.rollouts import Rollouts
-from dllm.rl.whole_blocks import aligned_length, replay_of
-from dllm.trainers.dare import DARE_OPTIONS, DareRollout
+from dllm.parts import DARE_OPTIONS, DareRollout, Rollouts, aligned_length, replay_of
 from tests.support.tiny import EOS, MASK, MODELS
 
 # Fetched beside the tests, and not part of them.

@@ -19,10 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from dllm import Decoder, UserError, load
-from dllm.models.weights import save_model
-from dllm.rl.rollouts import Rollouts
-from dllm.trainers.dllm_rl import answer_lists, trace_rows
-from dllm.trainers.verl import VerlRollout
+from dllm.parts import Rollouts, VerlRollout, answer_lists, save_model, trace_rows
 from tests.models.model_folders import published
 from tests.support.tiny import EOS, make_written
 

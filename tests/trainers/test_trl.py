@@ -17,9 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast
 
 from dllm import UserError, part
-from dllm.contract.setting import Sampling
-from dllm.rl import trajectory_logprobs
-from dllm.trainers.trl import DiffusionGRPOMixin, TrlRollouts
+from dllm.parts import DiffusionGRPOMixin, Sampling, TrlRollouts, trajectory_logprobs
 from tests.rl.test_live_weights import made
 from tests.support.tiny import EOS
 

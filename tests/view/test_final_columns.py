@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.view.final_columns import on_final_columns
+from dllm.parts import on_final_columns
 
 
 @pytest.mark.parametrize(

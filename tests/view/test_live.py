@@ -13,16 +13,21 @@ import pytest
 from rich.console import Console
 
 from dllm import Decoder, load
-from dllm.app.commands.prompt import progress
-from dllm.common.palette import GRADIENT, colour, luminance, turn_style
-from dllm.contract import Turn
-from dllm.loop.forward import Forward
-from dllm.models.bundle import Model
-from dllm.record.stopwatch import Stopwatch
+from dllm.parts import (
+    GRADIENT,
+    CanvasRenderer,
+    Forward,
+    LiveView,
+    Model,
+    Picture,
+    Stopwatch,
+    Turn,
+    colour,
+    luminance,
+    progress,
+    turn_style,
+)
 from dllm.view import live
-from dllm.view.brush import CanvasRenderer
-from dllm.view.live import LiveView
-from dllm.view.picture import Picture
 
 Colours = Literal["standard", "256", "truecolor"] | None
 

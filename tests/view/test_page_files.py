@@ -13,10 +13,8 @@ import pytest
 
 from dllm import Decoder, UserError, load
 from dllm.app.command_line import main as cli
-from dllm.compose.parts import composed, plain_config
-from dllm.record.trace import Trace
-from dllm.view.__main__ import main, write
-from dllm.view.page import Pane, headings, setting_facts, trace_page
+from dllm.parts import Pane, Trace, composed, headings, plain_config, setting_facts, trace_page, write
+from dllm.view.__main__ import main
 
 
 @pytest.fixture(scope="module")

@@ -18,23 +18,33 @@ from rich.style import Style
 
 from dllm import Decoder, load, part
 from dllm.app.commands import prompt as command
-from dllm.app.runs.samples import trace_content
-from dllm.constraints import Choice
-from dllm.contract import Turn
-from dllm.contract.canvas import Canvas, Request
-from dllm.contract.setting import Sampling
-from dllm.loop.denoise import denoise
-from dllm.loop.forward import Forward
-from dllm.models.bundle import Model
-from dllm.record.stopwatch import Stopwatch
-from dllm.record.trace import Trace
-from dllm.record.turns import Commits, TurnRecord
+from dllm.parts import (
+    DURATION,
+    MARKS,
+    Canvas,
+    CanvasRenderer,
+    Choice,
+    Commits,
+    DecodeFilm,
+    Forward,
+    LiveView,
+    Model,
+    Pane,
+    Picture,
+    Race,
+    RaceLane,
+    Request,
+    Sampling,
+    Stopwatch,
+    Trace,
+    Turn,
+    TurnRecord,
+    denoise,
+    pane_data,
+    trace_content,
+    trace_page,
+)
 from dllm.view import race
-from dllm.view.brush import CanvasRenderer
-from dllm.view.live import LiveView
-from dllm.view.page import Pane, pane_data, trace_page
-from dllm.view.picture import MARKS, Picture
-from dllm.view.race import DURATION, DecodeFilm, Race, RaceLane
 from tests.app.command_line.conftest import Run, run  # noqa: F401  a fixture
 from tests.support.device_cases import on_gpus
 from tests.support.fake_gpu import CPU, FakeGPUs, place_of
@@ -290,7 +300,7 @@ def test_the_live_view_slants_what_the_constraint_chose(decoder: Decoder) -> Non
 
 
 def test_the_page_names_the_constraint(decoder: Decoder, tmp_path: Path) -> None:
-    from dllm.app.runs.samples import PlannedSample
+    from dllm.parts import PlannedSample
 
     result = decoder("A list?", trace=True)[0]
     config = {group: {"_target_": f"dllm.{group}.Some"} for group in ("sampler", "blocks", "cache", "eos")}

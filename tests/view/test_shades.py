@@ -13,12 +13,7 @@ from rich.console import Console
 from rich.style import Style
 
 from dllm import Decoder, load, part
-from dllm.common.palette import luminance
-from dllm.contract import Turn
-from dllm.models.bundle import Model
-from dllm.models.ids import Ids
-from dllm.view.brush import CanvasRenderer, Shades
-from dllm.view.picture import Picture
+from dllm.parts import CanvasRenderer, Ids, Model, Picture, Shades, Turn, luminance
 
 COLOURS = ("standard", "256", "truecolor")
 PROBABILITIES = [step / 200 for step in range(201)]

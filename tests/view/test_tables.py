@@ -11,13 +11,18 @@ import pytest
 from rich.console import Console
 
 from dllm import Decoder, load
-from dllm.record.trace import Trace
-from dllm.record.turns import Commits, TurnRecord
-from dllm.samplers.joint_threshold import JointThreshold
-from dllm.view.page import Pane, trace_page
-from dllm.view.picture import Picture
-from dllm.view.scores import scores_table, short_names
-from dllm.view.summary import summary_lines
+from dllm.parts import (
+    Commits,
+    JointThreshold,
+    Pane,
+    Picture,
+    Trace,
+    TurnRecord,
+    scores_table,
+    short_names,
+    summary_lines,
+    trace_page,
+)
 from tests.view.browser import chromium, opened
 
 

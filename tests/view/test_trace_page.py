@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load, part
-from dllm.models.bundle import Model
-from dllm.record.trace import Trace
-from dllm.record.turns import Commits, TurnRecord
-from dllm.view.page import Pane, pane_data, trace_page
+from dllm.parts import Commits, Model, Pane, Trace, TurnRecord, pane_data, trace_page
 from tests.support.harness import full
 from tests.support.tiny import MODELS, make_tiny
 from tests.view.browser import chromium, opened

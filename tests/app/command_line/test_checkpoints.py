@@ -12,9 +12,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 
-from dllm.app.command_line.commands import with_command
-from dllm.errors import warn_once
-from dllm.models.bundle import locate
+from dllm.parts import locate, warn_once, with_command
 from tests.app.command_line.conftest import Run
 from tests.support.gguf_files import mini_gguf
 from tests.support.tiny import MODELS, make_tiny

@@ -18,11 +18,18 @@ from typing import Any
 import pytest
 
 from dllm.app.command_line import main as cli
-from dllm.app.command_line.commands import COMMANDS, OF_THEIR_OWN, with_command
-from dllm.app.command_line.help import command_help
-from dllm.app.command_line.overrides import hydra_quote, hydra_quoted, setting_names
-from dllm.compose.parts import composed, config_groups
-from dllm.errors import UserError
+from dllm.parts import (
+    COMMANDS,
+    OF_THEIR_OWN,
+    UserError,
+    command_help,
+    composed,
+    config_groups,
+    hydra_quote,
+    hydra_quoted,
+    setting_names,
+    with_command,
+)
 from dllm.view import __main__ as view
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT

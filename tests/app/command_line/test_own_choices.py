@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.compose.parts import choices, options_of_choices, use_folder, wrappers
-from dllm.errors import warn_once
-from dllm.laws.__main__ import built
-from dllm.models.bundle import locate
+from dllm.parts import built, choices, locate, options_of_choices, use_folder, warn_once, wrappers
 from dllm.serve import offered
 from tests.app.command_line.conftest import Run
 

@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dllm.app.command_line.own_files import strange_interpolation
-from dllm.report.older import Codes
-from dllm.report.pooling import read_cells
-from dllm.report.setting_names import named_settings
+from dllm.parts import Codes, named_settings, read_cells, strange_interpolation
 from tests.app.command_line.conftest import Run
 from tests.common.test_plain_yaml import bomb
 from tests.report.report_cells import config_of, row, stored

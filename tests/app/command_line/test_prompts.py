@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.app.commands.prompt import Unfinished
-from dllm.contract import Turn
-from dllm.errors import warn_once
-from dllm.models.bundle import locate
+from dllm.parts import Turn, Unfinished, locate, warn_once
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 
@@ -189,7 +186,7 @@ def test_resume_does_exactly_what_is_missing(run: Run, tmp_path: Path) -> None:
 def test_ctrl_c_keeps_finished_samples_and_says_how_to_go_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dllm.app.runs.folder import RunFolder
+    from dllm.parts import RunFolder
 
     write = RunFolder.write
 
@@ -256,7 +253,7 @@ def test_token_ids_need_no_tokenizer(run: Run, tmp_path: Path) -> None:
 
 
 def test_runs_of_one_second_get_folders_of_their_own(tmp_path: Path) -> None:
-    from dllm.app.runs.destinations import fresh_folder
+    from dllm.parts import fresh_folder
 
     assert [fresh_folder(tmp_path / "runs", "now").name for _ in range(3)] == ["now", "now-2", "now-3"]
 

@@ -13,10 +13,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from dllm.app.command_line.main import user_errors
-from dllm.app.commands.pull import run_list, run_pull
 from dllm.common import hub
 from dllm.models import bundle
+from dllm.parts import run_list, run_pull, user_errors
 
 GIB = 2**30
 Outcome = SimpleNamespace

@@ -9,12 +9,8 @@ from pathlib import Path
 import pytest
 
 from dllm import Decoder, load
-from dllm.app.lm_eval.configuration import composed_settings
-from dllm.app.runs.evaluation import loaded_model
-from dllm.app.runs.plan import weights_of
-from dllm.blocks.fixed import Fixed
 from dllm.models import narrow_writer, weights
-from dllm.models.bundle import locate
+from dllm.parts import Fixed, composed_settings, loaded_model, locate, weights_of
 from tests.app.command_line.conftest import Run
 from tests.support.adapters import DATA, adapted
 

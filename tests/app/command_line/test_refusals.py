@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from dllm.compose.parts import choices, config_groups
-from dllm.errors import SettingWarning, warn_once
 from dllm.models import bundle, shipped
+from dllm.parts import SettingWarning, choices, config_groups, warn_once
 from tests.app.command_line.conftest import Run
 
 MODELS = Path(__file__).parents[2] / "data" / "models"

@@ -13,13 +13,9 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, UserError, load
-from dllm.app.command_line.help import help_text
-from dllm.app.command_line.main import read_as_utf8
-from dllm.app.command_line.too_little import memory_advice
-from dllm.app.runs.evaluation import loaded_model
 from dllm.common import hub
-from dllm.errors import in_words
 from dllm.models import bundle
+from dllm.parts import help_text, in_words, loaded_model, memory_advice, read_as_utf8
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
 

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from dllm import load
-from dllm.app.commands.checkpoint import inspect_checkpoint
-from dllm.app.commands.forward_time import forward_seconds
-from dllm.kernels.narrow_linear import NarrowLinear
-from dllm.kernels.rounded_machine import this_processor
-from dllm.models.shipped import CHECKPOINTS
+from dllm.parts import CHECKPOINTS, NarrowLinear, forward_seconds, inspect_checkpoint, this_processor
 
 
 def test_time_that_others_take_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

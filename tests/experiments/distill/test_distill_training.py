@@ -11,13 +11,7 @@ import torch
 from accelerate import Accelerator
 
 from dllm import Decoder, load
-from dllm.blocks.fixed import Fixed
-from dllm.models.adapter import DIGEST, Adapter
-from dllm.models.fused import apart
-from dllm.models.ids import Ids
-from dllm.models.names import parameter_source
-from dllm.samplers.dparallel import DParallel
-from dllm.samplers.static import Static
+from dllm.parts import DIGEST, Adapter, DParallel, Fixed, Ids, Static, apart, parameter_source
 from experiments.distill import __main__ as distill
 from experiments.distill import decoding
 from experiments.distill import student as students

@@ -10,9 +10,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from dllm.models.bundle import locate
+from dllm.parts import Draw, locate
 from dllm.tasks.mini import lexicon, tasks
-from dllm.tasks.mini.items import Draw
 from experiments.mini import data, tokenizer
 from experiments.mini.masks import BLOCK
 

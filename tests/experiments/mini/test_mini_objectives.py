@@ -13,10 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dllm import Decoder, load
-from dllm.errors import UserError
-from dllm.models.transformer import Transformer
-from dllm.models.visibility import CausalByRank, ContextCausal
-from dllm.models.weights import load_model
+from dllm.parts import CausalByRank, ContextCausal, Transformer, UserError, load_model
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at
 from experiments.mini.objectives import OBJECTIVES

@@ -13,8 +13,7 @@ from random import Random
 import pytest
 import torch
 
-from dllm.errors import UserError
-from dllm.models.bundle import locate
+from dllm.parts import UserError, locate
 from dllm.tasks.mini import tasks
 from experiments.mini import card, data, evaluate, masks, recipe, tokenizer, train
 from experiments.mini.recipe import Recipe, recipe_of

@@ -10,12 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from dllm import Model, load
-from dllm.compose.parts import composed
-from dllm.models.bundle import locate
-from dllm.models.shipped import shipped_models
-from dllm.models.visibility import FULL
-from dllm.models.weights import read_model_config
-from dllm.samplers.static import Static
+from dllm.parts import FULL, Static, composed, locate, read_model_config, shipped_models
 from dllm.tasks.mini import tasks
 from experiments.compare.kinds import line, one_forward_each
 from experiments.mini import card, derive, evaluate, train

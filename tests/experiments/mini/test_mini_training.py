@@ -12,13 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from dllm.errors import UserError
-from dllm.models.attention import Visible
-from dllm.models.config import ModelConfig
-from dllm.models.fused import apart
-from dllm.models.memory import NoCacheMemory
-from dllm.models.transformer import Transformer
-from dllm.models.weights import load_model
+from dllm.parts import ModelConfig, NoCacheMemory, Transformer, UserError, Visible, apart, load_model
 from dllm.tasks.mini import lexicon, wordings
 from experiments.mini import data, tokenizer, train
 from experiments.mini.forward import logits_at

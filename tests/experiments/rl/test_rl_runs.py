@@ -13,8 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from dllm import Decoder, UserError, load
-from dllm.rl import trajectory_logprobs
-from dllm.rl.rollouts import Origin
+from dllm.parts import Origin, trajectory_logprobs
 from dllm.tasks.mini import tasks
 from experiments.distill import student
 from experiments.rl import __main__ as rl

@@ -7,11 +7,9 @@ from random import Random
 
 import pytest
 
+from dllm.parts import GRIDS, Draw, solutions, write_list
 from dllm.tasks.mini import lexicon, records, tasks
-from dllm.tasks.mini.items import Draw
 from dllm.tasks.parallelbench import sentences
-from dllm.tasks.parallelbench.scoring import write_list
-from dllm.tasks.parallelbench.sudoku import GRIDS, solutions
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.prompts import PrefilledPrompt
-from dllm.tasks.standard.code import MBPP, HumanEval, entry_of, fenced, sanitized
+from dllm.parts import MBPP, HumanEval, PrefilledPrompt, UserError, entry_of, fenced, sanitized
 
 HEAD = 'def add(a, b):\n    """Add two numbers."""\n'
 PROBLEM = {

@@ -7,22 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from dllm.app.lm_eval.configuration import composed_settings
-from dllm.decoder import Decoder
-from dllm.errors import UserError
-from dllm.models.bundle import load
-from dllm.tasks.build import task_of
-from dllm.tasks.choices import likeliest_choice
+from dllm.parts import Decoder, UserError, composed_settings, likeliest_choice, load, task_of
 
 lm_eval = pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from dllm.tasks.standard.harness import Harness  # noqa: E402
-from dllm.tasks.standard.ifeval import IFEval  # noqa: E402
-from dllm.tasks.standard.maths import Math500  # noqa: E402
-from dllm.tasks.standard.mmlu import MMLU  # noqa: E402
-from dllm.tasks.standard.stock import config_of, literal, stock_folder  # noqa: E402
+from dllm.parts import (  # noqa: E402
+    MMLU,  # noqa: E402
+    Harness,  # noqa: E402
+    IFEval,  # noqa: E402
+    Math500,  # noqa: E402
+    config_of,
+    literal,
+    stock_folder,
+)
 
 GSM8K = ["question", "answer"]
 

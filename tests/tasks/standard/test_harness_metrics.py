@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from dllm.app.runs.evaluation import Evaluation
-from dllm.record.measures import mean, scores_of
+from dllm.parts import Evaluation, mean, scores_of
 
 pytest.importorskip("lm_eval", reason="the extra [eval] is not installed")
 
@@ -25,10 +24,12 @@ from lm_eval.evaluator import evaluate  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 from lm_eval.tasks._yaml_loader import load_yaml  # noqa: E402
 
+from dllm.parts import (
+    Harness,  # noqa: E402
+    IFEval,  # noqa: E402
+    stock_folder,  # noqa: E402
+)
 from dllm.tasks.standard import harness  # noqa: E402
-from dllm.tasks.standard.harness import Harness  # noqa: E402
-from dllm.tasks.standard.ifeval import IFEval  # noqa: E402
-from dllm.tasks.standard.stock import stock_folder  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dllm.errors import UserError
-from dllm.tasks.build import task_of
-from dllm.tasks.standard.jsonl import MATCHES, JsonLines, last_number, same_number
+from dllm.parts import MATCHES, JsonLines, UserError, last_number, same_number, task_of
 
 
 def written(folder: Path, *rows: object) -> str:
@@ -111,7 +109,7 @@ def test_unreadable_files_and_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_configuration_builds_it(tmp_path: Path) -> None:
-    from dllm.app.lm_eval.configuration import composed_settings
+    from dllm.parts import composed_settings
 
     path = written(tmp_path, {"prompt": "a", "answer": "b"})
     config = composed_settings({"task": "jsonl", "task.path": path, "task.match": "number", "task.stop": ["x"]})

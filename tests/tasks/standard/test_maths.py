@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dllm.tasks.standard.maths import boxed, equivalent, same
+from dllm.parts import boxed, equivalent, same
 
 pytest.importorskip("math_verify", reason="the extra [eval] is not installed")
 

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 
 from dllm import Decoder, load
-from dllm.app.lm_eval.configuration import composed_settings
-from dllm.app.runs.evaluation import Evaluation
-from dllm.decisions.likelihood import METHODS, Estimator
-from dllm.record.results import ResultRow
-from dllm.tasks.base import Item
-from dllm.tasks.build import measurable
-from dllm.tasks.choices import likeliest_choice
+from dllm.parts import METHODS, Estimator, Evaluation, Item, ResultRow, composed_settings, likeliest_choice, measurable
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from dllm.app.lm_eval.configuration import composed_settings
-from dllm.app.lm_eval.sample_logs import main, write_sample_logs
-from dllm.errors import UserError
-from dllm.record.stored import StoredCell
+from dllm.app.lm_eval.sample_logs import main
+from dllm.parts import StoredCell, UserError, composed_settings, write_sample_logs
 from tests.tasks.standard.test_harness import offline as offline
 from tests.tasks.standard.test_harness import sums, written
 
@@ -29,7 +27,7 @@ def their_samples(out: Path) -> list[dict[str, Any]]:
     from lm_eval.loggers import EvaluationTracker
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    from dllm.tasks.standard.stock import stock_folder
+    from dllm.parts import stock_folder
 
     class Told(LM):
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:

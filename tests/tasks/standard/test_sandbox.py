@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from harness import full
 
+from dllm.parts import Allowance, Outcome, run_program, run_within
 from dllm.tasks.standard import sandbox
-from dllm.tasks.standard.sandbox import Allowance, Outcome, run_program, run_within
 from tests.tasks.standard.escapes import ESCAPES, Escape
 
 SHORT = Allowance(seconds=1)
