@@ -1,134 +1,88 @@
-"""Regular expressions of files that come from others, matched in bounded time.
+"""Regular expressions of files that come from others, matched by ``re`` where that is sure to end soon.
 
-``re`` tries one way after another, and ``(a+)+$`` has 2^n of them on n letters. Here all ways are followed at once: a
-set of positions goes through the expression, item by item. The set is a number, with bit i for position i. Only
-whether an expression matches is asked, so lazy repeats are as greedy ones.
+``re`` tries one way after another, and ``(a+)+$`` has 2^n of them on n letters. So an expression is refused where
+what is repeated can match in several ways, and where too many ways are left on a text.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
-from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # private; dllm.constraints reads them, too
+from itertools import pairwise
+from math import comb
+from re import _constants, _parser  # type: ignore[attr-defined]  # private; dllm.constraints reads them, too
 from typing import Any
 
 from dllm.errors import UserError
 from dllm.models.keys import printed
 
-LONGEST_EXPRESSION, DEEPEST_GROUP = 1000, 20  # characters of an expression or a text, and groups in each other
-MOST_STEPS = 20_000  # items gone through for one text, some 20 ms; what checkpoints have takes some 100
-RULE = (f"a regular expression of at most {LONGEST_EXPRESSION} characters and {DEEPEST_GROUP} groups in each other, "
-        "without flags, atomic groups and references to groups")  # fmt: skip
-# Where these match depends on no other item.
-_AT_ONE_PLACE = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT}
-_ASSERTS = {_constants.ASSERT, _constants.ASSERT_NOT}
-_NESTED = {_constants.BRANCH, _constants.SUBPATTERN, _constants.MAX_REPEAT, _constants.MIN_REPEAT, *_ASSERTS}
+LONGEST_EXPRESSION, MOST_FIXED = 1000, 1000  # characters of an expression, and repeats that it may demand
+MOST_WAYS = 1 << 22  # to match a text, tried in 0.05 s; four repeats in a row have 136,000 on a name of 40 letters
+RULE = (f"a regular expression of at most {LONGEST_EXPRESSION} characters, without repeats or choices inside a repeat, "
+        "flags, atomic groups and references to groups")  # fmt: skip
+_PLACES = {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT}
+_REPEATS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
 
 
+@dataclass(frozen=True)
 class Expression:
-    """A regular expression as Python's ``re`` reads it. Raises UserError for one outside ``RULE``."""
+    """A regular expression."""
 
-    def __init__(self, pattern: str) -> None:
-        self.pattern = pattern
-        try:
-            parsed = _parser.parse(pattern if len(pattern) <= LONGEST_EXPRESSION else "(")
-        except (re.error, OverflowError, RecursionError):
-            raise UserError(f"{printed(pattern)} is not {RULE}.") from None
-        if parsed.state.flags != re.UNICODE.value or not _followed(parsed, DEEPEST_GROUP):
-            raise UserError(f"{printed(pattern)} is not {RULE}.")
-        self._items, self._compiled = parsed, dict[int, re.Pattern[str]]()
+    compiled: re.Pattern[str]
+    choices: int  # ways to match a text, if each repeat were done a fixed number of times
+    repeats: int  # in a row, whose number is not fixed
 
     def matches(self, text: str) -> bool:
-        """Whether ``re.match`` finds it. Raises UserError where that takes more than ``MOST_STEPS``."""
-        if len(text) > LONGEST_EXPRESSION:
-            raise UserError(
-                f"{printed(text)} has more than {LONGEST_EXPRESSION} characters, and is matched with expressions."
-            )
-        return bool(_Walk(self, text).after(self._items, 1))
-
-    def places(self, item: tuple[Any, Any], text: str) -> int:
-        """Where ``re`` finds an item of one character or none."""
-        if id(item) not in self._compiled:
-            self._compiled[id(item)] = _compiler.compile(_parser.SubPattern(self._items.state, [item]))
-        return sum(1 << found.start() for found in self._compiled[id(item)].finditer(text))
+        """Whether ``re.match`` finds it. Raises UserError where that may try more than ``MOST_WAYS``."""
+        if self.choices * comb(len(text) + self.repeats, self.repeats) > MOST_WAYS:
+            raise UserError(f"regular expression {printed(self.compiled.pattern)} may match {printed(text)} in more "
+                            f"than {MOST_WAYS:,} ways. Write it with fewer repeats.")  # fmt: skip
+        return self.compiled.match(text) is not None
 
 
 @lru_cache(maxsize=4096)
 def expression(pattern: str) -> Expression:
-    """The regular expression, made once. Raises UserError for one outside ``RULE``."""
-    return Expression(pattern)
+    """The regular expression, compiled once. Raises UserError for one outside ``RULE``."""
+    try:
+        parsed = _parser.parse(pattern if len(pattern) <= LONGEST_EXPRESSION else "(")
+        if parsed.state.flags != re.UNICODE.value:
+            raise ValueError("flags")
+        return Expression(re.compile(pattern), *_ways(parsed))
+    except (re.error, ValueError, OverflowError, RecursionError):
+        raise UserError(f"{printed(pattern)} is not {RULE}.") from None
 
 
-def _followed(items: Any, depth: int) -> bool:
-    """Whether a ``_Walk`` follows all items."""
+def _ways(items: Any, repeated: bool = False) -> tuple[int, int]:
+    """Choices and repeats of items in a row. Raises ValueError for an item outside ``RULE``."""
+    choices, repeats = 1, 0
     for kind, value in items:
-        if kind not in _AT_ONE_PLACE | _NESTED or depth < 0:
-            return False
-        if kind is _constants.SUBPATTERN and (value[1] or value[2]):  # flags inside a group
-            return False
-        if kind in _ASSERTS and value[0] < 0 and len(set(value[1].getwidth())) > 1:
-            return False
-        inside = () if kind in _AT_ONE_PLACE else value[1] if kind is _constants.BRANCH else value[-1:]
-        if not all(_followed(one, depth - 1) for one in inside):
-            return False
-    return True
+        if kind in _PLACES:
+            continue
+        if kind in _REPEATS and not repeated and value[1] > 1 and value[0] <= MOST_FIXED:
+            _ways(value[2], True)
+            own = (1, int(value[0] != value[1]))
+        elif kind in _REPEATS and not repeated and value[1] <= 1:
+            own = _added([_ways([]), _ways(value[2])])
+        elif kind is _constants.SUBPATTERN and not value[1] and not value[2]:
+            own = _ways(value[3], repeated)
+        elif kind is _constants.BRANCH and not repeated:
+            own = (1, 0) if _exclusive(value[1]) else _added([_ways(one) for one in value[1]])
+        elif kind in (_constants.ASSERT, _constants.ASSERT_NOT) and not repeated:
+            own = _ways(value[1])
+        else:
+            raise ValueError(kind)
+        choices, repeats = choices * own[0], repeats + own[1]
+    return choices, repeats
 
 
-class _Walk:
-    """The way of one expression through one text."""
+def _added(alternatives: list[tuple[int, int]]) -> tuple[int, int]:
+    return sum(choices for choices, _ in alternatives), max(repeats for _, repeats in alternatives)
 
-    def __init__(self, whole: Expression, text: str) -> None:
-        self.whole, self.text, self.steps = whole, text, 0
-        self.places: dict[int, int] = {}  # of items at one place
 
-    def after(self, items: Any, at: int) -> int:
-        """The positions after ``items``, the first of which begins at one of the positions ``at``."""
-        self.steps += 1 + len(items)
-        if self.steps > MOST_STEPS:
-            raise UserError(f"regular expression {printed(self.whole.pattern)} takes more than {MOST_STEPS:,} steps on "
-                            f"{printed(self.text)}. Write it with fewer repeats inside each other.")  # fmt: skip
-        for item in items:
-            if at:
-                at = self._one(item, at) if item[0] in _AT_ONE_PLACE else self._nested(item[0], item[1], at)
-        return at
-
-    def _one(self, item: tuple[Any, Any], at: int) -> int:
-        if id(item) not in self.places:
-            self.places[id(item)] = self.whole.places(item, self.text)
-        found = at & self.places[id(item)]
-        return found if item[0] is _constants.AT else found << 1
-
-    def _nested(self, kind: Any, value: Any, at: int) -> int:
-        if kind is _constants.SUBPATTERN:
-            return self.after(value[-1], at)
-        if kind is _constants.BRANCH:
-            found = 0
-            for items in value[1]:
-                found |= self.after(items, at)
-            return found
-        if kind in _ASSERTS:
-            wanted, (side, items) = kind is _constants.ASSERT, value
-            each = [1 << place for place in range(at.bit_length()) if at >> place & 1]
-            return sum(one for one in each if self._holds(side, items, one) == wanted)
-        low, high, items = value
-        return self._repeated(low, high, items, at)
-
-    def _holds(self, side: int, items: Any, one: int) -> bool:
-        """Whether what is ahead of a position (side 1), or before it (-1), is so."""
-        if side > 0:
-            return bool(self.after(items, one))
-        begin = one >> items.getwidth()[0]
-        return bool(self.after(items, begin) & one)
-
-    def _repeated(self, low: int, high: int, items: Any, at: int) -> int:
-        for _ in range(low):
-            if not at:
-                return 0
-            at = self.after(items, at)
-        found = new = at
-        for _ in range(high - low):  # what was found after fewer repeats need not be followed again
-            new = self.after(items, new) & ~found
-            if not new:
-                break
-            found |= new
-        return found
+def _exclusive(alternatives: Any) -> bool:
+    """Whether they are words, and no two of them begin the same text."""
+    if any(kind is not _constants.LITERAL for items in alternatives for kind, _ in items):
+        return False
+    words = sorted([value for _, value in items] for items in alternatives)
+    return all(second[: len(first)] != first for first, second in pairwise(words))

@@ -25,7 +25,6 @@ from dllm.parts import (
     load_model,
     parameter_source,
     read_contents,
-    scale_of,
 )
 from tests.support.adapters import DATA, adapted, stored
 
@@ -82,17 +81,6 @@ def test_in_bfloat16_the_sum_is_rounded_once(tmp_path: Path) -> None:
         assert torch.equal(found[name], tensor.to(torch.bfloat16)), name
 
 
-def test_patterns_that_re_would_try_for_ever_are_matched() -> None:
-    config = {
-        "r": 4,
-        "lora_alpha": 8,
-        "use_rslora": False,
-        "rank_pattern": {},
-        "alpha_pattern": {"(.+)+x": 2, "(a+)+": 12},
-    }
-    assert [scale_of("model." + "a" * 60 + end, 4, config) for end in ("", "b")] == [3, 2]
-
-
 def edited(folder: Path, **changes: Any) -> None:
     content = json.loads((folder / ADAPTER_CONFIG).read_text())
     (folder / ADAPTER_CONFIG).write_text(json.dumps({**content, **changes}))
@@ -129,6 +117,7 @@ def test_what_is_no_plain_lora_is_refused_before_weights_are_read(
     assert "r=0, which must be an integer from 1" in sentence(r=0)
     assert "alpha_pattern={'(': 1}, which must be" in sentence(alpha_pattern={"(": 1})
     assert "a regular expression of at most 1000" in sentence(rank_pattern={r"(a)\1": 1})
+    assert "without repeats or choices inside a repeat" in sentence(alpha_pattern={"(.+)+x": 1})
     assert "says rank 4 of 'model.layers" in sentence(r=4)
     assert "has no two matrices that fit for 'model.layers.0.mlp.up_proj'" in sentence(tensors={pair.format("A"): None})
     assert "which is not a matrix of a LoRA" in sentence(tensors={"head.weight": torch.zeros(2, 2)})
