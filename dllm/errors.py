@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from math import inf
@@ -22,6 +24,151 @@ class UserError(ValueError):
     """A mistake in what the user asked for. The message names the argument, its value, the rule and the way out."""
 
 
+class Refusal(UserError):
+    """A mistake as a value: worded for whoever reads it, and listed, tested and applied without reading sentences.
+
+    Args:
+        says: the reason. ``{sampler}`` stands for a setting with its value, ``{sampler:name}`` for its name alone,
+            ``{kind:value}`` for a value alone, ``{null}`` for the word for nothing.
+        facts: values by the names in ``says`` and ``note``. Settings are called as on the command line.
+        use: the ways out. Each one alone removes the refusal.
+        note: a way out that no setting expresses, or what goes with one.
+        at: the setting at fault (empty: the first one that ``says`` names).
+
+    >>> refusal = Refusal("{sampling.top_k} leaves nothing.", {"sampling.top_k": 0}, (Set("sampling.top_k", None),))
+    >>> refusal.at, refusal.value, refusal.text(COMMAND_LINE)
+    ('sampling.top_k', 0, 'sampling.top_k=0 leaves nothing. Set sampling.top_k=null.')
+    """
+
+    def __init__(
+        self, says: str, facts: Mapping[str, Any] | None = None, use: Sequence[Set] = (), note: str = "", at: str = ""
+    ) -> None:  # fmt: skip
+        named = PLACEHOLDER.search(says)
+        self.says, self.facts, self.use, self.note = says, dict(facts or {}), tuple(use), note
+        self.at = at or (named[1] if named else "")
+        super().__init__(says, self.facts, self.use, note, at)  # what pickle calls it with
+
+    @property
+    def value(self) -> Any:
+        """What the setting at fault has."""
+        return self.facts.get(self.at)
+
+    def text(self, words: Wording) -> str:
+        """The sentence for those who use these words."""
+        said = (words.filled(self.says, self.facts), words.ways(self.use), words.filled(self.note, self.facts))
+        return " ".join(filter(None, said))
+
+    def __str__(self) -> str:
+        return self.text(_in_use[-1])
+
+
+@dataclass(frozen=True)
+class Set:
+    """A way out: the value that a setting gets. ``Set(...) & Set(...)`` takes both."""
+
+    name: str  # of the setting, as the command line calls it
+    value: Any
+    also: Set | None = None
+
+    def __and__(self, other: Set) -> Set:
+        return Set(self.name, self.value, other if self.also is None else self.also & other)
+
+    @property
+    def all(self) -> dict[str, Any]:
+        """Every setting that the way out changes, with its value."""
+        return {self.name: self.value, **({} if self.also is None else self.also.all)}
+
+
+PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::(\w+))?\}")
+_LITERALS = {"null": None, "true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What settings and values are called where a refusal is read."""
+
+    # by a setting's name, what it is called here; what is not listed goes by the longest listed beginning, or keeps its
+    # name. Each table reads what the one before it gave.
+    tables: tuple[Mapping[str, str], ...] = ()
+    literals: Mapping[Any, str] = field(default_factory=lambda: {None: "null", True: "true", False: "false"})
+    settings: Mapping[str, str] = field(default_factory=dict)  # of a setting with its value: what is said instead
+    both: str = " "  # between the settings that one way out takes together
+
+    def but(self, names: Mapping[str, str], settings: Mapping[str, str] | None = None) -> Wording:
+        """The same, with what these words call something called by ``names``."""
+        return replace(self, tables=(*self.tables, names), settings={**self.settings, **(settings or {})})
+
+    def name(self, place: str) -> str:
+        """What a setting is called."""
+        for table in self.tables:
+            begin = max((key for key in table if place == key or place.startswith((f"{key}.", f"{key}["))),
+                        key=len, default=None)  # fmt: skip
+            place = place if begin is None else f"{table[begin]}{place[len(begin) :]}".removeprefix(".")
+        return place
+
+    def field(self, place: str) -> str | None:
+        """The field of a request that holds a setting; None: requests do not have it."""
+        owner = self.name(re.split(r"[./]", place, maxsplit=1)[0])
+        name = self.name(place)
+        return None if name == place else owner if name.startswith(f"{owner}.") else name
+
+    def value(self, value: Any) -> str:
+        """How a value is written."""
+        return self.literals[value] if value is None or isinstance(value, bool) else str(value)
+
+    def setting(self, place: str, value: Any) -> str:
+        """A setting with its value."""
+        said = f"{self.name(place)}={self.value(value)}"
+        return self.settings.get(said, said)
+
+    def filled(self, says: str, facts: Mapping[str, Any]) -> str:
+        """A sentence with these words in place of its ``{names}``."""
+
+        def fill(found: re.Match[str]) -> str:
+            name, form = found.groups()
+            if name in _LITERALS:
+                return self.value(_LITERALS[name])
+            if form == "name":
+                return self.name(name)
+            if name not in facts:  # no placeholder: a sentence may quote JSON
+                return found[0]
+            if form == "quoted":
+                return f"{self.name(name)}={facts[name]!r}"
+            return self.value(facts[name]) if form == "value" else self.setting(name, facts[name])
+
+        return PLACEHOLDER.sub(fill, says)
+
+    def ways(self, use: Sequence[Set]) -> str:
+        """``Use sampler=confidence, or set sampling.guidance=0.``"""
+        by_verb: dict[str, list[str]] = {}
+        for way in use:
+            said = self.both.join(self.setting(name, value) for name, value in way.all.items())
+            by_verb.setdefault("set" if "." in way.name else "use", []).append(said)
+        sentence = ", or ".join(f"{verb} {either(ways)}" for verb, ways in by_verb.items())
+        return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
+
+
+def either(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+COMMAND_LINE = Wording()
+# A Python user gives the fields of ``Sampling`` as keywords.
+PYTHON = Wording(({"sampling": "", "sampler/inner": "inner"},), {None: "None", True: "True", False: "False"})
+_in_use = [PYTHON]
+
+
+@contextmanager
+def worded_in(words: Wording) -> Iterator[None]:
+    """Refusals become text in these words: what ``str`` gives in all threads. A program begins so, no library call."""
+    _in_use.append(words)
+    try:
+        yield
+    finally:
+        _in_use.pop()
+
+
 class TooLarge(UserError):
     """What does not fit into memory; the sentence names what does. A sweep goes on with its other cells."""
 
@@ -34,7 +181,7 @@ class TooLong(UserError):
     """A prompt that the model's length does not hold."""
 
 
-class IncompatibleParts(UserError):
+class IncompatibleParts(Refusal):
     """Parts that each are fine and do not work together; a caller that knows all parts adds the nearest choice."""
 
 
@@ -48,12 +195,13 @@ def warn_once(sentence: str) -> None:
     warnings.warn_explicit(sentence, SettingWarning, "dllm", 1)  # ``warnings.warn`` would keep each sentence
 
 
-class UnknownChoice(UserError):
-    """A word that is none of those ``known``."""
+class UnknownChoice(Refusal):
+    """A setting whose word is none of those ``known``."""
 
-    def __init__(self, sentence: str, known: Iterable[str] = ()) -> None:
-        super().__init__(sentence)
-        self.known = tuple(known)
+    def __init__(self, name: str, value: object, known: Sequence[str], more: str = "") -> None:
+        rule = f"must be one of {', '.join(known)}{more}.{nearest(str(value), known)}"
+        super().__init__(f"{{{name}:quoted}} {rule}", {name: value}, at=name)
+        self.known, self.args = tuple(known), (name, value, known, more)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -146,8 +294,7 @@ def in_choices(name: str, value: object, known: Iterable[str]) -> None:
     """Refuse a value of the option ``name`` that is none of the ``known`` ones."""
     choices = list(known)
     if value not in choices:
-        sentence = f"{name}={value!r} must be one of {', '.join(choices)}.{nearest(str(value), choices)}"
-        raise UnknownChoice(sentence, choices)
+        raise UnknownChoice(name, value, choices)
 
 
 def in_range(name: str, value: Any, low: float, high: float = inf, advice: str = "") -> None:
@@ -159,4 +306,4 @@ def in_range(name: str, value: Any, low: float, high: float = inf, advice: str =
     entries = torch.as_tensor(value, dtype=torch.float64)
     if bool(((entries < low) | (entries > high) | entries.isnan()).any()):
         rule = f"be at least {low:g}" if high == inf else f"lie in [{low:g}, {high:g}]"
-        raise UserError(f"{name}={value} must {rule}.{' ' + advice if advice else ''}")
+        raise Refusal(f"{{{name}}} must {rule}.", {name: value}, note=advice, at=name)

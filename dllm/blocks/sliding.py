@@ -31,7 +31,7 @@ class Sliding(Blocks):
     def __init__(self, block_length: int = 32, max_block_length: int | None = None) -> None:
         super().__init__()
         in_range("blocks.block_length", block_length, 1)
-        in_range("blocks.max_block_length", max_block_length, 1, advice="null means no bound.")
+        in_range("blocks.max_block_length", max_block_length, 1, advice="{null} means no bound.")
         self.block_length, self.max_block_length = block_length, max_block_length
 
     def check(self, setting: Setting, sampler: Rule) -> None:

@@ -40,7 +40,7 @@ class Blockwise(Pruning, Buffered):
     ) -> None:
         super().__init__(**suffix)
         in_range("cache.warmup", warmup, 0, advice="It counts forwards.")
-        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; null is none.")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; {null} is none.")
         self.query_left, self.warmup, self.refresh_interval = query_left, warmup, refresh_interval
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:

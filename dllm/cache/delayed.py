@@ -44,7 +44,7 @@ class Delayed(Buffered):
         self, delay: int = 1, refresh_interval: int | None = None, wait: str = "in_turn", query_left: bool = True
     ) -> None:
         in_range("cache.delay", delay, 0, advice="It counts forwards.")
-        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; null is none.")
+        in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; {null} is none.")
         in_choices("cache.wait", wait, ("in_turn", "each"))
         self.delay, self.refresh_interval, self.wait, self.query_left = delay, refresh_interval, wait, query_left
 

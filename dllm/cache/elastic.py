@@ -60,8 +60,8 @@ class Elastic(Buffered):
         in_choices("cache.trigger", trigger, ("same_step", "next_step"))
         in_range("cache.window_length", window_length, 1)
         in_range("cache.track_num", track_num, 1)
-        in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or null.")
-        in_range("cache.ask_every", ask_every, 1, advice="It counts layers; null asks once for all layers.")
+        in_range("cache.first_layer", first_layer, 0, advice="It is a layer, or {null}.")
+        in_range("cache.ask_every", ask_every, 1, advice="It counts layers; {null} asks once for all layers.")
         self.window_length, self.gamma, self.track_num, self.similarity = window_length, gamma, track_num, similarity
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
         self.ask_every = ask_every

@@ -51,7 +51,7 @@ class Focus(Buffered):
     shares = True
 
     def __init__(self, alpha: float | None = 1.5) -> None:
-        in_range("cache.alpha", alpha, 1.0, advice="It is a multiple of what a forward decides; null keeps all masks.")
+        in_range("cache.alpha", alpha, 1.0, advice="A multiple of what a forward decides; {null} keeps all masks.")
         self.alpha = alpha
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:

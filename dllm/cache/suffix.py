@@ -39,7 +39,7 @@ class Pruning(Cache):
         self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
         suffix_sigma: float = 4.0, suffix_scale: float = 2.0, suffix_count: int = 16,
     ) -> None:  # fmt: skip
-        in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns; null keeps all of them.")
+        in_range("cache.suffix_window", suffix_window, 0, advice="It counts columns; {null} keeps all of them.")
         in_range("cache.suffix_tail", suffix_tail, 0, advice="It counts columns.")
         in_range("cache.suffix_sigma", suffix_sigma, 0.0)
         in_range("cache.suffix_scale", suffix_scale, 0.0)

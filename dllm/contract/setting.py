@@ -48,9 +48,9 @@ class Sampling:
         in_range("sampling.guidance", self.guidance, 0.0, advice="0 is off.")
         in_choices("sampling.guidance_against", self.guidance_against, AGAINST)
         in_range("sampling.guidance_ratio", self.guidance_ratio, 0.0, 1.0, "One position is masked in any case.")
-        in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "null switches it off.")
-        in_range("sampling.top_k", self.top_k, 1, advice="null switches it off.")
-        in_range("sampling.thinking_budget", self.thinking_budget, 0, advice="null switches it off.")
+        in_range("sampling.top_p", self.top_p, 1e-9, 1.0, "{null} switches it off.")
+        in_range("sampling.top_k", self.top_k, 1, advice="{null} switches it off.")
+        in_range("sampling.thinking_budget", self.thinking_budget, 0, advice="{null} switches it off.")
         in_range("sampling.min_tokens", self.min_tokens, 0, advice="0 is off.")
 
     def under(self, rule: Rule) -> Sampling:
@@ -217,7 +217,7 @@ class Setting:
 
     def require_layers(self, name: str, layers: int | None) -> None:
         """Raise UserError if the model has fewer than ``layers`` layers to read attention from."""
-        in_range(name, layers, 1, advice="It counts layers from the last one; null is the last quarter of them.")
+        in_range(name, layers, 1, advice="It counts layers from the last one; {null} is the last quarter of them.")
         if layers is not None and layers > self.model.layers:
             raise UserError(
                 f"{name}={layers} is more than the {self.model.layers} layers of this model. Use a smaller number, or "

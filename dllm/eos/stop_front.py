@@ -29,8 +29,8 @@ class StopFront(EndOfText):
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
 
     def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
-        in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or null for the model's own.")
-        in_range("eos.limit", limit, 1, advice="null is the answer's whole length.")
+        in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or {null} for the model's own.")
+        in_range("eos.limit", limit, 1, advice="{null} is the answer's whole length.")
         self.stops, self.limit = stops if stops is None else tuple(stops), limit
 
     def check(self, setting: Setting) -> None:

@@ -32,7 +32,7 @@ class Easing(Sampler):
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
         in_range("sampler.alpha", alpha, 0.0, 1.0, "0 is a fixed threshold.")
-        in_range("sampler.suffix_window", suffix_window, 0, advice="It counts columns; null is all of them.")
+        in_range("sampler.suffix_window", suffix_window, 0, advice="It counts columns; {null} is all of them.")
         self.threshold, self.alpha = threshold, alpha
         self.suffix_window, self.suffix_masks = suffix_window, suffix_masks
 

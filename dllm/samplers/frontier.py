@@ -21,7 +21,7 @@ class Frontier(Wrapper):
     """
 
     def __init__(self, inner: Sampler, width: int | None = 16) -> None:
-        in_range("sampler.width", width, 1, advice="It counts masks; null is all of them.")
+        in_range("sampler.width", width, 1, advice="It counts masks; {null} is all of them.")
         if inner.traits.fixed_order:
             name = name_of([rule for rule in nested(inner) if rule.traits.fixed_order][-1])
             raise UserError(

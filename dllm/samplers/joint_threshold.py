@@ -42,7 +42,7 @@ class JointThreshold(Sampler):
         budget: int = 5, ratio: float = 0.25,
     ) -> None:  # fmt: skip
         in_range("sampler.threshold", threshold, 0.0, 1.0)
-        in_range("sampler.edit_threshold", edit_threshold, 0.0, 1.0, "null replaces nothing.")
+        in_range("sampler.edit_threshold", edit_threshold, 0.0, 1.0, "{null} replaces nothing.")
         in_range("sampler.post_edit_steps", post_edit_steps, 0, advice="It counts the forwards of a full block.")
         in_range("sampler.minimum", minimum, 1, advice="A turn with masks commits at least one.")
         in_range("sampler.penalty", penalty, 0.0, advice="0 is off.")

@@ -30,10 +30,7 @@ class Order(Scheduled):
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:
-            raise UnknownChoice(
-                f"sampler.positions={positions!r} must be random, left_to_right or a list of answer-relative "
-                "positions.", NAMED,
-            )  # fmt: skip
+            raise UnknownChoice("sampler.positions", positions, NAMED, " or a list of answer-relative positions")
         if not isinstance(positions, str) and len(set(positions)) != len(positions):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
         super().__init__(steps, per_step)

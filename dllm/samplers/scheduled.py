@@ -22,7 +22,7 @@ class Scheduled(Sampler):
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
 
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
-        in_range("sampler.steps", steps, 1, advice="null is one token per step.")
+        in_range("sampler.steps", steps, 1, advice="{null} is one token per step.")
         in_range("sampler.per_step", per_step, 1)
         if steps is not None and per_step != 1:
             raise UserError(

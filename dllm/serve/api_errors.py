@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from dllm.errors import UserError
+from dllm.contract.refusal import CHAT_WORDS, OPTIONS_OF_CONSTRAINTS
+from dllm.errors import Refusal, UserError
 
 LONGEST = 1000  # characters of a message, which may repeat what was sent
-OPTIONS_OF_CONSTRAINTS = ("confidence", "whitespace", "depth", "words", "additional")
 # What requests call the settings that sentences of the command line name.
 IN_REQUESTS = {
     "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
@@ -89,6 +89,8 @@ def as_refusal(param: str | None = None) -> Iterator[None]:
     the sentence names."""
     try:
         yield
+    except Refusal as refused:
+        raise ApiError(400, refused.text(CHAT_WORDS), param or CHAT_WORDS.field(refused.at)) from None
     except UserError as error:
         raise ApiError(400, in_requests(str(error)), param or param_of(str(error))) from None
 

@@ -289,7 +289,7 @@ def test_a_penalty_takes_the_argmax_of_other_logits(sampling: Sampling) -> None:
     ("options", "words"),
     [
         ({"threshold": 1.5}, r"sampler.threshold=1.5 must lie in \[0, 1\]"),
-        ({"edit_threshold": -0.1}, r"sampler.edit_threshold=-0.1 must lie in \[0, 1\]. null replaces nothing"),
+        ({"edit_threshold": -0.1}, r"sampler.edit_threshold=-0.1 must lie in \[0, 1\]. None replaces nothing"),
         ({"post_edit_steps": -1}, "sampler.post_edit_steps=-1 must be at least 0"),
         ({"minimum": 0}, "sampler.minimum=0 must be at least 1"),
         ({"penalty": -1.0}, "sampler.penalty=-1.0 must be at least 0"),

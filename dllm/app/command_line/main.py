@@ -38,7 +38,7 @@ from dllm.compose.chosen_class import with_own_classes
 from dllm.compose.naming import CHOICES, part_at, typed_choices
 from dllm.compose.parts import OWN, composed, store_inner_choices, use_folder
 from dllm.compose.trusted import VARIABLE, refuse_command, refuse_shapes, refuse_strangers, trust_choices, with_trust
-from dllm.errors import TYPED_NAMES, SettingWarning, UserError, first_line, nearest
+from dllm.errors import COMMAND_LINE, TYPED_NAMES, SettingWarning, UserError, first_line, nearest, worded_in
 
 BROUGHT = ("allow_code", "published", "quantize")  # settings that some choices of ours bring
 
@@ -128,7 +128,7 @@ def main() -> None:
     if isinstance(sys.stdin, TextIOWrapper):  # and a person type what the terminal's encoding lacks
         sys.stdin.reconfigure(errors="surrogateescape")
     try:
-        with user_errors(given), warnings_as_sentences():
+        with worded_in(COMMAND_LINE), user_errors(given), warnings_as_sentences():
             given = with_trust(given)
             use_folder(config_folder(given))
             if OWN.folder is not None:
