@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from dllm.parts import use_folder
+from tests.support.drawn_models import write_all
 from tests.support.tiny import make_tiny, make_written
 
 CASES = 2  # of a parametrised test in ``--part sample``
@@ -34,6 +35,7 @@ INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
 os.environ["TRITON_INTERPRET"] = str(int(INTERPRETED))
 os.environ["DLLM_DEBUG"] = str(int(INTERPRETED))  # also in the processes that tests start
 torch.set_num_threads(1)
+write_all()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -45,7 +45,7 @@ def plain_folder(source: Path) -> Path:
     The copy is below ``$XDG_CACHE_HOME/dllm`` (``~/.cache/dllm``), named by the digest of all files. It is made once,
     in 0.3 s. Where nothing can be written there, it is a temporary folder of this process.
     """
-    if not (source / PACKED).is_file():
+    if (source / SINGLE).is_file() or not (source / PACKED).is_file():
         return source
     try:
         folder = _cached(source)

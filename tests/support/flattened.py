@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from drawn_models import write_missing
 from torch import nn
 
 from dllm.models import bundle, weights
@@ -22,6 +23,7 @@ _FLAT = re.compile(r"(?P<base>.+)-flat(?P<scale>.*)")
 def base_of(folder: Path) -> tuple[Path, float]:
     """The folder of the stored model, and by what its last norm is divided. Raises UserError for an unknown one."""
     if (folder / "config.json").is_file():
+        write_missing(folder)
         return folder, 1.0
     flat = _FLAT.fullmatch(folder.name)
     base = folder.with_name(flat["base"]) if flat else folder
@@ -30,6 +32,7 @@ def base_of(folder: Path) -> tuple[Path, float]:
     scale = flat["scale"] if flat else "1"
     if not re.fullmatch(r"\d+(\.\d+)?", scale) or not 0 < float(scale) <= 1000:
         raise UserError(f"model={folder.name}: its scale is no number above 0 and up to 1000, as in {base.name}-flat3")
+    write_missing(base)
     return base, float(scale)
 
 
