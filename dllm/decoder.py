@@ -260,8 +260,7 @@ class Decoder:
 
     def decide(
         self, state: DecisionState, questions: Mapping[str, Question] | None = None, *, estimator: str = "local",
-        joint: bool = False, order: str | None = None, slot: str = "auto", free: int = 0,
-        temperature: float | None = None, neutral: str | None = None, template: Sequence[str] | None = None,
+        slot: str = "auto", free: int = 0, temperature: float | None = None,
         calibration: Mapping[str, float] | str | Path | None = None, **named: Question,
     ) -> Decisions:  # fmt: skip
         """Answer questions about a state by probabilities, in one forward; nothing is decoded.
@@ -269,7 +268,7 @@ class Decoder:
         Args:
             state: text, messages or token ids.
             questions: ``Choice``, ``Predicate`` or ``Score`` by name; or give them as keywords.
-            estimator, joint, order, slot, free, temperature, neutral, template: as in ``DecisionOptions``.
+            estimator, slot, free, temperature: as in ``DecisionOptions``.
             calibration: fitted temperatures by type of question, or the file that holds them.
             named: further questions, by name.
 
@@ -287,8 +286,7 @@ class Decoder:
         'Cairo'
         """
         given: dict[str, Any] = {
-            "estimator": estimator, "joint": joint, "order": order, "slot": slot, "free": free,
-            "temperature": temperature, "neutral": neutral, "template": template, "calibration": calibration,
+            "estimator": estimator, "slot": slot, "free": free, "temperature": temperature, "calibration": calibration,
         }  # fmt: skip
         if not isinstance(questions or {}, Mapping):
             raise UserError(f"questions={questions!r} must be a mapping from names, such as {{'q': Choice(...)}}.")

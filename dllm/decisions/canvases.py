@@ -6,7 +6,7 @@ tokens whatever is in the slot: a value that merges with them is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
@@ -112,64 +112,6 @@ def laid_alone(prompts: Prompts, state: DecisionState, question: Question) -> La
     return Laid(tuple(head), tuple(alternatives), tail, min(start, len(head)))
 
 
-def laid_joint(
-    prompts: Prompts, state: DecisionState, questions: Mapping[str, Question], pieces: Sequence[str],
-    decided: Mapping[str, TokenIds],
-) -> dict[str, Laid]:  # fmt: skip
-    """The questions that are not decided, on one canvas. pieces: its texts and the names of questions, in order."""
-    asked = with_questions(state, list(questions.values()))
-    start, texts = len(prompts.encode(asked)), _texts(questions, pieces)
-    _, encode = encoder(prompts, asked, texts[0])
-    spelt: dict[str, tuple[TokenIds, ...]] = {}
-    parts = list[TokenIds]()  # ids of the texts between the slots
-    for number, (name, question) in enumerate(questions.items()):
-        within = encode if number == 0 else prompts.ids_of
-        with of_question(name):
-            head, alternatives, tail = cut(within, texts[number], question.texts, texts[number + 1])
-        if number and tuple(head) != parts[-1]:
-            raise UserError(f"the text before {name!r} merges with its values. End it with a quote, not with a space.")
-        parts += [tuple(head), tail] if number == 0 else [tail]
-        spelt[name] = tuple(alternatives)
-    cells = [list[int | None](parts[0])]
-    for name, part in zip(questions, parts[1:], strict=True):
-        chosen: Cells = decided.get(name, (None,) * max(map(len, spelt[name])))
-        cells += [list(chosen), list(part)]
-    out = {}
-    for number, name in enumerate(questions):
-        if name not in decided:
-            head_cells = tuple(cell for part in cells[: 2 * number + 1] for cell in part)
-            tail_cells = tuple(cell for part in cells[2 * number + 2 :] for cell in part)
-            out[name] = Laid(head_cells, spelt[name], tail_cells, min(start, len(parts[0])))
-    return out
-
-
-def _texts(questions: Mapping[str, Question], pieces: Sequence[str]) -> list[str]:
-    """The texts around the slots: one more than there are questions. Raises UserError for a canvas that does not name
-    every question once, in their order, with texts between them."""
-    texts, names = [""], list[str]()
-    for piece in pieces:
-        if piece in questions:
-            names.append(piece)
-            texts.append("")
-        else:
-            texts[-1] += piece
-    if names != list(questions):
-        raise UserError(f"the template names {names}, and must name every question once, in order: {list(questions)}.")
-    if not all(texts[1:-1]):
-        raise UserError("the template has two slots without a text between them. Put one there.")
-    return texts
-
-
-def default_pieces(questions: Mapping[str, Question]) -> list[str]:
-    """A line for each question: its name and its slot; or its own template's text."""
-    out = []
-    for name, question in questions.items():
-        own = question.template is not None
-        before, behind = question.around if own else (f"{name}: ", "")
-        out += [before, name, f"{behind}\n"]
-    return out
-
-
 @dataclass(frozen=True)
 class Layout:
     """The slots of a laid question, before any canvas is made."""
@@ -235,7 +177,7 @@ class Unanswerable(UserError):
 
 @contextmanager
 def of_question(name: str) -> Iterator[None]:
-    """What is refused is refused of this question."""
+    """Prefix refusals with the question's name."""
     try:
         yield
     except (TooLong, TooManyCanvases, Unanswerable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -13,9 +13,7 @@ from dllm.decisions.canvases import (
     DecisionState,
     Laid,
     TooManyCanvases,
-    default_pieces,
     laid_alone,
-    laid_joint,
     layout_of,
     of_question,
 )
@@ -30,7 +28,6 @@ from dllm.prompts import Prompts
 
 # Groups of queries, one for each question that is read by itself: a server in exact mode reads each apart.
 Deciding = Generator[list[list[ReadQuery]], list[list[Reading]], Decisions]
-ORDERS = ("surest",)
 MAX_FREE = 256
 LEAST, MOST = 1e-3, 1e3  # temperatures
 
@@ -40,13 +37,9 @@ class DecisionOptions:
     """How questions are read. Raises UserError for what no reading has."""
 
     estimator: str = "local"  # see ``dllm.decisions.estimators``
-    joint: bool = False  # all slots on one canvas, read in one forward
-    order: str | None = None  # of a joint canvas: ``surest`` commits the surest slot and reads on (None: all at once)
     slot: str = "auto"  # open, closed or auto, see ``layout_of``
     free: int = 0  # masks after the template
     temperature: float | None = None  # divides the scores (None: that of the calibration, else 1)
-    neutral: str | None = None  # a text in place of the state, whose scores are subtracted (None: nothing is)
-    template: Sequence[str] | None = None  # of a joint canvas: texts and names of questions (None: a line for each)
     calibration: Mapping[str, float] = field(default_factory=dict)  # fitted temperatures by type of question
 
     def __post_init__(self) -> None:
@@ -59,13 +52,6 @@ class DecisionOptions:
         for kind, temperature in self.calibration.items():
             in_choices("calibration's type of question", kind, QUESTION_TYPES)
             in_range(f"calibration of {kind}", coerce(f"calibration of {kind}", temperature, "float"), LEAST, MOST)
-        if self.order is not None:
-            in_choices("order", self.order, ORDERS)
-        for name in ("order", "template"):
-            if getattr(self, name) is not None and not self.joint:
-                raise UserError(f"{name} goes with joint=true, which lays all questions on one canvas. Add it.")
-        if self.neutral is not None and not self.neutral.strip():
-            raise UserError("neutral is empty. Give it a text without content, such as N/A.")
 
 
 def deciding(
@@ -78,41 +64,17 @@ def deciding(
     if not questions:
         raise UserError("there is no question. Ask at least one.")
     work = _Work(prompts, ids, options, most)
-    for one in work.states(state):
-        prompts.encode(one)  # refuses what is not a prompt before questions are put after it
-    if not options.joint:
-        plans = {}
-        for name, question in questions.items():
-            with of_question(name):
-                plans[name] = work.plan(name, *[laid_alone(prompts, one, question) for one in work.states(state)])
-        found = yield [plan.queries for _, plan in plans.values()]
-        told = {
-            name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
-            for (name, (laid, plan)), one in zip(plans.items(), found, strict=True)
-        }
-        return work.result(told)
-    pieces = default_pieces(questions) if options.template is None else list(options.template)
-    answers, decided = dict[str, SlotDecision](), dict[str, tuple[int, ...]]()
-    while len(answers) < len(questions):
-        left = [name for name in questions if name not in answers]
-        work.canvases = 0
-        laid_out = [laid_joint(prompts, one, questions, pieces, decided) for one in work.states(state)]
-        plans = {}
-        for name in left:
-            with of_question(name):
-                plans[name] = work.plan("", *[laid[name] for laid in laid_out])
-        (readings,) = yield [[query for _, plan in plans.values() for query in plan.queries]]
-        each = iter(work.counted(readings))
-        now = {
-            name: work.decision(
-                questions[name], laid, plan.finish([next(each) for _ in plan.queries]), tuple(answers)
-            ) for name, (laid, plan) in plans.items()
-        }  # fmt: skip
-        surest = max(now, key=lambda name: max(now[name].probabilities.values()))
-        for name in left if options.order is None else [surest]:
-            answers[name] = now[name]
-            decided[name] = now[name].tokens[now[name].best]
-    return work.result({name: answers[name] for name in questions})
+    prompts.encode(state)  # refuses what is not a prompt before questions are put after it
+    plans: dict[str, tuple[Laid, Plan]] = {}
+    for name, question in questions.items():
+        with of_question(name):
+            laid = laid_alone(prompts, state, question)
+            plans[name] = laid, work.plan(name, laid)
+    readings = yield [plan.queries for _, plan in plans.values()]
+    return work.result({
+        name: work.decision(questions[name], laid, plan.finish(work.counted(one)))
+        for (name, (laid, plan)), one in zip(plans.items(), readings, strict=True)
+    })  # fmt: skip
 
 
 class _Work:
@@ -124,25 +86,8 @@ class _Work:
         self.forwards = self.rows = self.query_tokens = self.cached_tokens = 0
         self.lengths: dict[str, int] = {}  # columns of every canvas
 
-    def states(self, state: DecisionState) -> list[DecisionState]:
-        """The state, and the neutral text if there is one."""
-        return [state] if self.options.neutral is None else [state, self.options.neutral]
-
-    def plan(self, canvas: str, laid: Laid, neutral: Laid | None = None) -> tuple[Laid, Plan]:
-        """The plan of one question, with that of the neutral text. canvas: its name, by which its tokens count once."""
-        plan = self._read(canvas, laid)
-        if neutral is None:
-            return laid, plan
-        other = self._read(f"neutral {canvas}", replace(neutral, alternatives=laid.alternatives))
-
-        def finish(found: Sequence[Reading]) -> SlotScores:
-            own, prior = plan.finish(found[: len(plan.queries)]), other.finish(found[len(plan.queries) :])
-            pairs = zip(own.scores, prior.scores, strict=True)
-            return replace(own, scores=tuple(score - before for score, before in pairs))
-
-        return laid, Plan([*plan.queries, *other.queries], finish)
-
-    def _read(self, canvas: str, laid: Laid) -> Plan:
+    def plan(self, canvas: str, laid: Laid) -> Plan:
+        """The plan of one question. canvas: its name, by which its tokens count once."""
         options, config, ids = self.options, self.prompts.config, self.ids
         sees = sees_behind(config)
         layout = layout_of(laid, ids.placeholder, ids.eos, options.estimator, options.slot, options.free, sees)
@@ -166,12 +111,10 @@ class _Work:
             setattr(self, name, getattr(self, name) + sum(getattr(one, name) for one in readings))
         return readings
 
-    def decision(self, question: Question, laid: Laid, scores: SlotScores, given: tuple[str, ...] = ()) -> SlotDecision:
+    def decision(self, question: Question, laid: Laid, scores: SlotScores) -> SlotDecision:
         fitted, asked = self.options.calibration.get(question.type), self.options.temperature
         temperature = asked if asked is not None else 1.0 if fitted is None else fitted
-        return SlotDecision(
-            question, scores, laid.alternatives, temperature, asked is None and fitted is not None, given
-        )
+        return SlotDecision(question, scores, laid.alternatives, temperature, asked is None and fitted is not None)
 
     def result(self, answers: Mapping[str, SlotDecision]) -> Decisions:
         costs = (sum(self.lengths.values()), self.forwards, self.rows, self.query_tokens, self.cached_tokens)

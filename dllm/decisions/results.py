@@ -23,7 +23,6 @@ class SlotDecision:
     tokens: tuple[tuple[int, ...], ...]  # of each alternative, as the tokenizer writes it
     temperature: float = 1.0  # divides the scores
     calibrated: bool = False  # whether the temperature was fitted on labelled items
-    given: tuple[str, ...] = ()  # questions whose answers was on the canvas
 
     def __str__(self) -> str:
         """What people ask for: the choice, the probabilities and the mass, and the note."""
@@ -104,8 +103,6 @@ class SlotDecision:
         }  # fmt: skip
         known = (("value", self.value), ("note", self.note))
         more |= {key: one for key, one in known if one is not None}
-        if self.given:
-            more["given"] = list(self.given)
         return {**told, "confidence": self.confidence, "diffusion": more}
 
 

@@ -73,8 +73,7 @@ def advanced(
 
 def check_count(asked: ParsedDecisions, most: int) -> None:
     """Raise ApiError for questions that take too many canvases, however their texts are written."""
-    least = 1 if asked.options.joint else len(asked.questions)  # each has a canvas of its own
-    if least > most:
+    if len(asked.questions) > most:  # each has a canvas of its own
         raise too_many(TooManyCanvases(most))
 
 

@@ -1,4 +1,4 @@
-"""The body of POST /v1/decisions: OpenAI's fields, vLLM's ``joint`` and ``cache_salt``, ours under ``diffusion``."""
+"""The body of POST /v1/decisions: OpenAI's fields, vLLM's ``cache_salt``, ours under ``diffusion``."""
 
 from __future__ import annotations
 
@@ -169,16 +169,12 @@ class DecisionSettings(BodyObject):
     refuses_unknown = True
     decodes: ClassVar[str] = "it is an option of a decode, and a decision decodes nothing. Drop it"
     not_served = dict.fromkeys(names_of(Diffusion), decodes)
-    template: Any = Field(
-        None, description="a text with {slot}; such texts by question; with joint a list of texts and names"
-    )
+    template: Any = Field(None, description="a text with {slot}, or such texts by question")
     labels: Any = Field("values", description="values, or letters that stand for them")
     estimator: AnyText | None = Field(None, description="how a value's probability is read")
     slot: AnyText | None = Field(None, description="what stands for the answer's place in a template")
     free: int | None = Field(None, description="masks after the answer")
     temperature: float | None = Field(None, description="of the probabilities")
-    neutral: AnyText | None = Field(None, description="the question without its state, whose answer is discounted")
-    order: AnyText | None = Field(None, description="with joint: in which order questions are answered")
 
 
 class DecisionBody(BodyObject):
@@ -200,7 +196,7 @@ class DecisionBody(BodyObject):
              f"a list of 1 to {MAX_QUESTIONS} questions", False),
     ] = Field(description="what is asked of it")  # fmt: skip
     model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
-    joint: bool = Field(False, description="all questions on one canvas, by the template")
+    joint: bool = Field(False, description="false alone: each question has a canvas of its own")
     diffusion: DecisionSettings = Field(default_factory=DecisionSettings, description="how decisions are read")
     cache_salt: Salt | None = Field(None, description="without effect: nothing is shared")
     safety_identifier: Any = Field(None, description="without effect")
@@ -234,26 +230,23 @@ def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisi
     model = defaults.name if asked.model is None else asked.model
     check_model(model, defaults)
     template = asked.diffusion.template
-    if isinstance(template, list) != asked.joint and (not asked.joint or template is not None):
-        rule = "texts and names of questions with joint=true, else a text, or an object of texts by name"
-        if template is not None:
-            raise ApiError(400, f"diffusion.template must be a list of {rule}.", "diffusion.template")
-    questions, unnamed = _questions(asked, None if asked.joint else template)
+    if isinstance(template, list):
+        raise ApiError(400, "diffusion.template must be a text, or an object of texts by name.", "diffusion.template")
+    if asked.joint:
+        raise ApiError(400, "joint=true is not served: each question has a canvas of its own. Drop it.", "joint")
+    questions, unnamed = _questions(asked, template)
     state = asked.input if isinstance(asked.input, str) else conversation(asked.input)
-    options = _options(asked, template if asked.joint else None, defaults.calibration)
+    options = _options(asked, defaults.calibration)
     return ParsedDecisions(model, state, questions, unnamed, options, replace(defaults.prompts, chat=None))
 
 
-def _options(asked: DecisionBody, template: Any, calibration: Mapping[str, float]) -> DecisionOptions:
+def _options(asked: DecisionBody, calibration: Mapping[str, float]) -> DecisionOptions:
     given = asked.diffusion.model_dump(exclude_unset=True, exclude={"template", "labels"})
     for name, value in given.items():
         with as_refusal(f"diffusion.{name}"):
-            DecisionOptions(joint=asked.joint, **{name: value})
-    if template is not None and not all(isinstance(piece, str) for piece in template):
-        raise ApiError(400, "diffusion.template must hold texts and names of questions.", "diffusion.template")
+            DecisionOptions(**{name: value})
     with as_refusal("diffusion"):
-        pieces = None if template is None else tuple(template)
-        return DecisionOptions(joint=asked.joint, template=pieces, calibration=calibration, **given)
+        return DecisionOptions(calibration=calibration, **given)
 
 
 def _questions(asked: DecisionBody, template: Any) -> tuple[dict[str, Question], frozenset[str]]:

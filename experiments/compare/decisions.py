@@ -49,31 +49,11 @@ class Item:
     truth: str
 
 
-@dataclass(frozen=True)
-class Several:
-    """Questions on one canvas. pieces: its texts between the slots, one more than there are truths. counted: the first
-    answer that counts."""
-
-    messages: list[dict[str, str]]
-    pieces: tuple[str, ...]
-    values: tuple[str, ...]
-    truths: tuple[str, ...]
-    counted: int = 0
-
-
 def names_in_order(count: int, seed: int, names: str = "known") -> Iterator[Item]:
     """The first of 5 to 8 names, sorted."""
     for sample in mini.generate("sort", seed, count, "test", SIZES, names):
         found = json.loads(sample.answer)
         yield Item(sample.messages, '["', '", "', tuple(sample.truth["input"]), found[0])
-
-
-def second_names(count: int, seed: int) -> Iterator[Several]:
-    """The second of 5 to 8 names, sorted, while the first one is masked, too."""
-    for sample in mini.generate("sort", seed, count, "test", SIZES):
-        first, second, *_ = json.loads(sample.answer)
-        pieces = ('["', '", "', '", "')
-        yield Several(sample.messages, pieces, tuple(sample.truth["input"]), (first, second), 1)
 
 
 def records(
@@ -96,15 +76,6 @@ def towns_of_records(count: int, seed: int) -> Iterator[Item]:
     for messages, answer, rows in found:
         before, _, behind = answer.partition(rows[0]["town"])
         yield Item(messages, before, behind, towns, rows[0]["town"])
-
-
-def all_towns(count: int, seed: int) -> Iterator[Several]:
-    """The towns of all records."""
-    found = records(count, seed)
-    towns = towns_of([rows for _, _, rows in found])
-    for messages, answer, rows in found:
-        pieces = re.split('(?<="town": ")[^"]*', answer)
-        yield Several(messages, tuple(pieces), towns, tuple(row["town"] for row in rows))
 
 
 def ages_of_records(count: int, seed: int) -> Iterator[Item]:
@@ -150,10 +121,6 @@ ITEMS = {
     "of spelt names": Asked(partial(names_in_order, names="spelt"), ESTIMATORS, lists="spelt"),
     "of spelt names, never seen": Asked(partial(names_in_order, names="unseen"), ESTIMATORS),
 }  # fmt: skip
-JOINT: dict[str, tuple[Callable[[int, int], Iterator[Several]], tuple[str | None, ...]]] = {
-    "all towns of records": (all_towns, (None, "surest")),
-    "second of the names, the first unknown": (second_names, (None,)),
-}
 
 
 @dataclass(frozen=True)
@@ -197,22 +164,6 @@ def read(model: Model, label: str, items: Sequence[Item], estimator: str, slot: 
         forwards, rows = forwards + found.forwards, rows + found.rows
     costs = (forwards / len(items), rows / len(items))
     return Line(f"{label}, {estimator}", [hit for _, hit in told], costs, [one for one, _ in told])
-
-
-def read_jointly(model: Model, label: str, items: Sequence[Several], order: str | None) -> Line:
-    """A line of slots on one canvas, read at once or the surest first. Costs are of a question."""
-    decoder, told, forwards, rows, asked = Decoder(model), [], 0, 0, 0
-    for item in items:
-        names = [f"slot {number}" for number in range(len(item.truths))]
-        template = [piece for pair in zip(item.pieces, [*names, ""], strict=True) for piece in pair if piece]
-        questions = {name: Choice(item.values) for name in names}
-        found = decoder.decide(item.messages, questions, joint=True, order=order, template=template)
-        pairs = list(zip(names, item.truths, strict=True))[item.counted :]
-        told += [labelled(found[name], item.values, truth) for name, truth in pairs]
-        forwards, rows, asked = forwards + found.forwards, rows + found.rows, asked + len(names)
-    costs = (forwards / asked, rows / asked)
-    way = "at once" if order is None else f"{order} first"
-    return Line(f"{label}, {way}", [hit for _, hit in told], costs, [one for one, _ in told])
 
 
 def decoded(model: Model, label: str, items: Sequence[Item]) -> Line:
@@ -282,9 +233,6 @@ def main(arguments: list[str] | None = None) -> int:
     scores, behind = [], list[str]()
     for model in map(load, given.models):
         print(f"### {model.name}, decided and decoded\n\n{markdown.head(HEADS)}", flush=True)
-        for label, (make, orders) in JOINT.items():
-            for order in orders:
-                print(read_jointly(model, label, list(make(given.count, given.seed)), order), flush=True)
         for label, asked in ITEMS.items():
             found = []
             for line in lines(model, label, asked, given.count, given.seed):

@@ -103,15 +103,10 @@ def test_openais_other_forms_are_taken(server: Live, body: dict[str, Any]) -> No
 
 
 def test_vllms_fields_are_taken(server: Live) -> None:
-    towns = [{"value": town, "description": f"a town called {town}"} for town in ("Cairo", "Lima")]
-    questions = [{"type": "choice", "name": n, "choices": [{"value": t["value"]} for t in towns]} for n in "ab"]
-    pieces = ['[{"name": "Bush", "age": 72, "town": "', "a", '"}, {"name": "Ivan", "age": 92, "town": "', "b", '"}]']
-    joint = {"input": ROW, "questions": questions, "joint": True, "cache_salt": "x", "safety_identifier": "y"}
-    told = ask(server, **joint, diffusion={"template": pieces}).json()
-    assert told["diffusion"]["rows"] == 1 and len(told["answers"]) == 2
-    chained = ask(server, **joint, diffusion={"template": pieces, "order": "surest"}).json()
-    assert [one["choice"] for one in chained["answers"]] == ["Cairo", "Lima"]
-    assert sorted(map(len, (one["diffusion"].get("given", []) for one in chained["answers"]))) == [0, 1]
+    passing = {"joint": False, "cache_salt": "x", "safety_identifier": "y"}
+    assert len(ask(server, **passing).json()["answers"]) == 1
+    refused = ask(server, joint=True)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "joint"
     letters = ask(server, diffusion={"labels": "letters"}).json()
     assert letters["diffusion"]["rows"] == 1 and {one["value"] for one in letters["answers"][0]["probabilities"]} == {
         "Kai", "Emma", "Hugo"}  # fmt: skip

@@ -24,8 +24,7 @@ from dllm.decisions.results import Decisions
 from dllm.errors import UserError
 
 DECISIONS, CALIBRATION = "decisions.jsonl", "calibration.json"
-OPTION_KINDS = {"estimator": "str", "joint": "bool", "order": "str | None", "slot": "str", "free": "int",
-                "temperature": "float | None", "neutral": "str | None"}  # fmt: skip
+OPTION_KINDS = {"estimator": "str", "slot": "str", "free": "int", "temperature": "float | None"}
 BATCH = 64  # states whose canvases share forwards
 # Of parts a decision reads nothing; they are taken, and must fit the model.
 ITS_OPTIONS = frozenset({"task", "model", "sampler", "blocks", "cache", "eos", "length", "engine", "runtime",
@@ -68,10 +67,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
 def options_of_task(task: dict[str, Any], calibration: Mapping[str, float]) -> DecisionOptions:
     """Raises UserError for a value that no reading has."""
     values = {name: coerce(f"task.{name}", task[name], kind) for name, kind in OPTION_KINDS.items()}
-    template = task["template"]
-    if template is not None and not (isinstance(template, list) and all(isinstance(one, str) for one in template)):
-        raise UserError(f"task.template={template!r} must be a list of texts and names of questions.")
-    return DecisionOptions(**values, template=template, calibration=calibration)
+    return DecisionOptions(**values, calibration=calibration)
 
 
 def states_of(file: Path, questions: dict[str, Question]) -> list[tuple[DecisionState, dict[str, Any]]]:
