@@ -1,4 +1,4 @@
-"""The class that ``MODULE.CLASS`` names, and in one sentence why it cannot be had: a user's file may hold anything."""
+"""What ``MODULE.CLASS`` and ``MODULE.FAMILY`` name, and in one sentence why it cannot be had: files hold anything."""
 
 from __future__ import annotations
 
@@ -6,26 +6,50 @@ import inspect
 import traceback
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from dllm.errors import UserError, first_line, nearest
+
+if TYPE_CHECKING:
+    from dllm.models.families import Family
 
 
 def imported_class(name: str, target: str, base: type) -> type:
     """The class of a setting ``name``. Raises UserError, which names the file and the line to be mended, or the classes
     derived from ``base`` that the module has."""
-    module_name, _, last = target.rpartition(".")
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # whatever importing somebody's module raises
-        raise UserError(f"{name}={target!r} {_unimported(module_name, error)}") from error
+    module, last = _imported_module(name, target)
     kind = getattr(module, last, None)
     if not isinstance(kind, type):
         own = [key for key, value in vars(module).items() if inspect.isclass(value) and issubclass(value, base)
                and value.__module__ == module.__name__]  # fmt: skip
-        there = f": {module_name} has {', '.join(own)}" if own else ""
+        there = f": {module.__name__} has {', '.join(own)}" if own else ""
         what = "is not a class" if hasattr(module, last) else "names no class"
         raise UserError(f"{name}={target!r} {what}{there}.{nearest(last, own)} Write MODULE.CLASS.")
     return kind
+
+
+def imported_family(target: str) -> Family:
+    """The family of the setting ``model.family``. Raises UserError as ``imported_class``."""
+    from dllm.models.families import Family  # brings torch, which most commands load later
+
+    module, last = _imported_module("model.family", target)
+    found = getattr(module, last, None)
+    if not isinstance(found, Family):
+        own = [key for key, value in vars(module).items() if isinstance(value, Family)]
+        there = f": {module.__name__} has {', '.join(own)}" if own else ""
+        raise UserError(f"model.family={target!r} names no dllm.models.families.Family{there}.{nearest(last, own)} "
+                        "Write MODULE.FAMILY.")  # fmt: skip
+    return found
+
+
+def _imported_module(name: str, target: str) -> tuple[ModuleType, str]:
+    """The module of ``MODULE.NAME``, and the name in it."""
+    module, _, last = target.rpartition(".")
+    try:
+        return import_module(module), last
+    except Exception as error:  # whatever importing somebody's module raises
+        raise UserError(f"{name}={target!r} {_unimported(module, error)}") from error
 
 
 def place_of_error(error: BaseException) -> str:

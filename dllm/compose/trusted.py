@@ -14,9 +14,11 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
+from dllm.compose.importing import imported_family
 from dllm.compose.parts import BASE_CLASSES, OWN, choices, comes_along, options_of_choices
 from dllm.errors import UserError
 
+FAMILY = "model.family"
 VARIABLE = "DLLM_TRUSTED"  # what the command line names, for the processes that it starts: ranks, launchers' jobs
 PACKAGES_WORD = re.compile(r"\+*task\.packages=(.*)", re.DOTALL)
 SECTIONS = (*BASE_CLASSES, "model", "sampling", "choices")
@@ -46,7 +48,7 @@ def trust_choices(words: Sequence[str]) -> None:
     for word in words:
         key, _, value = word.partition("=")
         group = key.lstrip("+").partition("@")[0].removesuffix("/inner")
-        if group in BASE_CLASSES:
+        if group in BASE_CLASSES or group == "model":
             _trust_choices(group, [one.strip("'\" []") for one in value.split(",")], set())
 
 
@@ -55,7 +57,7 @@ def _trust_choices(group: str, names: Sequence[str], seen: set[str]) -> None:
         if name not in seen and name in OWN.names(group) and not comes_along(group, name):
             seen.add(name)
             options = options_of_choices(group).get(name, {})
-            _trust([str(target) for _, target in named_targets(options) if "." in str(target)])
+            _trust([str(target) for _, target in named_targets({group: options}) if "." in str(target)])
             brought = re.findall(r"[\w.-]+", str(options.get("defaults", "")))
             _trust_choices(group, brought, seen)
 
@@ -92,12 +94,21 @@ def shipped_commands() -> frozenset[str]:
     return frozenset(str(known[name].get("run")) for name in choices("task") if comes_along("task", name))
 
 
+def how_read(model: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``describe`` in the settings ``model``. Raises UserError for a family that is not trusted."""
+    family = model.get("family")  # older settings have none
+    if isinstance(family, str) and "." in family:
+        refuse_strangers("the configuration", {"model": {"family": family}})
+        family = imported_family(family)
+    return {**{name: model.get(name) for name in ("mask_id", "attention_block", "rope")}, "family": family}
+
+
 def named_targets(config: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Every ``_target_`` in settings, with its dotted place, wherever it is."""
+    """Every ``_target_`` in settings, and a family that is not ours, with its dotted place, wherever it is."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             name = f"{place}.{key}" if place else str(key)
-            if key == "_target_":
+            if key == "_target_" or (name == FAMILY and "." in str(value)):
                 yield name, value
             else:
                 yield from named_targets(value, name)
@@ -112,15 +123,16 @@ def refuse_strangers(who: str, config: Any, packages: Sequence[str] = (), here: 
     imported already."""
     for place, target in named_targets(config):
         name, group = str(target), re.split(r"[.\[]", place)[0]
+        said = place if place == FAMILY else f"{group}._target_"
         package, known = name.partition(".")[0], shipped_classes(group if group in BASE_CLASSES else None)
         if package == "__main__":
             raise UserError(
-                f"{who} names {group}._target_={target!r}, a class of the script that made it. Put the class into a "
+                f"{who} names {said}={target!r}, a class of the script that made it. Put the class into a "
                 f"module, make {who} again, and name the module's package by task.packages=[PACKAGE]."
             )
         if name not in known and package not in packages and not is_trusted(name) and not (here and _here(group, name)):
             raise UserError(
-                f"{who} names {group}._target_={target!r}, which is not part of dllm, and who wrote it chose it. If "
+                f"{who} names {said}={target!r}, which is not part of dllm, and who wrote it chose it. If "
                 f"you trust that package, add task.packages=[{package}]."
             )
 

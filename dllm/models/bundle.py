@@ -23,6 +23,7 @@ from dllm.models.adapter import Adapter, attach_drafts
 from dllm.models.attention import has_varlen
 from dllm.models.config import ModelConfig
 from dllm.models.cut import check_cut, own_device, refuse_object
+from dllm.models.families import Family
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
 from dllm.models.hub_name import HubName
@@ -136,14 +137,15 @@ def load(
     ep: bool = False,
     rope: Mapping[str, Any] | RopeSetting | None = None,
     activations: str | None = None,
+    family: Family | str | None = None,
     **unknown: Never,
 ) -> Model:
     """Load a model: a shipped one, a local folder, a hub id, a GGUF file, or a model object of transformers.
 
     Args:
         path: its name, folder, hub id or file; or the object, whose weights are shared (``dllm.models.shared``), peft's
-            adapters in its layers included. For an object only ``tokenizer``, ``mask_id``, ``attention_block`` and
-            ``rope`` apply.
+            adapters in its layers included. For an object only ``tokenizer``, ``mask_id``, ``attention_block``,
+            ``rope`` and ``family`` apply.
         tokenizer: of a model object, as transformers has it (None: none).
         device: ``cpu``, ``cuda``, ``cuda:1``, ... or ``auto`` (all GPUs, or else the CPU).
         dtype: of weights and arithmetic.
@@ -162,6 +164,8 @@ def load(
             widths and vocabulary. All of them must make the same calls.
         ep: share out routed experts whole, instead of a part of each.
         rope: reach beyond the texts of training, such as ``{"target": 16384}`` (``dllm.models.rope_ntk``).
+        family: whose config.json and tensors these are, where the file names an architecture that is not known: the
+            known one's name, or a description of your own (``dllm.models.families``).
         activations: rows of narrow products in ``int8``, too, on a CPU (``dllm.kernels.rounded_rows``).
 
     Returns:
@@ -178,10 +182,10 @@ def load(
     _refuse_unknown(unknown)
     if isinstance(path, nn.Module):
         refuse_object(tp)
-        return _of_object(path, tokenizer, mask_id, attention_block, rope)
+        return _of_object(path, tokenizer, mask_id, attention_block, rope, family)
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, words, ids, name = describe(path, mask_id, attention_block, rope)
+    _, config, words, ids, name = describe(path, mask_id, attention_block, rope, family)
     quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
     check_cut(config, tp, ep, quantize, head)
     if trainable:
@@ -314,12 +318,13 @@ def kinds_of(
 
 def _of_object(
     model: nn.Module, tokenizer: Any, mask_id: int | None, attention_block: int | None,
-    rope: Mapping[str, Any] | RopeSetting | None,
+    rope: Mapping[str, Any] | RopeSetting | None, family: Family | str | None,
 ) -> Model:  # fmt: skip
     """A model object of transformers with shared weights. Its folder, which runs and traces name, is the one that it
     came from, or this one."""
     model, words = unwrapped(model), tokenizer_of(tokenizer)
-    config, ids = resolve_ids(object_config(model, attention_block).with_rope(rope), words, mask_id, object_ends(model))
+    config = object_config(model, attention_block, family).with_rope(rope)
+    config, ids = resolve_ids(config, words, mask_id, object_ends(model))
     for sentence in config.warnings:
         warn_once(f"{type(model).__name__}: {sentence}")
     came_from = Path(getattr(model.config, "name_or_path", "") or ".")
@@ -370,17 +375,18 @@ class Description(NamedTuple):
 
 def describe(
     path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
-    rope: Mapping[str, Any] | RopeSetting | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None, family: Family | str | None = None,
 ) -> Description:  # fmt: skip
-    """Describe a model without reading its weights. mask_id, attention_block, rope: as in ``load``.
+    """Describe a model without reading its weights. mask_id, attention_block, rope, family: as in ``load``.
 
     Each id comes from the first source that has it: the argument, config.json, the tokenizer. A missing eos is the pad
     id, and a missing pad the eos id (they are the same in most published checkpoints). The returned config holds the
     ids. Raises UserError when no usable mask or eos id is known.
     """
     folder = locate(path, weights=False)
-    config = read_model_config(folder, attention_block, rope)
+    config = read_model_config(folder, attention_block, rope, family)
     tokenizer = tokenizer_at(folder)
+    tokenizer = tokenizer if tokenizer is None else tokenizer.knowing(config.described_by)
     config, ids = resolve_ids(config, tokenizer, mask_id, generation_ends(folder))
     return Description(folder, config, tokenizer, ids, called(path))
 
@@ -393,7 +399,7 @@ def called(path: str | Path) -> str:
 def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
     """Warn where a folder is of another architecture than the model whose settings it is given under. model: the
     settings ``model`` of a run."""
-    expected = model.get("architecture")
+    expected = model.get("expects")
     if expected is not None and expected != config.architecture:
         warn_once(
             f"model.path={model['path']} holds a checkpoint of {config.architecture}, and model={model['name']} names "

@@ -14,34 +14,25 @@ from typing import Any
 from torch import Tensor
 
 from dllm.common.ranks import ALONE, Ranks
-from dllm.errors import UserError
+from dllm.errors import UserError, nearest
 from dllm.models import rope
 from dllm.models.agreement import BLOCK_KEYS, FILE
-from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES
-from dllm.models.families_2026 import A2D_BLOCK, FAMILIES_2026
-from dllm.models.foreign import refuse_foreign, refuse_other_architecture
-from dllm.models.gemma_config import (
-    DIFFUSION_GEMMA,
-    MODEL_TYPE,
-    GemmaConfig,
-    gemma_fields,
-    gemma_sizes,
-    gemma_unread,
-    gemma_warnings,
-)
-from dllm.models.keys import NEUTRAL_KEYS, KeyRules, not_read, printed, read_keys, shown
-from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm, masked_lm_fields
+from dllm.models.families import ARCHITECTURE, FIRST_FAMILIES, LLADA, Family
+from dllm.models.families_2026 import FAMILIES_2026
+from dllm.models.foreign import refuse_other_architecture
+from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GemmaConfig
+from dllm.models.keys import printed, read_keys, shown
+from dllm.models.masked_lm_class import MASKED_LM, is_masked_lm
 from dllm.models.moe import MoEConfig
 from dllm.models.packed_settings import PackedSettings, packed_settings, unread_packed
-from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY, refuse_quantised, stored_kinds
+from dllm.models.prequantized import stored_kinds
 from dllm.models.rope_ntk import NtkReach, RopeSetting
 from dllm.models.rope_scaling import Scaling
 from dllm.models.visibility import FULL, AnswerBlocks, AttentionKind, InBlocks, PipelinedBlocks, columns_of
 
-FAMILIES = {**FIRST_FAMILIES, **FAMILIES_2026}
-PIPELINED_FAMILIES = ("llada", "dream")  # with full attention, for which D2F has adapters that attend by blocks
+FAMILIES: Mapping[str, Family] = {**FIRST_FAMILIES, **FAMILIES_2026, DIFFUSION_GEMMA: GEMMA}  # by architecture
 # For repackaged checkpoints without ``architectures``.
-MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type} | {MODEL_TYPE: DIFFUSION_GEMMA}
+MODEL_TYPES = {one.model_type: name for name, one in FAMILIES.items() if one.model_type}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,44 +79,32 @@ class ModelConfig:
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about what of a GGUF file is not read
     published: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # config.json as it is
+    # ``model.family``; None: that of the file's architecture
+    described_by: Family | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
-    def from_published(published: Mapping[str, Any]) -> ModelConfig:
-        """BuildFields from the parsed ``config.json``.
+    def from_published(published: Mapping[str, Any], family: Family | str | None = None) -> ModelConfig:
+        """From the parsed ``config.json``.
 
-        Raises UserError when the architecture is unknown, a key has a wrong type, is outside its range, contradicts
-        another or asks for something no published checkpoint uses.
+        family: whose keys and tensors these are, whatever architecture the file names (``model.family``). Raises
+        UserError when the architecture is unknown, a key has a wrong type, is outside its range, contradicts another or
+        asks for something no published checkpoint uses.
         """
-        name = architecture_of(published)
-        if is_masked_lm(name):
-            refuse_quantised(published, FILE)
-            return ModelConfig(**masked_lm_fields(name, published), published=dict(published))
-        if name == DIFFUSION_GEMMA:
-            packed_settings(published, FILE)
-            stored_kinds(published, FILE)
-            return ModelConfig(**gemma_fields(published), published=dict(published))
-        if name not in FAMILIES:
+        name, given = architecture_of(published), named_family(family)
+        found = given or MASKED_LM if is_masked_lm(name) else given or FAMILIES.get(name)
+        if found is None:
             refuse_other_architecture(published, FILE)
             raise UserError(
                 f"{FILE} names architectures={shown(published.get('architectures'))} and "
                 f"model_type={shown(published.get('model_type'))}; known architectures are "
-                f"{', '.join(sorted((*FAMILIES, DIFFUSION_GEMMA)))}. Use a checkpoint of one of these; if it is one by "
-                f"another name, write that of the family into architectures of its {FILE}."
+                f"{', '.join(sorted(FAMILIES))}. Use a checkpoint of one of these; if it is one by another name, say "
+                "which by model.family=LLaDAModelLM; if it is like one, describe it and name the description by "
+                "model.family=my_module.FAMILY."
             )
-        refuse_foreign(name, published, FILE)
-        packed_settings(published, FILE)
-        stored_kinds(published, FILE)
-        family = FAMILIES[name]
-        unset = dict.fromkeys(key for key in family.false_is_null if published.get(key) is False)
-        content = rope.flat({**published, **unset}, FILE)
-        values = read_keys({**NEUTRAL_KEYS, **family.keys}, content, FILE)
-        found = ModelConfig(**family.fields(values), published=dict(published))
-        scaling = rope.scaling_of(content, FILE, found.theta, found.rotary_dim, found.max_length, family.rotations)
-        return (
-            found
-            if scaling is None
-            else replace(found, scaling=scaling, max_length=max(found.max_length, scaling.reach))
-        )
+        if found is not MASKED_LM:
+            packed_settings(published, FILE)
+            stored_kinds(published, FILE)
+        return ModelConfig(**found.fields(published, name or found.name), described_by=given, published=dict(published))
 
     def with_attention_block(self, block: int | None, called: Sequence[str] = ()) -> ModelConfig:
         """With attention blocks of ``block`` columns, where the file does not say them (None: the family's usual ones).
@@ -135,11 +114,11 @@ class ModelConfig:
         adapters, whose files do not say so. Raises UserError for a block that the file contradicts, or that this
         attention cannot have.
         """
-        if self.family == "a2d":
+        if self.layout.answer_block:
             return self._a2d(block, called)
         if block is None:
             return self
-        if self.family in PIPELINED_FAMILIES:
+        if self.layout.pipelined:
             self._check_block(block, 0)
             return replace(self, attention=PipelinedBlocks(block) if block else FULL)
         given = {key: self.published[key] for key in BLOCK_KEYS if self.published.get(key) is not None}
@@ -177,12 +156,13 @@ class ModelConfig:
             self._check_block(block, 0)
             return replace(self, attention=AnswerBlocks(block) if block else FULL, unsaid="")
         name = next((name for name in called if re.search("mdlm|bd3lm", name, re.IGNORECASE)), "")
-        kind = AnswerBlocks(A2D_BLOCK) if "bd3lm" in name.lower() else FULL
-        taken = "full attention is taken" if kind is FULL else f"blocks of {A2D_BLOCK} columns are taken"
+        usual = self.layout.answer_block
+        kind = AnswerBlocks(usual) if "bd3lm" in name.lower() else FULL
+        taken = "full attention is taken" if kind is FULL else f"blocks of {usual} columns are taken"
         why = f"since the name {printed(name)} says so" if name else "as the -mdlm checkpoints have it"
         unsaid = (
             f"{FILE} does not say which attention the weights were trained for: {taken}, {why}. Say it by "
-            f"model.attention_block: 0 (full, -mdlm) or {A2D_BLOCK} (blocks from the answer's start, -bd3lm)."
+            f"model.attention_block: 0 (full, -mdlm) or {usual} (blocks from the answer's start, -bd3lm)."
         )
         return replace(self, attention=kind, unsaid=unsaid)
 
@@ -207,7 +187,14 @@ class ModelConfig:
     @property
     def architecture(self) -> str:
         """The architecture that the file names."""
-        return architecture_of(self.published)
+        known, names = architecture_of(self.published), self.published.get("architectures")
+        return str(names[0]) if self.described_by is not None and names else known
+
+    @property
+    def layout(self) -> Family:
+        """The family whose keys and tensors these are."""
+        known = self.described_by or FAMILIES.get(architecture_of(self.published))
+        return known or next((one for one in (*FAMILIES.values(), MASKED_LM) if one.name == self.family), LLADA)
 
     @property
     def stored_kind(self) -> str | None:
@@ -241,20 +228,9 @@ class ModelConfig:
         return self.scaling is not None and self.scaling.by_length
 
     @property
-    def _keys(self) -> KeyRules:
-        """The keys that its family reads."""
-        family = FAMILIES.get(self.architecture)
-        return {} if family is None else family.keys
-
-    @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
-        if self.family == MASKED_LM_FAMILY:
-            return ()  # its class reads them
-        if self.gemma is not None:
-            return (*gemma_unread(self.published), *unread_packed(self.published))
-        top = not_read({*self._keys, *QUANTISED_KEYS, STORED_KEY}, self.published)
-        return (*top, *unread_packed(self.published))
+        return (*self.layout.unread(self.published), *unread_packed(self.published))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -263,8 +239,7 @@ class ModelConfig:
         if self.unread:
             names = ", ".join(map(printed, self.unread))
             found.append(f"{FILE} has keys that are not known here, and so are not read: {names}.")
-        if self.gemma is not None:
-            found += gemma_warnings(self.published)
+        found += self.layout.warnings(self.published)
         longest = self.published.get("max_position_embeddings") or self.max_length
         if self.family == "dream" and (sentence := rope.differs(self.scaling, longest)):
             found.append(f"{FILE}: {sentence}")
@@ -292,11 +267,11 @@ class ModelConfig:
     @property
     def sizes(self) -> dict[str, int]:
         """Rows and columns that some stored tensor must have, by the keys of config.json that imply them."""
+        found = self.layout.sizes(self.published)
         if self.gemma is not None:
-            return gemma_sizes(self.published)
-        found = {key: self.published[key] for key, one in self._keys.items() if one.size and self.published.get(key)}
+            return found
         if self.moe is not None and len(self.moe.sparse_layers) < self.layers:
-            found["dense_intermediate_size" if self.family == "llada_moe" else "intermediate_size"] = self.mlp_width
+            found[self.layout.mlp] = self.mlp_width
         if self.moe is not None and self.moe.shared_width:
             found["num_shared_experts x moe_intermediate_size"] = self.moe.shared_width
         return {**found, "attention heads x head_dim": self.heads * self.head_dim}
@@ -308,12 +283,24 @@ class ModelConfig:
         return 6 * self.layers + routed
 
 
+def named_family(family: Family | str | None) -> Family | None:
+    """A family, or that of a known architecture by its name. Raises UserError for an unknown one."""
+    if not isinstance(family, str):
+        return family
+    if family not in FAMILIES:
+        raise UserError(
+            f"model.family={family!r} is no known architecture ({', '.join(sorted(FAMILIES))}) and no MODULE.FAMILY."
+            f"{nearest(family, FAMILIES)}"
+        )
+    return FAMILIES[family]
+
+
 def architecture_of(published: Mapping[str, Any]) -> str:
     """The key of ``FAMILIES``: ``architectures[0]``, because LLaDA and LLaDA-MoE share one ``model_type``. An empty
     string where the file names no architecture that we know."""
     values = read_keys(ARCHITECTURE, published, FILE)
     names = values["architectures"]
-    if names and (names[0] in FAMILIES or names[0] == DIFFUSION_GEMMA or is_masked_lm(names[0])):
+    if names and (names[0] in FAMILIES or is_masked_lm(names[0])):
         return str(names[0])
     if names and names[0] == "LlamaForCausalLM" and "SeedDiffcoderForCausalLM" in str(published.get("auto_map")):
         return "StableDiffcoderForCausalLM"  # as its older files say

@@ -29,7 +29,7 @@ _REPEATS = {_constants.MAX_REPEAT, _constants.MIN_REPEAT}
 class Expression:
     """A regular expression."""
 
-    compiled: re.Pattern[str]
+    compiled: re.Pattern[str]  # as ``re`` has it
     choices: int  # ways to match a text, if each repeat were done a fixed number of times
     repeats: int  # in a row, whose number is not fixed
 

@@ -9,19 +9,21 @@ here, or one that could not be read. Keys that no family reads: ``dllm.models.ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dllm.common.coerce import is_whole
-from dllm.models import agreement
+from dllm.models import agreement, rope
 from dllm.models.agreement import BLOCK_KEYS, FILE, Values, agree
+from dllm.models.foreign import DREAM_REASONER, I_DLM, LLADA22, Foreign, refuse_foreign
 from dllm.models.keys import (
     ALL_FULL,
     LAYERS,
     MAX_EXPERTS,
     MAX_LAYERS,
     MAX_SIZE,
+    NEUTRAL_KEYS,
     REQUIRED,
     KeyRule,
     KeyRules,
@@ -31,11 +33,15 @@ from dllm.models.keys import (
     experts,
     integer,
     list_of,
+    not_read,
+    read_keys,
     real,
     size,
     token_ids,
 )
 from dllm.models.moe import MoEConfig
+from dllm.models.name_tables import LLADA2_NAMES, LLADA_NAMES, QWEN_NAMES, Names
+from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
 from dllm.models.rope import ROPE_KINDS, UNSCALED, theta
 from dllm.models.visibility import AttentionKind, BlockCausal, CausalByRank, ContextCausal
 
@@ -72,9 +78,10 @@ def of_nothing(values: Values) -> Fields:
     return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
-    """One published class: the keys that its ``config.json`` may have, and the fields of ``ModelConfig`` they give."""
+    """A published class: the keys of its ``config.json`` and the fields of ``ModelConfig`` that they give, the names of
+    its tensors and its special tokens. A model of your own has one by ``dataclasses.replace`` of the nearest."""
 
     name: str  # of the layout of its tensors
     keys: KeyRules  # that are read: type, range, and the default of the published class
@@ -89,15 +96,46 @@ class Family:
     blocks: Callable[[int], AttentionKind] | None = None  # attention by blocks of a length; None: it has none
     block: int = 0  # that length where the file names none
     varies: bool = False  # published files have several lengths: a file that names none is reported
+    answer_block: int = 0  # of the answer's blocks, if it has any: its files do not tell (``model.attention_block``)
+    pipelined: bool = False  # attention is full, and D2F has adapters that attend by blocks
     whole: bool = False  # ``of`` gives all fields
     rotations: Mapping[str, KeyRules] = field(default_factory=lambda: ROPE_KINDS)  # kinds of rotary embeddings, by name
     false_is_null: tuple[str, ...] = ()  # keys in which the file writes false where others write null
+    names: Names = field(default_factory=lambda: QWEN_NAMES)  # of its tensors, by our modules
+    mask_tokens: tuple[str, ...] = ()  # spellings of the mask, where a tokenizer does not say which token it is
+    stop_tokens: tuple[str, ...] = ()  # spellings of what ends an answer
+    kin: tuple[Foreign, ...] = ()  # other models that publish under its architecture
+    towers: tuple[str, ...] = ()  # prefixes of tensors that are left out where only text is read
+    tied: tuple[str, str] = ("", "")  # a prefix that is read, and one under which a file may have the same tensors
 
-    def fields(self, values: Values) -> Fields:
-        """The fields of ``ModelConfig`` that the checked values of its keys give. Raises UserError for values that
-        contradict each other."""
+    def __deepcopy__(self, _: object) -> Family:
+        return self  # a copied network is of the same family
+
+    def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
+        """The fields of ``ModelConfig`` that a parsed config.json gives. Raises UserError for keys of a wrong type or
+        range, that contradict each other, or ask for what no published checkpoint uses."""
+        refuse_foreign(architecture, self.kin, published, FILE)
+        unset = dict.fromkeys(key for key in self.false_is_null if published.get(key) is False)
+        content = rope.flat({**published, **unset}, FILE)
+        values = read_keys({**NEUTRAL_KEYS, **self.keys}, content, FILE)
         own = {**self.fixed, **self.of(values)}
-        return own if self.whole else {**own, **self._attention(values), **self._shared(values)}
+        given = own if self.whole else {**own, **self._attention(values), **self._shared(values)}
+        turned, longest = given["rotary_dim"], given["max_length"]
+        scaling = rope.scaling_of(content, FILE, given["theta"], turned, longest, self.rotations)
+        more = {} if scaling is None else {"scaling": scaling, "max_length": max(longest, scaling.reach)}
+        return {**given, "family": self.name, **more}
+
+    def unread(self, published: Mapping[str, Any]) -> tuple[str, ...]:
+        """The keys of a file that nothing here knows."""
+        return not_read({*self.keys, *QUANTISED_KEYS, STORED_KEY}, published)
+
+    def sizes(self, published: Mapping[str, Any]) -> dict[str, int]:
+        """Rows and columns that some stored tensor must have, by the keys that imply them."""
+        return {key: published[key] for key, one in self.keys.items() if one.size and published.get(key)}
+
+    def warnings(self, published: Mapping[str, Any]) -> Iterator[str]:
+        """Sentences about what of a file is not read as it is."""
+        yield from ()
 
     def _attention(self, values: Values) -> Fields:
         """Attention by blocks, and what ``task=check`` says of a file that names no length where several are usual."""
@@ -117,7 +155,7 @@ class Family:
         features, heads = agreement.head_dim(values, "hidden_size", "num_attention_heads"), "num_attention_heads"
         agreement.check_layer_types(values)
         return Fields(
-            family=self.name, width=values["hidden_size"], layers=values["num_hidden_layers"], heads=values[heads],
+            width=values["hidden_size"], layers=values["num_hidden_layers"], heads=values[heads],
             head_dim=features, rotary_dim=agreement.rotary_dim(values, features),
             kv_heads=agreement.kv_heads(values, heads, "num_key_value_heads"), mlp_width=values[self.mlp] or 0,
             vocab=values["vocab_size"], max_length=values["max_position_embeddings"], eps=values["rms_norm_eps"],
@@ -144,7 +182,7 @@ def _llada(values: Values) -> Fields:
     agree(vocab >= values["vocab_size"], values, "the first must not be smaller", "embedding_size", "vocab_size")
     features = agreement.head_dim(values, "d_model", "n_heads")
     return Fields(
-        family="llada", width=width, layers=values["n_layers"], heads=values["n_heads"],
+        width=width, layers=values["n_layers"], heads=values["n_heads"],
         kv_heads=agreement.kv_heads(values, "n_heads", "n_kv_heads"), head_dim=features,
         rotary_dim=agreement.rotary_dim(values, features),
         mlp_width=values["mlp_hidden_size"] or int(values["mlp_ratio"] * width),
@@ -194,6 +232,7 @@ def _nbdiff(values: Values) -> Fields:
     return Fields(qkv_bias=values["bias"], output_bias=values["bias"])
 
 
+LING: Mapping[str, Any] = {"mask_tokens": ("<|mask|>",), "stop_tokens": ("<|role_end|>",)}  # of its tokenizer
 LLADA = Family("llada", {
     **_ALL,
     "d_model": size(), "n_layers": LAYERS, "n_heads": size(), "n_kv_heads": size(None),
@@ -208,7 +247,8 @@ LLADA = Family("llada", {
     "alibi": allowed(False), "attention_layer_norm": allowed(False), "bias_for_layer_norm": allowed(False),
     "layer_norm_with_affine": allowed(True),
     "tie_word_embeddings": boolean(),  # of transformers' base class; LLaDA's asks weight_tying alone
-}, of=_llada, whole=True, rotations=UNSCALED)  # fmt: skip  # the class reads no scaling
+}, of=_llada, whole=True, rotations=UNSCALED, pipelined=True, names=LLADA_NAMES,  # the class reads no scaling
+    mask_tokens=("<|mdm_mask|>",), stop_tokens=("<|endoftext|>", "<|eot_id|>"))  # fmt: skip
 
 LLADA_MOE = Family("llada_moe", {
     **{key: rule for key, rule in QWEN.items() if key != "intermediate_size"},
@@ -224,7 +264,7 @@ LLADA_MOE = Family("llada_moe", {
     "router_num_group": allowed(-2), "router_topk_group": allowed(-2),
     "shared_expert_intermediate_size": allowed(0, -1), "partial_rotary_factor": allowed(1, 1.0, default=REQUIRED),
 }, of=_llada_moe, mlp="dense_intermediate_size",
-    mask=156895, eos=156892)  # fmt: skip  # 156895 is not in the published config; it is the Ling tokenizer's <|mask|>
+    mask=156895, eos=156892, **LING)  # fmt: skip  # 156895 is not in the published config, but in Ling's tokenizer
 
 LLADA2 = Family("llada2", {
     **QWEN, **NORMED, **BLOCK,
@@ -238,18 +278,21 @@ LLADA2 = Family("llada2", {
     # The class always routes by sigmoid with a bias in float32, and renormalises.
     "score_function": allowed("sigmoid"), "norm_topk_prob": allowed(True),
     "moe_router_enable_expert_bias": allowed(True), "router_dtype": allowed("fp32"),
-}, {"qk_norm": True}, _llada2, "llada2_moe", mask=156895, eos=156892, blocks=BlockCausal, block=32)  # fmt: skip
+}, {"qk_norm": True}, _llada2, "llada2_moe", mask=156895, eos=156892, blocks=BlockCausal, block=32,
+    names=LLADA2_NAMES, kin=(LLADA22,), **LING)  # fmt: skip
 
 DREAM = Family(
     "dream", {**QWEN, "attention_bias": allowed(True)},  # of q, k and v
     {"qkv_bias": True, "prediction_shift": 1}, model_type="Dream",
     usual_mask=151666,  # of the published class, which a tokenizer of another vocabulary goes before
+    pipelined=True, kin=(DREAM_REASONER,), mask_tokens=("<|mask|>",), stop_tokens=("<|im_end|>", "<|dlm_pad|>"),
 )  # fmt: skip
 
 SDAR = Family(
     "sdar", {**QWEN, **NORMED, **BLOCK, "head_dim": size(128, null=None), "use_regular_causal": allowed(False)},
     {"qk_norm": True}, model_type="sdar", blocks=BlockCausal, block=4, varies=True,
     mask=151669,  # published inference configs may lack the id; this is the tokenizer's <|MASK|>
+    kin=(I_DLM,), mask_tokens=("<|MASK|>", "<MASK>"),
 )  # fmt: skip
 
 WEDLM = Family("wedlm", {

@@ -29,6 +29,7 @@ from dllm.models.keys import (
     size,
 )
 from dllm.models.moe import MoEConfig
+from dllm.models.name_tables import ENCODER_NAMES
 from dllm.models.rope import MINISTRAL, theta
 from dllm.models.visibility import BlockCausal, ContextCausal, PromptBlock, SeededBlocks
 
@@ -80,7 +81,7 @@ def _untied(values: Values) -> Fields:
 
 
 # The file does not tell its attention: ``ModelConfig.with_attention_block``.
-_A2D = Family("a2d", QWEN3, {"qk_norm": True}, model_type="a2d-qwen3", usual_mask=151669)
+_A2D = Family("a2d", QWEN3, {"qk_norm": True}, model_type="a2d-qwen3", usual_mask=151669, answer_block=A2D_BLOCK)
 
 FAMILIES_2026 = {
     "A2DQwen3LMHeadModel": _A2D,
@@ -89,14 +90,14 @@ FAMILIES_2026 = {
     "ILLaDAForCausalLM": Family(  # of the class only the default of eps is known
         "illada",
         {**LLAMA, "rope_theta": theta(REQUIRED), "max_position_embeddings": integer(1, MAX_SIZE, REQUIRED)},
-        of=_illada, model_type="illada", usual_mask=5,  # <[MASK]>
+        of=_illada, model_type="illada", usual_mask=5, mask_tokens=("<[MASK]>",),
     ),
     "DreamForCausalLM": Family(  # Qwen3's body without Dream's shift, though its model_type is Dream's
         "dream_reasoner", {**QWEN3, **BLOCK, "rope_theta": theta(REQUIRED), "num_key_value_heads": size()},
         {"qk_norm": True}, blocks=BlockCausal, block=32, varies=True, usual_mask=151669,
     ),
     "StableDiffcoderForCausalLM": Family(  # 4 and 5 are defaults of the published generate_block; no file names them
-        "diffcoder", {**LLAMA, **BLOCK}, blocks=BlockCausal, block=4, usual_mask=5,  # <[MASK_TOKEN]>
+        "diffcoder", {**LLAMA, **BLOCK}, blocks=BlockCausal, block=4, usual_mask=5, mask_tokens=("<[MASK_TOKEN]>",),
     ),
     "SDARMoeForCausalLM": Family(
         "sdar_moe", {
@@ -114,7 +115,7 @@ FAMILIES_2026 = {
     ),
     "Fast_dLLM_QwenForCausalLM": Family(
         "fast_dllm_v2", {**QWEN2, "bd_size": integer(1, MAX_SIZE, 32)}, {"qkv_bias": True, "prediction_shift": 1},
-        model_type="Fast_dLLM_Qwen", blocks=SeededBlocks, block=32, usual_mask=151665,
+        model_type="Fast_dLLM_Qwen", blocks=SeededBlocks, block=32, usual_mask=151665, mask_tokens=("|<MASK>|",),
     ),
     # Ministral 3's body. Inside a block a row predicts its own column; the first column is the causal row's before.
     "NemotronLabsDiffusionModel": Family(
@@ -124,7 +125,7 @@ FAMILIES_2026 = {
             "dlm_paradigm": allowed("bidirectional"), "sliding_window": allowed(),
         },
         {"seed_shift": 1}, _untied, "nemotron_labs_diffusion", blocks=ContextCausal, block=32, usual_mask=100,
-        rotations=MINISTRAL,
+        rotations=MINISTRAL, names=ENCODER_NAMES,
     ),
     "EfficientDLM": Family(  # its model_type is plain qwen3
         "efficient_dlm", {
@@ -132,6 +133,6 @@ FAMILIES_2026 = {
             "dlm_type": allowed("llada"), "dlm_arch": allowed("encoder"), "num_ar_layers": allowed(0),
             "num_diffusion_layers": allowed(0),
         },
-        {"qk_norm": True}, _untied, blocks=PromptBlock, block=32, usual_mask=151662,
+        {"qk_norm": True}, _untied, blocks=PromptBlock, block=32, usual_mask=151662, names=ENCODER_NAMES,
     ),
 }  # fmt: skip

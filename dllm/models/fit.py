@@ -11,7 +11,7 @@ from safetensors import safe_open
 from dllm.models.config import ModelConfig
 from dllm.models.files import FLOATS, INDEX, Contents, Stored, first_names, mismatched
 from dllm.models.keys import printed
-from dllm.models.names import PUBLISHED_NAMES, TIED_PREFIXES, TOWER_PREFIXES, Source, published_shapes
+from dllm.models.names import Source, published_shapes
 from dllm.models.prequantized import of_quantised
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
@@ -48,7 +48,7 @@ def check_sizes(config: ModelConfig, stored: Mapping[str, Stored]) -> None:
 
     Up to twice the stored tensors pass, so that ``Fit`` can name the missing ones. Raises UserError.
     """
-    embedding = PUBLISHED_NAMES[config.family]["embed"] + ".weight"
+    embedding = config.layout.names["embed"] + ".weight"
     missing = "" if embedding in stored else f"tensor {embedding} is missing, and "
     widest = max((max(tensor.shape) for tensor in stored.values() if tensor.shape and 0 not in tensor.shape), default=0)
     for key, size in config.sizes.items():
@@ -81,7 +81,7 @@ def _with_tied_prefix(
     config: ModelConfig, stored: Mapping[str, Stored], needed: Iterable[str]
 ) -> Mapping[str, Stored]:  # fmt: skip
     """The tensors under the names that we read, where the file has those of the other pass alone."""
-    ours, theirs = TIED_PREFIXES.get(config.family, ("", ""))
+    ours, theirs = config.layout.tied
     found = dict(stored)
     for name in needed if ours else ():
         other = theirs + name.removeprefix(ours)
@@ -135,11 +135,10 @@ def _extra(
 ) -> tuple[list[str], list[str]]:
     """The tensors that the model does not need: those of no concern, and those that belong to a network of its kind
     and so would change what it computes. Outside are a value head, say, and what the index does not name."""
-    names = PUBLISHED_NAMES[config.family]
+    names = config.layout.names
     tied_head = names["lm_head"] + ".weight" if config.tied else None
-    towers = TOWER_PREFIXES.get(config.family, ())
     found = [name for name in stored if name not in needed and name != tied_head
-             and not name.endswith("rotary_emb.inv_freq") and not name.startswith(tuple(towers))]  # fmt: skip
+             and not name.endswith("rotary_emb.inv_freq") and not name.startswith(config.layout.towers)]  # fmt: skip
     inside = [name for name in found if name.startswith((BASE, names["lm_head"] + ".")) and name not in unnamed]
     return [name for name in found if name not in inside], inside
 
@@ -167,7 +166,7 @@ def _left_out(outside: list[str], contents: Contents) -> Iterator[str]:
 
 def tie_problems(config: ModelConfig, stored: Mapping[str, Stored]) -> list[str]:
     """Where the config ties the head to the embedding and the files hold a head too, both must be equal."""
-    names = PUBLISHED_NAMES[config.family]
+    names = config.layout.names
     head, embed = stored.get(names["lm_head"] + ".weight"), stored.get(names["embed"] + ".weight")
     if not config.tied or head is None or embed is None or (head.packing or embed.packing) is not None:
         return []

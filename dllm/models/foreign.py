@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,32 +25,24 @@ def _given(value: Any) -> bool:
     return value is not None and value is not False
 
 
-FOREIGN: dict[str, tuple[Foreign, ...]] = {
-    "SDARForCausalLM": (
-        Foreign(  # thuEcstasy/I-DLM, training/model/Qwen3-8B-b{1,2,3}-allmasked; no SDAR has blocks below 4
-            "I-DLM (or Uno)", "its attention is strictly causal and its predictions are shifted",
-            "a checkpoint of SDAR (JetLM/SDAR-8B-Chat), whose blocks have 4 columns or more",
-            {"block_size": lambda value: is_whole(value) and 1 <= value <= 3,
-             "block_length": lambda value: is_whole(value) and 1 <= value <= 3,
-             "use_regular_causal": _given},
-        ),
-    ),
-    "DreamModel": (
-        Foreign(
-            "DreamReasoner", "its attention goes by blocks and its predictions are not shifted",
-            'its own config.json, which names "architectures": ["DreamForCausalLM"]',
-            {"block_size": _given},
-        ),
-    ),
-    "LLaDA2MoeModelLM": (
-        Foreign(  # the keys as sglang 0.5.23 reads them
-            "LLaDA2.2", "its blocks share one set of experts, and it inserts and deletes tokens",
-            "LLaDA2.0 or LLaDA2.1",
-            dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _given),
-        ),
-    ),
-}  # fmt: skip
+def _below_4(value: Any) -> bool:
+    return is_whole(value) and 1 <= value <= 3  # noqa: PLR2004
 
+
+# thuEcstasy/I-DLM, training/model/Qwen3-8B-b{1,2,3}-allmasked; no SDAR has blocks below 4
+I_DLM = Foreign(
+    "I-DLM (or Uno)", "its attention is strictly causal and its predictions are shifted",
+    "a checkpoint of SDAR (JetLM/SDAR-8B-Chat), whose blocks have 4 columns or more",
+    {"block_size": _below_4, "block_length": _below_4, "use_regular_causal": _given},
+)  # fmt: skip
+DREAM_REASONER = Foreign(
+    "DreamReasoner", "its attention goes by blocks and its predictions are not shifted",
+    'its own config.json, which names "architectures": ["DreamForCausalLM"]', {"block_size": _given},
+)  # fmt: skip
+LLADA22 = Foreign(  # the keys as sglang 0.5.23 reads them
+    "LLaDA2.2", "its blocks share one set of experts, and it inserts and deletes tokens", "LLaDA2.0 or LLaDA2.1",
+    dict.fromkeys(("expert_capacity", "delete_token_id", "split_token_id"), _given),
+)  # fmt: skip
 
 # Architectures that no family here computes: what they are, and what to take instead.
 OTHER_ARCHITECTURES = {
@@ -91,15 +83,16 @@ def refuse_other_architecture(published: Mapping[str, Any], file: str) -> None:
                         "are not supported. Take the family's text model.")  # fmt: skip
 
 
-def refuse_foreign(architecture: str, published: Mapping[str, Any], file: str) -> None:
-    """Raise UserError, with the model's own name, for a file that a model of another kind publishes."""
+def refuse_foreign(architecture: str, kin: Iterable[Foreign], published: Mapping[str, Any], file: str) -> None:
+    """Raise UserError, with the model's own name, for a file that a model of another kind publishes. kin: models that
+    publish under this architecture."""
     towers = [f"{key}={shown(published[key])}" for key in TOWERS if published.get(key) is not None]
     if towers:
         raise UserError(
             f"{file} has {', '.join(towers)} under {architecture}: that is a model with towers for images or sound, "
             "which are not supported. Take the family's text model."
         )
-    for one in FOREIGN.get(architecture, ()):
+    for one in kin:
         given = [f"{key}={shown(published[key])}" for key, tells in one.signs.items() if tells(published.get(key))]
         if given:
             raise UserError(

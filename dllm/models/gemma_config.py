@@ -11,7 +11,7 @@ from typing import Any
 
 from dllm.errors import UserError
 from dllm.models.agreement import FILE, Values, agree
-from dllm.models.families import Fields, special_id
+from dllm.models.families import Family, Fields, special_id
 from dllm.models.keys import (
     AN_OBJECT,
     LAYERS,
@@ -33,11 +33,12 @@ from dllm.models.keys import (
     wrong_value,
 )
 from dllm.models.moe import MoEConfig
+from dllm.models.name_tables import GEMMA_NAMES
 from dllm.models.prequantized import QUANTISED_KEYS, STORED_KEY
 from dllm.models.rope import theta
 from dllm.models.visibility import DenoisedBlock
 
-DIFFUSION_GEMMA, MODEL_TYPE = "DiffusionGemmaForBlockDiffusion", "diffusion_gemma"
+DIFFUSION_GEMMA = "DiffusionGemmaForBlockDiffusion"
 SLIDING, GLOBAL = "sliding_attention", "full_attention"
 GLOBAL_EVERY, GLOBAL_HEAD_DIM = 6, 512  # of a file that names neither kinds of layers nor the head size of global ones
 _ROPE: dict[str, Any] = {  # of a file that names none
@@ -95,30 +96,6 @@ class GemmaConfig:
     softcap: float  # logits z become c tanh(z / c)
 
 
-def gemma_fields(published: Mapping[str, Any]) -> Fields:
-    """Fields of ``ModelConfig`` from the parsed config.json. Raises UserError as ``ModelConfig.from_published``."""
-    if published.get("text_config") is None:
-        raise UserError(f"{FILE} has no text_config, so it describes towers alone. Take the whole checkpoint.")
-    top = read_keys(_TOP, published, FILE)
-    values = read_keys({**NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
-    agree(values["top_k_experts"] <= values["num_experts"], values, "a token cannot use more experts than there are",
-          "top_k_experts", "num_experts")  # fmt: skip
-    canvas, longest = top["canvas_length"], values["max_position_embeddings"]
-    agree(canvas <= longest, {**values, **top}, "the first must not be larger", "canvas_length",
-          "max_position_embeddings")  # fmt: skip
-    kinds, layers = tuple(_kinds(values)), values["num_hidden_layers"]
-    moe = MoEConfig(values["num_experts"], values["top_k_experts"], values["moe_intermediate_size"], "softmax",
-                    sparse_layers=tuple(range(layers)), renormalised=True)  # fmt: skip
-    return Fields(
-        family=MODEL_TYPE, width=values["hidden_size"], layers=layers, heads=values["num_attention_heads"],
-        kv_heads=values["num_key_value_heads"], head_dim=values["head_dim"], mlp_width=values["intermediate_size"],
-        vocab=values["vocab_size"], max_length=longest, eps=values["rms_norm_eps"], theta=kinds[0].theta, mask_id=None,
-        eos_id=special_id(values, "eos_token_id", 1), pad_id=values["pad_token_id"], tied=True, qk_norm=True, moe=moe,
-        embed_scale=values["hidden_size"] ** 0.5, attention=DenoisedBlock(canvas), process="uniform",
-        window=values["sliding_window"], gemma=GemmaConfig(kinds, float(values["final_logit_softcapping"])),
-    )  # fmt: skip
-
-
 def _kinds(values: Values) -> Iterator[LayerKind]:
     """The attention of each layer."""
     layers, names = values["num_hidden_layers"], values["layer_types"]
@@ -171,24 +148,54 @@ def _rope(name: str, given: Mapping[str, Any]) -> tuple[float, float]:
     return float(found["rope_theta"]), share
 
 
-def gemma_unread(published: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of the file that nothing here knows."""
-    text = published.get("text_config") or {}
-    inner = (f"text_config.{key}" for key in not_read({*_TEXT}, text))
-    return (*not_read({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
+@dataclass(frozen=True, eq=False)
+class GemmaFamily(Family):
+    """DiffusionGemma, whose file describes towers beside the text model."""
+
+    def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
+        if published.get("text_config") is None:
+            raise UserError(f"{FILE} has no text_config, so it describes towers alone. Take the whole checkpoint.")
+        top = read_keys(_TOP, published, FILE)
+        values = read_keys({**NEUTRAL_KEYS, **_TEXT}, top["text_config"], f"{FILE}: text_config")
+        keys = "top_k_experts", "num_experts"
+        agree(values[keys[0]] <= values[keys[1]], values, "a token cannot use more experts than there are", *keys)
+        canvas, longest = top["canvas_length"], values["max_position_embeddings"]
+        agree(canvas <= longest, {**values, **top}, "the first must not be larger", "canvas_length",
+              "max_position_embeddings")  # fmt: skip
+        kinds, layers = tuple(_kinds(values)), values["num_hidden_layers"]
+        moe = MoEConfig(values["num_experts"], values["top_k_experts"], values["moe_intermediate_size"], "softmax",
+                        sparse_layers=tuple(range(layers)), renormalised=True)  # fmt: skip
+        return Fields(
+            family=self.name, width=values["hidden_size"], layers=layers, heads=values["num_attention_heads"],
+            kv_heads=values["num_key_value_heads"], head_dim=values["head_dim"], mlp_width=values["intermediate_size"],
+            vocab=values["vocab_size"], max_length=longest, eps=values["rms_norm_eps"], theta=kinds[0].theta,
+            mask_id=None, eos_id=special_id(values, "eos_token_id", 1), pad_id=values["pad_token_id"], tied=True,
+            qk_norm=True, moe=moe, embed_scale=values["hidden_size"] ** 0.5, attention=DenoisedBlock(canvas),
+            process="uniform", window=values["sliding_window"],
+            gemma=GemmaConfig(kinds, float(values["final_logit_softcapping"])),
+        )  # fmt: skip
+
+    def unread(self, published: Mapping[str, Any]) -> tuple[str, ...]:
+        text = published.get("text_config") or {}
+        inner = (f"text_config.{key}" for key in not_read({*_TEXT}, text))
+        return (*not_read({*_TOP, *TOWER_KEYS, *QUANTISED_KEYS, STORED_KEY}, published), *inner)
+
+    def sizes(self, published: Mapping[str, Any]) -> dict[str, int]:
+        text = published["text_config"]
+        return {f"text_config.{key}": text[key] for key, one in _TEXT.items() if one.size and text.get(key)
+                and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")}  # fmt: skip
+
+    def warnings(self, published: Mapping[str, Any]) -> Iterator[str]:
+        kinds = published["text_config"].get("layer_types")
+        if kinds and kinds[-1] != GLOBAL:
+            yield (f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done "
+                   "here.")  # fmt: skip
+        if any(published.get(key) is not None for key in ("vision_config", "audio_config")):
+            yield "The towers for images are left out: only text is read."
 
 
-def gemma_sizes(published: Mapping[str, Any]) -> dict[str, int]:
-    """Rows and columns that some stored tensor must have, by the keys that imply them."""
-    text = published["text_config"]
-    return {f"text_config.{key}": text[key] for key, one in _TEXT.items() if one.size and text.get(key)
-            and key not in ("num_attention_heads", "num_key_value_heads", "head_dim")}  # fmt: skip
-
-
-def gemma_warnings(published: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences about what of the file is not read as it is."""
-    kinds = published["text_config"].get("layer_types")
-    if kinds and kinds[-1] != GLOBAL:
-        yield f"{FILE} has {kinds[-1]!r} as the last of layer_types, which its class makes {GLOBAL!r}, as is done here."
-    if any(published.get(key) is not None for key in ("vision_config", "audio_config")):
-        yield "The towers for images are left out: only text is read."
+GEMMA = GemmaFamily(
+    "diffusion_gemma", _TEXT, model_type="diffusion_gemma", names=GEMMA_NAMES,
+    towers=("model.encoder.vision_tower.", "model.encoder.embed_vision."),
+    tied=("model.decoder.", "model.encoder.language_model."),
+)  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from dllm.errors import UserError
 from dllm.models.files import Stored, broken, first_names
-from dllm.models.gemma_config import DIFFUSION_GEMMA, GLOBAL, MODEL_TYPE, SLIDING
+from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GLOBAL, SLIDING
 from dllm.models.gguf_file import GgufFile, GgufTensor
 from dllm.models.gguf_keys import FREQUENCIES, frequencies, refuse_scaled
 from dllm.models.gguf_packing import GgufPacking
@@ -109,7 +109,7 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
         **{f"{ours}_token_id": value for ours, theirs in (("eos", "eos"), ("pad", "padding"))
            if (value := said.file.metadata.get(f"tokenizer.ggml.{theirs}_token_id")) is not None},
     }  # fmt: skip
-    return {"architectures": [DIFFUSION_GEMMA], "model_type": MODEL_TYPE, "canvas_length": canvas,
+    return {"architectures": [DIFFUSION_GEMMA], "model_type": GEMMA.model_type, "canvas_length": canvas,
             "tie_word_embeddings": True, "text_config": text}  # fmt: skip
 
 

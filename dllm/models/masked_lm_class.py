@@ -12,6 +12,8 @@ from typing import Any
 
 from dllm.errors import UserError, first_line, not_installed
 from dllm.models.agreement import FILE
+from dllm.models.families import Family, Fields
+from dllm.models.prequantized import refuse_quantised
 from dllm.models.visibility import AttentionKind
 
 MASKED_LM_FAMILY, SUFFIX = "masked_lm", "ForMaskedLM"
@@ -42,18 +44,28 @@ def is_masked_lm(architecture: str) -> bool:
     return architecture.endswith(SUFFIX)
 
 
-def masked_lm_fields(architecture: str, published: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of ``ModelConfig`` from the parsed config.json of a masked language model, with the defaults of its own
-    class. Raises UserError where transformers is not installed or has no such class."""
-    kind = own_class_of(architecture).config_class
-    try:
-        config = kind.from_dict(dict(published))
-    except Exception as error:  # validation of any kind
-        raise UserError(f"{FILE} is refused by transformers' {kind.__name__}: {first_line(error)}.") from error
-    return _fields(config)
+@dataclass(frozen=True, eq=False)
+class MaskedLMFamily(Family):
+    """Any masked language model of transformers, with the defaults of its own class."""
+
+    def fields(self, published: Mapping[str, Any], architecture: str) -> Fields:
+        """Raises UserError, too, where transformers is not installed or has no such class."""
+        refuse_quantised(published, FILE)
+        kind = own_class_of(architecture).config_class
+        try:
+            config = kind.from_dict(dict(published))
+        except Exception as error:  # validation of any kind
+            raise UserError(f"{FILE} is refused by transformers' {kind.__name__}: {first_line(error)}.") from error
+        return _fields(config)
+
+    def unread(self, published: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()  # its class reads them
 
 
-def _fields(config: Any) -> dict[str, Any]:
+MASKED_LM = MaskedLMFamily(MASKED_LM_FAMILY, {}, mask_tokens=("[MASK]",))
+
+
+def _fields(config: Any) -> Fields:
     """FLOPs count three products in an MLP, as a gated one has; BERT's has two."""
     sizes = {name: getattr(config, name, None) for name in NEEDED_SIZES}
     missing = [name for name, value in sizes.items() if not isinstance(value, int)]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dllm.errors import UserError
 from dllm.models.config import FAMILIES, ModelConfig
+from dllm.models.families import Family
 from dllm.models.masked_lm import MaskedLM, checked_padding, evaluating
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY, is_masked_lm
 from dllm.models.names import Source, parameter_sources
@@ -41,7 +42,9 @@ def unwrapped(model: Any) -> nn.Module:
     return inner
 
 
-def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
+def object_config(
+    model: nn.Module, attention_block: int | None, family: Family | str | None = None
+) -> ModelConfig:  # fmt: skip
     """The description of a model object. Raises UserError for one of no known family."""
     own = getattr(model, "config", None)
     if own is None or not hasattr(own, "to_json_string"):
@@ -50,7 +53,7 @@ def object_config(model: nn.Module, attention_block: int | None) -> ModelConfig:
             "itself, not what wraps it (DDP: .module), or a folder."
         )
     published = {**json.loads(own.to_json_string()), "architectures": [architecture_of_object(model, own)]}
-    return ModelConfig.from_published(published).with_attention_block(attention_block)
+    return ModelConfig.from_published(published, family).with_attention_block(attention_block)
 
 
 def object_ends(model: nn.Module) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,19 @@ from dllm.models.chat_template import (
     thought_marks,
 )
 from dllm.models.chat_tokens import ChatTokens
+from dllm.models.config import FAMILIES
+from dllm.models.families import Family
 from dllm.models.files import broken, read_json, read_text, refuse_pointer
 from dllm.models.inside import without_prefix
 from dllm.models.keys import read_keys
 from dllm.models.least_tokens import LeastTokens
+from dllm.models.masked_lm_class import MASKED_LM
 from dllm.models.pieces import alone, pieces_of
 from dllm.models.spelling import encode_text, plain_pieces
 
-STOP_TOKENS = ("<|endoftext|>", "<|eot_id|>", "<|im_end|>", "<|role_end|>", "<|dlm_pad|>")
-MASK_TOKENS = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "|<MASK>|", "<MASK>", "[MASK]", "<[MASK]>", "<[MASK_TOKEN]>")
+_FAMILIES = (*FAMILIES.values(), MASKED_LM)
+STOP_TOKENS = tuple(text for family in _FAMILIES for text in family.stop_tokens)
+MASK_TOKENS = tuple(text for family in _FAMILIES for text in family.mask_tokens)
 PROBE = "Ab 1 ∑"  # encoded once at loading, where a vocabulary without its own unknown token fails
 # Qwen2's pre-tokenisation, which the published DreamTokenizer (remote code, never run) repeats.
 QWEN2_SPLIT = (
@@ -108,6 +112,19 @@ class Tokenizer:
             eos_id=known.get(named), stop_ids=tuple(end for end in ends if end != mask),
             special_ids=special_ids | {*ends, *([] if mask is None else [mask])},
             size=max(known.values(), default=-1) + 1, tool_template=used["tool_use"],
+        )  # fmt: skip
+
+    def knowing(self, family: Family | None) -> Tokenizer:
+        """With the mask and the ends that a user's own family spells."""
+        if family is None:
+            return self
+        known = self.backend.get_vocab()
+        masks, ends = ([known[text] for text in some if text in known] for some in (family.mask_tokens,
+                                                                                    family.stop_tokens))  # fmt: skip
+        mask = masks[0] if masks else self.mask_id
+        return replace(
+            self, mask_id=mask, stop_ids=tuple(dict.fromkeys([*self.stop_ids, *ends])),
+            special_ids=self.special_ids | {*masks[:1], *ends},
         )  # fmt: skip
 
     def save(self, folder: Path) -> None:

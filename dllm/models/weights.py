@@ -30,6 +30,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.cut import share_of, shared_out
 from dllm.models.expert_stacks import with_published_experts
 from dllm.models.experts import at_least_float32
+from dllm.models.families import Family
 from dllm.models.files import (
     CHECKPOINT_FILES,
     CONVERSION,
@@ -64,12 +65,15 @@ _PARTS = ("embed", "layers", "norm", "lm_head")  # of every network
 
 
 def read_model_config(
-    folder: Path, attention_block: int | None = None, rope: Mapping[str, Any] | RopeSetting | None = None
+    folder: Path, attention_block: int | None = None, rope: Mapping[str, Any] | RopeSetting | None = None,
+    family: Family | str | None = None,
 ) -> ModelConfig:  # fmt: skip
-    """The folder's ``config.json``, or what a GGUF file says in its place. attention_block, rope: see
-    ``ModelConfig.with_attention_block`` and ``with_rope``. Raises UserError when it is missing, broken or of an unknown
-    family."""
+    """The folder's ``config.json``, or what a GGUF file says in its place. attention_block, rope, family: see
+    ``ModelConfig.with_attention_block``, ``with_rope`` and ``from_published``. Raises UserError when it is missing,
+    broken or of an unknown family."""
     if is_gguf(folder):
+        if family is not None:
+            raise UserError(f"model.family says how to read a config.json, and {folder} is a GGUF file. Leave it null.")
         return gguf_config(read_gguf(folder)).with_attention_block(attention_block).with_rope(rope)
     file = folder / "config.json"
     refuse_no_files(folder, CHECKPOINT_FILES)
@@ -82,7 +86,7 @@ def read_model_config(
         raise UserError(f"{folder} holds no config.json, so it is not a checkpoint folder.{held} {way_out}.")
     called = folder.resolve().parts[:-4:-1]  # a hub's id is two folders above its files
     published = with_files_beside(folder, read_json(file))
-    return ModelConfig.from_published(published).with_attention_block(attention_block, called).with_rope(rope)
+    return ModelConfig.from_published(published, family).with_attention_block(attention_block, called).with_rope(rope)
 
 
 def contents_of(folder: Path, config: ModelConfig) -> Contents:

@@ -24,7 +24,8 @@ SWEEP = "multirun.yaml"  # what Hydra leaves in a sweep's folder
 PRESENTATION = frozenset(
     ("animate", "compare", "live", "name", "output", "prompt", "prompts", "resume", "trace")
     + ("task.name", "task.run", "task.path", "task.grammar", "task.bertscore")
-    + ("model.name", "model.path", "model.adapter", "model.prompt", "model.architecture", "model.tp_timeout")
+    + ("model.name", "model.path", "model.adapter", "model.prompt", "model.expects", "model.tp_timeout")
+    + ("model.architecture",)  # what older folders call model.expects
 )
 ALONE_SETTINGS = {"model.tp": 1, "model.ep": False}  # of one process, which older folders do not name
 # Where samples are decoded, what a paper reports of its own, and by which names parts were typed.

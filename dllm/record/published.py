@@ -84,7 +84,7 @@ def beside(config: Mapping[str, Any], width: int | None, architecture: str | Non
     ours, small = compared(config), []
     if width is not None and width < NARROWEST:
         small = [f"a demo model, {width} wide, not {NARROWEST} or more"]
-    named = config["model"].get("architecture")  # None: of an older version, or of any
+    named = config["model"].get("expects", config["model"].get("architecture"))  # None: of an older version, or of any
     if architecture and named and architecture != named:
         small.append(f"a checkpoint of {architecture} under model={config['model']['name']}, which is of {named}")
     apart = [differences(ours, settings_of_row(name, row.settings)) for row in rows]

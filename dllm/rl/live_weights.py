@@ -24,7 +24,7 @@ from dllm.models.fused import FUSED, apart
 from dllm.models.keys import printed
 from dllm.models.masked_lm import MaskedLM
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
-from dllm.models.names import TIED_PREFIXES, TOWER_PREFIXES, Source, parameter_source
+from dllm.models.names import Source, parameter_source
 from dllm.models.tensor_reader import TensorReader
 from dllm.models.transformer import Transformer
 from dllm.models.visibility import InBlocks
@@ -92,8 +92,8 @@ def reload(model: Model, folder: str | Path) -> Model:
         UserError: the folder has another config; the weights are quantised, merged with an adapter or offloaded.
     """
     path, attention = locate(folder), model.config.attention
-    block = attention.length if isinstance(attention, InBlocks) else 0 if model.config.family == "a2d" else None
-    config = read_model_config(path, block)
+    block = attention.length if isinstance(attention, InBlocks) else 0 if model.config.layout.answer_block else None
+    config = read_model_config(path, block, family=model.config.described_by)
     _refuse_reload(model, config, folder)
     if config.family == MASKED_LM_FAMILY:
         _reload_object(model, path)
@@ -152,7 +152,7 @@ class WeightWriter:
     def write(self, name: str, tensor: Tensor) -> None:
         """Write one tensor, by its published name."""
         config = self.model.config
-        if name.endswith(IGNORED) or name.startswith(TOWER_PREFIXES.get(config.family, ())):
+        if name.endswith(IGNORED) or name.startswith(config.layout.towers):
             return
         stack = None if name in self.targets else EXPERT_STACK.fullmatch(name)
         if stack is not None and config.moe is not None and len(tensor) == config.moe.experts:
@@ -182,7 +182,7 @@ class WeightWriter:
     def _told(self, name: str, tensor: Tensor) -> str:
         """The name under which the model has a tensor. Raises UserError for a head that differs from its embedding."""
         config = self.model.config
-        ours, theirs = TIED_PREFIXES.get(config.family, ("", ""))
+        ours, theirs = config.layout.tied
         if theirs and name.startswith(theirs) and name not in self.targets:
             name = ours + name.removeprefix(theirs)
         if not config.tied or config.family == MASKED_LM_FAMILY:

@@ -21,7 +21,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.files import INDEX, read_contents
 from dllm.models.fit import Fit
 from dllm.models.hub_name import DATA_FILES
-from dllm.models.names import PUBLISHED_NAMES, parameter_source
+from dllm.models.names import parameter_source
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, save_model
 from experiments.distill.recipe import Recipe, Tuning
@@ -137,7 +137,7 @@ def save_adapter(model: Transformer, recipe: Tuning, base: Path, folder: Path) -
 
 def pattern_of(config: ModelConfig) -> str:
     """A pattern of the published modules that are adapted. Their last names alone would match LLaDA's head, ff_out."""
-    names = PUBLISHED_NAMES[config.family]
+    names = config.layout.names
     last = "|".join(re.escape(names[product]) for product in PRODUCTS)
     return rf".*\.\d+\.({last})"
 

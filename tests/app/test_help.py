@@ -146,8 +146,8 @@ def switched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("words", "thinks"), [
     ([], True), (["model.chat_template_kwargs={enable_thinking: false}"], False),
     (["model.chat_template_kwargs={enable_thinking: true}"], True), (["model.chat_template_kwargs=null"], True),
-    (["model=tiny-a2d", "model.architecture=null", "model.attention_block=null"], False),
-    (["model=tiny-a2d", "model.architecture=null", "model.attention_block=null",
+    (["model=tiny-a2d", "model.expects=null", "model.attention_block=null"], False),
+    (["model=tiny-a2d", "model.expects=null", "model.attention_block=null",
       "model.chat_template_kwargs.enable_thinking=true"], True),
 ])  # fmt: skip
 def test_the_command_line_switches(words: list[str], thinks: bool, switched: Path, run: Run, tmp_path: Path) -> None:

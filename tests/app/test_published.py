@@ -254,7 +254,7 @@ def test_a_checkpoint_of_another_kind_is_told_by_its_architecture() -> None:
     }.items():
         found = beside(config, 4096, architecture)
         assert found is not None and found.unlike == reasons
-    older = {**config, "model": {key: value for key, value in config["model"].items() if key != "architecture"}}
+    older = {**config, "model": {key: value for key, value in config["model"].items() if key != "expects"}}
     found = beside(older, 4096, "DreamModel")
     assert found is not None and found.unlike == ()
     assert relevant(config) == relevant(older)

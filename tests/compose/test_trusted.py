@@ -13,6 +13,7 @@ from dllm.parts import (
     UserError,
     choices,
     composed,
+    how_read,
     plain_config,
     refuse_command,
     refuse_strangers,
@@ -42,6 +43,16 @@ def test_a_stranger_is_named_wherever_it_stands(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("words", [f"{group}={name}" for group in BASE_CLASSES for name in choices(group)])
 def test_every_choice_that_ships_is_no_stranger(words: str) -> None:
     refuse_strangers("the file", plain_config(composed([words])))
+
+
+def test_a_family_of_a_stranger_is_no_class_and_named() -> None:
+    with pytest.raises(UserError, match="names model.family='evil.FAMILY', which is not part of dllm"):
+        refuse_strangers("the file", {"model": {"family": "evil.FAMILY"}})
+    with pytest.raises(UserError, match="names model.family='evil.FAMILY'"):
+        how_read({"family": "evil.FAMILY"})
+    with_trust(["model.family=evil.FAMILY"])
+    refuse_strangers("the file", {"model": {"family": "evil.FAMILY"}})
+    refuse_strangers("the file", {"model": {"family": "DreamModel"}})
 
 
 def test_the_command_line_is_trusted_by_name() -> None:

@@ -14,7 +14,6 @@ from model_folders import DATA, copy_of, llada_tokenizer, published, random_fold
 from dllm.models import shipped
 from dllm.parts import (
     CHECKPOINTS,
-    DIFFUSION_GEMMA,
     FAMILIES,
     SettingWarning,
     UserError,
@@ -49,19 +48,19 @@ def test_a_folder_loads_with_its_ids(tmp_path: Path) -> None:
     assert not model.transformer.training
 
 
-def test_every_model_of_the_configuration_names_its_architecture() -> None:
+def test_every_model_of_the_configuration_names_the_architecture_that_it_expects() -> None:
     """The shipped ones have a file to compare with; none is named for the model that runs where none is chosen, nor for
     those that run through their own class."""
     for name in choices("model"):
-        given = composed([f"model={name}"])["model"]["architecture"]
-        assert given in {*FAMILIES, DIFFUSION_GEMMA} or (name in ("mini-llada", "transformers") and given is None)
+        given = composed([f"model={name}"])["model"]["expects"]
+        assert given in FAMILIES or (name in ("mini-llada", "transformers") and given is None)
         if name in shipped_models() and given is not None:
             assert read_model_config(CHECKPOINTS / name).architecture == given
 
 
 def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> None:
     dream = read_model_config(DATA / "dream_gqa")
-    model = {"name": "llada-8b-instruct", "path": "my/dream", "architecture": "LLaDAModelLM"}
+    model = {"name": "llada-8b-instruct", "path": "my/dream", "expects": "LLaDAModelLM"}
     warn_once.cache_clear()
     with pytest.warns(
         SettingWarning, match="my/dream holds a checkpoint of DreamModel, and model=llada-8b-instruct names"
@@ -70,8 +69,8 @@ def test_a_folder_of_another_architecture_than_the_model_named_gets_a_line() -> 
     warn_once.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_another({**model, "architecture": "DreamModel"}, dream)
-        warn_of_another({**model, "architecture": None}, dream)
+        warn_of_another({**model, "expects": "DreamModel"}, dream)
+        warn_of_another({**model, "expects": None}, dream)
 
 
 def test_describe_needs_no_weights(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from dllm.parts import (
-    TOWER_PREFIXES,
     MoE,
     StackedExperts,
     Transformer,
@@ -51,7 +50,7 @@ def test_saving_keeps_the_published_names(folder: Path, tmp_path: Path) -> None:
     before, after = stored(folder), load_file(tmp_path / "model.safetensors")
     assert set(after) <= set(before)
     assert all(torch.equal(after[name], before[name].float()) for name in after)
-    left_out = ("lm_head.weight", *TOWER_PREFIXES.get(read_model_config(folder).family, ()))
+    left_out = ("lm_head.weight", *read_model_config(folder).layout.towers)
     assert not {name for name in before if "inv_freq" not in name and not name.startswith(left_out)} - set(after)
 
 

@@ -58,8 +58,8 @@ COMMANDS = {
         "FOLDER", "look into a checkpoint without loading it", ("task=check",),
         (("dllm check FOLDER", "what it holds, and whether it can be used"),
          ("dllm check FOLDER model.tp=8", "and what each of eight ranks holds")),
-        ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope", "model.tp",
-         "model.ep"),
+        ("model.adapter", "model.draft_adapter", "model.mask_id", "model.attention_block", "model.rope", "model.family",
+         "model.tp", "model.ep"),
     ),
     "quantize": Command(
         "FOLDER model.quantize=KIND quantize.to=FOLDER2", "store weights in fewer bits",

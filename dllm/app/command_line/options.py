@@ -22,10 +22,10 @@ DEFAULT_GEN_LENGTH = 32  # where neither the user nor a task sets the length of 
 SETTING_KINDS = {
     "runtime": "str", "lag": "int | None", "kernels": "str", "model.path": "str", "model.device": "str",
     "model.dtype": "str", "model.mask_id": "int | None", "model.quantize": "str | None", "model.prompt": "str | None",
-    "model.adapter": "str | None", "model.attention_block": "int | None", "model.architecture": "str | None",
+    "model.adapter": "str | None", "model.attention_block": "int | None", "model.expects": "str | None",
     "model.draft_adapter": "str | None", "model.chat_template_kwargs": "Mapping[str, Any] | None",
     "model.calibration": "str | None", "model.quantize_head": "str | None", "model.activations": "str | None",
-    "model.rope": "Mapping[str, Any] | None",
+    "model.rope": "Mapping[str, Any] | None", "model.family": "str | None",
     "model.tp": "int", "model.ep": "bool", "model.tp_timeout": "float",
 }  # fmt: skip
 IN_OLD_FILES = {

@@ -9,6 +9,7 @@ from dllm.app.commands.checkpoint import inspect_checkpoint, print_report
 from dllm.app.commands.shares import share_lines
 from dllm.app.engines.base import refuse_engine
 from dllm.common.terminal import say
+from dllm.compose.trusted import how_read
 from dllm.models.bundle import read_adapter, warn_of_another
 
 
@@ -18,7 +19,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
     refuse_engine(config, given)
     model = config["model"]
     path, folder = model["path"], model["adapter"]
-    report = inspect_checkpoint(path, model["mask_id"], model["attention_block"], model["rope"])
+    report = inspect_checkpoint(path, **how_read(model))
     print_report(report)
     if report.config is not None:
         warn_of_another(config["model"], report.config)

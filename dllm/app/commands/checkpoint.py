@@ -23,6 +23,7 @@ from dllm.common.terminal import as_text
 from dllm.errors import UserError
 from dllm.models.bundle import locate
 from dllm.models.config import ModelConfig
+from dllm.models.families import Family
 from dllm.models.files import Contents, read_contents
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import NARROW_WITH_HEAD, PROCESS, Footprint, in_units
@@ -94,16 +95,16 @@ class Report:
 
 def inspect_checkpoint(
     path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
-    rope: Mapping[str, Any] | RopeSetting | None = None,
+    rope: Mapping[str, Any] | RopeSetting | None = None, family: Family | str | None = None,
 ) -> Report:  # fmt: skip
     """Inspect a checkpoint: a folder, a shipped model's name or a hub id, whose small files are downloaded.
 
-    mask_id, attention_block, rope: as in ``bundle.load``. Raises UserError only where the folder does not exist.
-    Whatever is wrong inside becomes a sentence of the report.
+    mask_id, attention_block, rope, family: as in ``bundle.load``. Raises UserError only where the folder does not
+    exist. Whatever is wrong inside becomes a sentence of the report.
     """
     folder = locate(path, weights=False)
     try:
-        config = read_model_config(folder, attention_block, rope)
+        config = read_model_config(folder, attention_block, rope, family)
     except UserError as error:
         return Report(folder, (str(error),))
     problems, left_out, found, model = _weights(folder, config)

@@ -11,6 +11,7 @@ import torch
 from dllm.app.commands.interruptible import interruptible
 from dllm.app.engines.base import refuse_engine
 from dllm.common.terminal import say
+from dllm.compose.trusted import how_read
 from dllm.errors import UserError
 from dllm.models.bundle import check_numbers, describe, locate, read_adapter
 from dllm.models.footprint import in_units
@@ -32,7 +33,7 @@ def run(config: dict[str, Any], given: Sequence[str]) -> None:
         raise UserError(f"model.activations={model['activations']} has no meaning for task=quantize: rows are rounded "
                         "as they are computed. Drop it, and give it to the command that decodes.")  # fmt: skip
     target = target_of(config["quantize"], kind)
-    found = describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
+    found = describe(model["path"], **how_read(model))
     if found.config.stored_kind is not None:
         raise UserError(f"model.path={model['path']}: its weights are {found.config.stored_kind} already. Take the "
                         "checkpoint that they were made from.")  # fmt: skip

@@ -60,6 +60,7 @@ def settings_of_trace(recorded: Any, config: Mapping[str, Any], given: Sequence[
     for group in (*PARTS, *changing):
         refuse_lacking(group, recorded[group])
         refuse_strangers("the trace", {group: recorded[group]}, packages)
+    refuse_strangers("the trace", {"model": recorded["model"]}, packages)
     moved = {key: config["model"][key] for key in ("path", "device") if f"model.{key}" in given}
     read = {key: value for key, value in recorded.items() if key in OF_A_DECODE}
     model = {**config["model"], **recorded["model"], **moved}

@@ -25,6 +25,7 @@ from dllm.app.lm_eval.configuration import composed_settings
 from dllm.app.runs.destinations import writing
 from dllm.app.runs.plan import RunPlan, weights_of
 from dllm.common.digest import seed_from
+from dllm.compose.trusted import how_read
 from dllm.decisions.likelihood import Estimate, Estimator, Likelihood
 from dllm.decoder import Decoder
 from dllm.errors import UserError
@@ -60,7 +61,7 @@ class DLLM(TemplateLM):  # type: ignore[misc]
         if settings.get("gen_length"):  # else the tasks say how long answers are, and their plans are checked then
             self._plan(RequestGroup(int(settings["gen_length"]), (), ()))
         model, self.seed = config["model"], int(config["seed"])
-        found = describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
+        found = describe(model["path"], **how_read(model))
         tokenizer = found.tokenizer
         self.prompts = Prompts(found.config, tokenizer, found.ids, str(model["path"]), MAX_GEN_TOKS, chat=False)
         if tokenizer is None:

@@ -26,6 +26,7 @@ from dllm.common.coerce import coerce
 from dllm.common.terminal import complain
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, part
+from dllm.compose.trusted import how_read
 from dllm.compose.validate import check_ranks
 from dllm.constraints.decoding.requests import Constraints
 from dllm.constraints.kinds import Constraint, TaskConstraint
@@ -72,7 +73,7 @@ class RunPlan:
         """Raises UserError for whatever cannot work."""
         options, sampling, model = Options.of(config), checked_sampling(config["sampling"]), config["model"]
         chosen = Parts.of(config, sampling)
-        found = bundle.describe(model["path"], model["mask_id"], model["attention_block"], model["rope"])
+        found = bundle.describe(model["path"], **how_read(model))
         architecture, tokenizer = found.config, found.tokenizer
         bundle.warn_of_another(model, architecture)
         prompts = Prompts(
@@ -214,10 +215,11 @@ def weights_of(config: Mapping[str, Any], device: str | None = None) -> dict[str
     tp = int(model.get("tp", 1))  # a trace's settings name no ranks
     if tp > 1 and named["device"] == "auto":
         named["device"] = "cuda" if torch.cuda.is_available() else "cpu"  # each rank has one
-    names = ("mask_id", "quantize", "quantize_head", "adapter", "draft_adapter", "attention_block")
+    names = ("quantize", "quantize_head", "adapter", "draft_adapter")
     more = {
         **{name: model[name] for name in names},
         "activations": model.get("activations"),
+        **how_read(model),
         "rope": RopeSetting.of(model.get("rope")),
     }
     own = {"kernels": str(config["kernels"]), "pack": config["runtime"] not in COMPILED, "tp": tp,

@@ -45,6 +45,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PICKLE = "{_target_: pandas.read_pickle, filepath_or_buffer: p.pkl}"
 EXPERIMENTS = {
     "target": (f"{HEAD}sampler: {{_target_: evilmod.Mine}}", "names sampler._target_='evilmod.Mine'"),
+    "family": (f"{HEAD}model: {{family: evilmod.FAMILY}}", "names model.family='evilmod.FAMILY'"),
     "inner": (f"{HEAD}sampler: {{inner: {{_target_: evilmod.Mine}}}}", "names sampler._target_="),
     "run": (f"{HEAD}task: {{run: hydra.utils.instantiate, x: {PICKLE}}}", "names task._target_="),
     "command": (f"{HEAD}task: {{run: timeit.main}}", "task.run='timeit.main' is no command"),
