@@ -17,6 +17,7 @@ def test_drawn_weights_are_those_of_the_recorded_logits(name: str) -> None:
 
 
 def test_every_test_model_has_its_plain_weights() -> None:
+    assert all([*folder.glob("model*.safetensors")] for folder in MODELS.iterdir())
     for name, recipe in RECIPES.items():
         for file, digest in recipe["sha256"].items():
             assert hashlib.sha256((MODELS / name / file).read_bytes()).hexdigest() == digest
