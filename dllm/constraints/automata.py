@@ -11,7 +11,7 @@ from dllm.constraints.languages.json import json_language
 from dllm.constraints.languages.lark_grammar import grammar_language
 from dllm.constraints.languages.limits import CompileLimits, TooManyStates, within_limits
 from dllm.constraints.languages.regex import regex_language
-from dllm.constraints.languages.schema import call_language, largest_count, schema_language, why_empty
+from dllm.constraints.languages.schema import call_language, largest_count, schema_language
 from dllm.constraints.languages.trees import Alt, ByteAutomaton, Language
 from dllm.constraints.languages.utf8 import literal_text
 from dllm.errors import UserError
@@ -76,10 +76,7 @@ def _schemas(constraint: Constraint) -> dict[str, Any]:
 
 
 def _empty(constraint: Constraint) -> UserError:
-    """The refusal of a constraint without a text: of a schema with the keywords that exclude each other."""
-    said = "the constraint allows no text at all."
-    if isinstance(constraint, JsonSchema):
-        assert isinstance(constraint.schema, Mapping | bool), "a constraint keeps what its schema says"
-        why = why_empty(constraint.schema, constraint.strict)
-        return UserError(said) if why is None else UserError(f"{said[:-1]}: {why}")
-    return UserError(said)
+    """The refusal of a constraint without a text."""
+    schema = ": no value fulfils all keywords of constraint.schema. Change or drop one."
+    why = schema if isinstance(constraint, JsonSchema) else "."
+    return UserError(f"the constraint allows no text at all{why}")

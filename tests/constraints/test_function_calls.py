@@ -58,7 +58,7 @@ def test_schemas_that_speak_of_no_object_mean_one() -> None:
 
 
 @pytest.mark.parametrize(("schema", "words_of"), [
-    ({"type": "string"}, "type='string' and type='object' leave no type"), ({"enum": [1]}, "allows no object"),
+    ({"type": "string"}, "allows no object"), ({"enum": [1]}, "allows no object"),
     ({"type": "object", "required": ["a"], "additionalProperties": False}, "allows no object"),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array"}}}, "allows no object"),
     ({"$ref": "#x"}, "that no $anchor gives"),

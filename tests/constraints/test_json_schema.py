@@ -190,7 +190,7 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"items": [{}]}, "at #/items: this is no JSON schema"),
     ({"$defs": {"a": 3}}, "at #/$defs/a: this is no JSON schema"),
     ({"x": {"minLength": "3"}, "$ref": "#/x"}, "at #/x/minLength: this is no JSON schema"),
-    (False, "the constraint allows no text at all."),
+    (False, "the constraint allows no text at all"),
 ]  # fmt: skip
 
 

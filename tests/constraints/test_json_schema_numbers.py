@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from harness import full
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, Field
 
 from dllm.parts import JsonSchema, UserError, automaton_of, compiled, schema_language
 
@@ -54,7 +53,7 @@ def test_numbers_are_words_exactly_if_they_validate_as_decimals(seed: int) -> No
         try:
             found = automaton_of(JsonSchema(schema))
         except UserError as error:
-            assert not valid and "leave no number" in str(error), (schema, error)
+            assert not valid and "allows no text" in str(error), (schema, error)
             continue
         assert {text for text in TEXTS if found.accepts(text.encode())} == valid, schema
 
@@ -72,9 +71,9 @@ def test_a_tenth_is_ten_to_the_minus_one() -> None:
 
 
 @pytest.mark.parametrize(("schema", "words"), [
-    ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "minimum=0.2 and maximum=0.8 leave no number"),
-    ({"type": "number", "minimum": 0.11, "maximum": 0.19, "multipleOf": 0.1}, "leave no number"),
-    ({"type": "number", "exclusiveMinimum": 0.5, "maximum": 0.5}, "leave no number"),
+    ({"type": "integer", "minimum": 0.2, "maximum": 0.8}, "allows no text"),
+    ({"type": "number", "minimum": 0.11, "maximum": 0.19, "multipleOf": 0.1}, "allows no text"),
+    ({"type": "number", "exclusiveMinimum": 0.5, "maximum": 0.5}, "allows no text"),
     ({"type": "number", "minimum": 5e-324}, "minimum=5e-324 is not a number of at most 300 digits"),
     ({"type": "number", "maximum": 1e305}, "maximum=1e+305 is not a number of at most 300 digits"),
     ({"type": "number", "multipleOf": 0.123456789}, "multipleOf=0.123456789 is too much"),
@@ -91,50 +90,40 @@ def held(inner: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a/b": inner}, "required": ["a/b"]}
 
 
-EMPTY: list[tuple[Any, str]] = [
-    (SHORT, "#: minLength=3 and maxLength=2 leave no string."),
-    (held(SHORT), "#/properties/a~1b: minLength=3 and maxLength=2"),
-    ({"type": "array", "items": SHORT, "minItems": 1}, "#/items: minLength=3 and maxLength=2"),
-    ({"type": "array", "prefixItems": [True, held(SHORT)], "minItems": 2}, "#/prefixItems/1/properties/a~1b"),
-    ({"$defs": {"x": SHORT}, "anyOf": [{"$ref": "#/$defs/x"}, SHORT]}, "#/$defs/x: minLength=3 and maxLength=2"),
-    ({"allOf": [{"type": "string", "minLength": 5}, {"maxLength": 2}]}, "#/allOf/0: minLength=5 and maxLength=2 at "
-                                                                        "#/allOf/1 leave no string"),
-    ({"type": "array", "minItems": 3, "maxItems": 1}, "#: minItems=3 and maxItems=1 leave no list"),
-    ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3}, "minItems=3, uniqueItems=True"),
-    ({"type": "array", "items": False, "minItems": 1}, "minItems=1 and items=False"),
-    ({"type": "object", "minProperties": 3, "maxProperties": 1}, "minProperties=3 and maxProperties=1 leave no object"),
-    ({**held({}), "maxProperties": 0}, "required=['a/b'] and maxProperties=0"),
-    ({"type": "object", "additionalProperties": False, "minProperties": 1}, "minProperties=1 and additionalProperties"),
-    (held(False), "required=['a/b'] and properties leave no object with 'a/b'"),
-    ({"type": "integer", "minimum": 3, "maximum": 2}, "minimum=3 and maximum=2 leave no number"),
-    ({"type": "number", "exclusiveMinimum": 3, "exclusiveMaximum": 3}, "exclusiveMinimum=3 and exclusiveMaximum=3"),
-    ({"type": "integer", "minimum": 4, "maximum": 5, "multipleOf": 7}, "minimum=4, maximum=5 and multipleOf=7"),
-    ({"type": ["integer", "string"], "minimum": 3, "maximum": 2, "minLength": 3, "maxLength": 2}, "minimum=3"),
-    ({"enum": [1, 2], "type": "string"}, "enum=[1, 2] and type='string' leave no value"),
-    ({"const": 5, "maximum": 3}, "const=5 and maximum=3"), ({"const": "x", "enum": ["y"]}, "enum=['y'] and const='x'"),
-    ({"enum": ["a", 5], "maxLength": 0, "type": "string"}, "enum=['a', 5] has no value that its other keywords allow"),
-    ({"type": "string", "pattern": "^abc$", "maxLength": 2}, "pattern='^abc$' and maxLength=2"),
-    ({"type": "string", "format": "date", "minLength": 20}, "format='date' and minLength=20"),
-    ({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "pattern='^a' and pattern='^b' at #/allOf/1"),
-    ({"allOf": [{"type": "string"}, {"type": "null"}]}, "#/allOf/0: type='string' and type='null' at #/allOf/1"),
-    (held({"$ref": "#"}), "it must hold itself without an end"),
-]  # fmt: skip
+EMPTY: list[Any] = [
+    SHORT,
+    held(SHORT),
+    {"type": "array", "items": SHORT, "minItems": 1},
+    {"type": "array", "prefixItems": [True, held(SHORT)], "minItems": 2},
+    {"$defs": {"x": SHORT}, "anyOf": [{"$ref": "#/$defs/x"}, SHORT]},
+    {"allOf": [{"type": "string", "minLength": 5}, {"maxLength": 2}]},
+    {"type": "array", "minItems": 3, "maxItems": 1},
+    {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True, "minItems": 3},
+    {"type": "array", "items": False, "minItems": 1},
+    {"type": "object", "minProperties": 3, "maxProperties": 1},
+    {**held({}), "maxProperties": 0},
+    {"type": "object", "additionalProperties": False, "minProperties": 1},
+    held(False),
+    {"type": "integer", "minimum": 3, "maximum": 2},
+    {"type": "number", "exclusiveMinimum": 3, "exclusiveMaximum": 3},
+    {"type": "integer", "minimum": 4, "maximum": 5, "multipleOf": 7},
+    {"type": ["integer", "string"], "minimum": 3, "maximum": 2, "minLength": 3, "maxLength": 2},
+    {"enum": [1, 2], "type": "string"},
+    {"const": 5, "maximum": 3},
+    {"const": "x", "enum": ["y"]},
+    {"enum": ["a", 5], "maxLength": 0, "type": "string"},
+    {"type": "string", "pattern": "^abc$", "maxLength": 2},
+    {"type": "string", "format": "date", "minLength": 20},
+    {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]},
+    {"allOf": [{"type": "string"}, {"type": "null"}]},
+    held({"$ref": "#"}),
+]
 
 
-@pytest.mark.parametrize(("schema", "says"), EMPTY)
-def test_the_keywords_are_named(schema: Any, says: str) -> None:
-    with pytest.raises(UserError) as refusal:
+@pytest.mark.parametrize("schema", EMPTY)
+def test_a_schema_without_a_value_is_refused(schema: Any) -> None:
+    with pytest.raises(UserError, match="the constraint allows no text at all: no value fulfils all keywords"):
         automaton_of(JsonSchema(schema))
-    assert str(refusal.value).startswith("the constraint allows no text at all: constraint.schema at #")
-    assert says in str(refusal.value) and len(str(refusal.value)) < 300
-
-
-def test_a_field_of_pydantics_is_named() -> None:
-    class Wrong(BaseModel):
-        name: str = Field(min_length=5, max_length=3)
-
-    with pytest.raises(UserError, match="at #/properties/name: minLength=5 and maxLength=3 leave no string"):
-        automaton_of(JsonSchema(Wrong))
 
 
 def test_what_may_be_left_out_may_be_impossible() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from dllm.constraints.languages.json import around
 from dllm.constraints.languages.limits import Budget, budget
 from dllm.constraints.languages.schema.document import Document, types_of
-from dllm.constraints.languages.schema.empty import why_empty
 from dllm.constraints.languages.schema.language import Goals
 from dllm.constraints.languages.schema.places import Node, too_deep
 from dllm.constraints.languages.schema.values import comma, enclosed, member, pair, quoted
@@ -54,9 +53,7 @@ def _arguments(
         raise too_deep("#") from None
     rules |= goals.rules
     if not has_word(tree, goals.rules):
-        why = why_empty(schema, strict, beside)
-        reason = "" if why is None else f": {str(why).removeprefix('constraint.schema ')}"
-        raise UserError(f"constraint.schema allows no object, and arguments are one{reason or '.'}")
+        raise UserError("constraint.schema allows no object, and arguments are one. Change or drop a keyword.")
     return tree
 
 
