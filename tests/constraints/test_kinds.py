@@ -94,7 +94,7 @@ def test_wrong_options_say_what_is_right(make: Any, says: str) -> None:
 
 def test_a_constraint_without_a_text_is_refused() -> None:
     for constraint in (Choice([]), Regex(r"[^\s\S]"), JsonSchema(False)):
-        with pytest.raises(UserError, match=r"^the constraint allows no text at all\.$"):
+        with pytest.raises(UserError, match="^the constraint allows no text at all"):
             automaton_of(constraint)
 
 
