@@ -1,5 +1,5 @@
 """The models that come with the package. Their weights are stored compressed, and unpacked once for each user. So may
-be those of any folder."""
+be those of any folder. Four of the six are stored as differences to mini-llada or mini-ar: 11.5 MB in place of 16.4."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ import lzma
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load, load_file, save
+from torch import Tensor
 
 from dllm.common.digest import digest, sha256_of
 from dllm.errors import UserError
@@ -43,7 +49,7 @@ def plain_folder(source: Path) -> Path:
     """The folder itself, or for one with compressed weights, its copy with plain ones.
 
     The copy is below ``$XDG_CACHE_HOME/dllm`` (``~/.cache/dllm``), named by the digest of all files. It is made once,
-    in 0.3 s. Where nothing can be written there, it is a temporary folder of this process.
+    in 0.3 to 0.7 s. Where nothing can be written there, it is a temporary folder of this process.
     """
     if (source / SINGLE).is_file() or not (source / PACKED).is_file():
         return source
@@ -54,8 +60,14 @@ def plain_folder(source: Path) -> Path:
     return folder if _whole(source, folder) else _temporary(source)
 
 
-def pack(folder: Path) -> None:
-    """Compress a folder's weights. Raises OSError."""
+def pack(folder: Path, base: str = "") -> None:
+    """Compress a folder's weights. Raises OSError.
+
+    base: a shipped model with tensors that are near these, both in bfloat16: what is compressed are differences to
+    them, for mini-llada-distilled, which shares embedding and head, 27 % of the size.
+    """
+    if base:
+        _part(folder / SINGLE, base)
     plain = (folder / SINGLE).read_bytes()
     settings = [dict(zip(("lc", "lp", "pb"), found, strict=True)) for found in LITERALS]
     ways = [lzma.compress(plain, filters=[{"id": lzma.FILTER_LZMA2, "preset": 9, **one}]) for one in settings]
@@ -78,6 +90,47 @@ def _cached(source: Path) -> Path:
         with suppress(OSError):  # another process was first
             made.rename(folder)
     return folder
+
+
+def _weights(name: str) -> Mapping[str, Tensor]:
+    return load_file(plain_folder(shipped_folder(name)) / SINGLE)
+
+
+def _part(file: Path, base: str) -> None:
+    """Tensors less the base's nearest ones. Which these are is said in the metadata."""
+    held, given = load(file.read_bytes()), _weights(base)
+    pairs = {name: near for name, one in held.items() if (near := _nearest(one, given))}
+    parted = {name: _bits(one) - _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+    file.write_bytes(save(_floats(parted), metadata={"base": base, **pairs}))
+
+
+def _join(file: Path) -> None:
+    """Undo ``_part``: differences are those of bit patterns read as whole numbers, so that sums are exact."""
+    with safe_open(file, "pt") as opened:
+        pairs = opened.metadata() or {}
+    if "base" in pairs:
+        held, given = load(file.read_bytes()), _weights(pairs["base"])
+        whole = {name: _bits(one) + _bits(given[pairs[name]]) if name in pairs else one for name, one in held.items()}
+        file.write_bytes(save(_floats(whole), metadata={"format": "pt"}))
+
+
+def _nearest(one: Tensor, given: Mapping[str, Tensor]) -> str | None:
+    """The tensor of the same shape that is nearest, if differences are smaller than 0.6 of the numbers themselves."""
+    gaps = {
+        name: float((one.float() - other.float()).abs().mean())
+        for name, other in given.items()
+        if other.shape == one.shape
+    }
+    near = min(gaps, key=gaps.__getitem__, default=None)
+    return near if near and gaps[near] < 0.6 * float(one.float().abs().mean()) else None
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16)
+
+
+def _floats(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: one.view(torch.bfloat16) for name, one in tensors.items()}
 
 
 @cache
@@ -106,5 +159,7 @@ def _unpack(source: Path, folder: Path) -> None:
     try:
         with lzma.open(source / PACKED) as stream, (folder / SINGLE).open("wb") as target:
             shutil.copyfileobj(stream, target)
+        if source.parent == CHECKPOINTS:
+            _join(folder / SINGLE)
     except (lzma.LZMAError, EOFError) as error:
         raise UserError(f"{source / PACKED} cannot be unpacked ({error}). Fetch it again, whole.") from None
