@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.requests import Request as HttpRequest
@@ -14,15 +14,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from dllm.serve.api_errors import ApiError
-from dllm.serve.decoding import CanvasSnapshot, Completed, Decoding, TextDelta
+from dllm.serve.decoding import Decoding
 from dllm.serve.guard import GONE, fault, log_fault
 from dllm.serve.log import AccessLine
 from dllm.serve.prometheus import Metrics
-from dllm.serve.replies import Envelope, event_bytes, thought_fields
-from dllm.serve.tool_stream import ToolDeltas
+from dllm.serve.reply_events import ReplyBegun, ReplyFailed
+from dllm.serve.writer import Writer
 
-PING_SECONDS = 15  # proxies close connections that are silent for 30 or 60
-SNAPSHOT = "diffusion.snapshot"
 DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 
 
@@ -30,24 +28,18 @@ DONE, LEFT, SLOW, FAILED_ANSWER = "done", "left", "slow_reader", "failed"
 class Answering:
     """A reply, and what is done of it. Its reader calls ``whole``, or hands it to ``Streaming``."""
 
-    media_type: ClassVar[str] = "text/event-stream"  # of a stream
-    ping: ClassVar[int] = PING_SECONDS  # between two comments of a stream
     metrics: Metrics  # the server's, which count this reply
     decoding: Decoding  # its choices on their way
-    envelope: Envelope  # what every object of the reply has in common
+    writer: Writer  # puts them into the form of the request
     line: AccessLine  # of the log
     failed: ApiError | None = None  # why it ended before its time
-    done: list[Completed] = field(default_factory=list)  # the choices that are finished
-    # by choice: how its text is split into content and tool calls
-    deltas: dict[int, ToolDeltas] = field(default_factory=dict)
-    written: dict[int, int] = field(default_factory=dict)  # by choice: its tokens so far, if each chunk tells them
 
     async def whole(self, request: HttpRequest) -> Response:
         """The reply in one piece, or none for a client that has left."""
         try:
             if not await self._unless_left(self._all(), request):
                 return Response(status_code=GONE)
-            return JSONResponse(self.envelope.completion(self.done))
+            return JSONResponse(self.writer.whole())
         finally:
             self.close()
 
@@ -77,64 +69,29 @@ class Answering:
             gone.cancel()
 
     async def _all(self) -> None:
-        async with aclosing(self._items()) as items:
-            async for _ in items:
-                pass
-
-    async def _items(self) -> AsyncGenerator[TextDelta | CanvasSnapshot | Completed]:
-        async for item in self.decoding.items():
-            if isinstance(item, Completed):
-                self.done.append(item)
-            yield item
-        self.done.sort(key=lambda choice: choice.choice)
+        async with aclosing(self.decoding.events()) as events:
+            async for event in events:
+                self.writer.take(event)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """The reply piece by piece. An error becomes an event, since the status has been sent."""
-        envelope, asked = self.envelope, self.envelope.parsed
+        """The reply piece by piece. An error is told there, since the status has been sent."""
+        write = self.writer.write
         try:
-            for choice in range(len(asked.jobs)) if asked.chat else ():
-                yield self._with_usage(envelope.chunk(choice, role=True))
-            async for item in self._items():
-                if isinstance(item, TextDelta):
-                    self.written[item.choice] = item.written or 0
-                    for chunk in self._chunks(item.choice, item.text, item.thought):
-                        yield self._with_usage(chunk)
-                elif isinstance(item, CanvasSnapshot):
-                    yield event_bytes(envelope.snapshot(item, self.decoding.prompts, self.decoding.ends), SNAPSHOT)
-                else:
-                    self.written[item.choice] = item.written
-                    for chunk in self._chunks(item.choice, None):
-                        yield self._with_usage(chunk)
-                    yield self._with_usage(envelope.last_chunk(item))
+            for piece in write(ReplyBegun()):
+                yield piece
+            async for event in self.decoding.events():
+                for piece in write(event):
+                    yield piece
         except Exception as error:
-            yield event_bytes(self._failure(error))
-            return
-        if asked.include_usage:
-            yield event_bytes(envelope.usage_chunk(self.done))
-        yield event_bytes("[DONE]")
+            for piece in write(ReplyFailed(self._failure(error))):
+                yield piece
 
-    def _with_usage(self, chunk: dict[str, Any]) -> bytes:
-        """A chunk of text or a call on its way, with the usage so far if each is to tell it."""
-        if self.envelope.parsed.usage_so_far:
-            chunk["usage"] = self.envelope.usage_of(sum(self.written.values()))
-        return event_bytes(chunk)
-
-    def _chunks(self, choice: int, text: str | None, thought: bool = False) -> list[dict[str, Any]]:
-        """What to send for new text of a choice; None: its end."""
-        envelope, use = self.envelope, self.envelope.parsed.tools
-        if thought and text is not None:
-            return [envelope.delta(choice, thought_fields(text))]
-        if use is None:
-            return [] if text is None else [envelope.chunk(choice, text)]
-        deltas = self.deltas.setdefault(choice, ToolDeltas(use, f"{envelope.ident}_{choice}"))
-        return [envelope.delta(choice, delta) for delta in (deltas.finished() if text is None else deltas.fed(text))]
-
-    def _failure(self, error: Exception) -> dict[str, Any]:
+    def _failure(self, error: Exception) -> ApiError:
         if not isinstance(error, ApiError):
-            log_fault(self.envelope.ident, error)
-            error = fault(self.envelope.ident, error)
+            log_fault(self.writer.ident, error)
+            error = fault(self.writer.ident, error)
         self.failed = error
-        return error.to_json()
+        return error
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -147,15 +104,16 @@ class Answering:
 
     def close(self, reason: str = LEFT) -> None:
         """Take rows that are left out of the batch, and count the request. reason: why it ends, if nothing failed."""
-        asked, metrics = self.envelope.parsed, self.metrics
+        asked, metrics, complete = self.decoding.parsed, self.metrics, self.writer.complete
         self.decoding.abort()
-        complete = len(self.done) == len(asked.jobs)
         if complete:
             metrics.answered(asked, self.decoding.first_text)
         else:
             metrics.cut.labels(FAILED_ANSWER if self.failed else reason).inc()
         self.line.prompt_tokens = asked.prompt_tokens
-        self.line.completion_tokens = sum(choice.written for choice in self.done)
+        self.line.completion_tokens = sum(
+            one.end.written for one in self.writer.answers.values() if one.end is not None
+        )
         self.line.end = DONE if complete else reason
         if self.failed is not None and not complete:
             self.line.end = self.failed.code or FAILED_ANSWER
@@ -166,8 +124,8 @@ class Streaming(EventSourceResponse):
     """Server-sent events of one reply. A reader that takes nothing for ``seconds`` is let go."""
 
     def __init__(self, answer: Answering, seconds: float) -> None:
-        events, kind = answer.events(), answer.media_type
-        super().__init__(events, media_type=kind, ping=answer.ping, sep="\n", send_timeout=seconds)
+        events, writer = answer.events(), answer.writer
+        super().__init__(events, media_type=writer.media_type, ping=writer.ping, sep="\n", send_timeout=seconds)
         self.answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,128 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.json_text import loaded
-from dllm.serve.answering import Answering
 from dllm.serve.api_errors import error_form
-from dllm.serve.decoding import Completed, TextDelta
-from dllm.serve.replies import Envelope, event_bytes
+from dllm.serve.reply_events import (
+    CallBegun,
+    CallPiece,
+    ChoiceEnded,
+    ReplyBegun,
+    ReplyChoice,
+    ReplyEvent,
+    ReplyFailed,
+    TextPiece,
+    ThoughtPiece,
+)
+from dllm.serve.writer import Writer, event_bytes
 
 _PATH = "/v1/messages"
 
 
-@dataclass(frozen=True)
-class MessagesEnvelope(Envelope):
-    """What every object of one message has in common."""
+@dataclass
+class MessagesWriter(Writer):
+    """Writes a message: its blocks one after the other, each begun, grown and ended."""
 
-    def completion(self, choices: Sequence[Completed]) -> dict[str, Any]:
-        choice = choices[0]
-        text, calls = self._read(choice)
-        content = [thought_block(choice.thought)] * bool(choice.thought) + [text_block(text)] * bool(text)
-        content += [{**self.call(call.name, at), "input": loaded(call.arguments)} for at, call in enumerate(calls)]
-        usage = self._used(choice.written, choice)
-        return {**self.begun(), "content": content, **self.ending(choice), "usage": usage, **self.told(choice)}
+    at: int = -1  # index of the block that grows
+    kind: str = ""  # of that block; empty: none grows
 
-    def begun(self) -> dict[str, Any]:
-        """The message before its content."""
+    def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
+        match event:
+            case ReplyBegun():
+                yield _event("message_start", message=self._message([], self._used(0)))
+                yield _event("ping")
+            case ThoughtPiece(_, text):
+                yield from self._grown(thought_block(""), {"type": "thinking_delta", "thinking": text})
+            case TextPiece(_, text) if text:
+                yield from self._grown(text_block(""), {"type": "text_delta", "text": text})
+            case CallBegun():
+                yield from self._begun(self._call(event.at, event.name, {}))
+                yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
+            case CallPiece():
+                yield self._delta({"type": "input_json_delta", "partial_json": event.arguments})
+            case ChoiceEnded():
+                yield from self._ended()
+                answer = self.answers[0]
+                usage = self._used(answer.written, self.cached or 0)
+                yield _event("message_delta", delta=self._ending(answer), usage=usage, **self._told(answer))
+                yield _event("message_stop")
+            case ReplyFailed(error):
+                yield event_bytes(error_form(error, _PATH, self.ident), "error")
+
+    def whole(self) -> dict[str, Any]:
+        answer = self.answers[0]
+        content = [thought_block(answer.thought)] * bool(answer.thought) + [text_block(answer.text)] * bool(answer.text)
+        content += [self._call(at, call.name, loaded(call.arguments)) for at, call in enumerate(answer.calls)]
+        begun = self._message(content, self._used(answer.written, self.cached or 0))
+        return {**begun, **self._ending(answer), **self._told(answer)}
+
+    def _message(self, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        """The message before it ends."""
         return {
-            "id": f"msg_{self.ident}", "type": "message", "role": "assistant", "model": self.model, "content": [],
-            "stop_reason": None, "stop_sequence": None, "usage": self._used(0),
+            "id": f"msg_{self.ident}", "type": "message", "role": "assistant", "model": self.parsed.model,
+            "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage,
         }  # fmt: skip
 
-    def ending(self, choice: Completed) -> dict[str, Any]:
+    def _ending(self, answer: ReplyChoice) -> dict[str, Any]:
         """Why it ends, in Anthropic's words."""
-        stop = choice.ending.stop
-        reason = "end_turn" if stop is None else "stop_sequence"
-        if self._read(choice)[1]:
+        assert answer.end is not None
+        reason = "end_turn" if answer.end.stop is None else "stop_sequence"
+        if answer.calls:
             reason = "tool_use"
-        elif choice.ending.reason == "length":
+        elif answer.end.reason == "length":
             reason = "model_context_window_exceeded" if self.parsed.repeated["shortened"] else "max_tokens"
-        return {"stop_reason": reason, "stop_sequence": stop}
+        return {"stop_reason": reason, "stop_sequence": answer.end.stop}
 
-    def told(self, choice: Completed) -> dict[str, Any]:
-        return {**choice.ids, "diffusion": {**choice.cost, **self.parsed.diffusion_notes}}
+    def _told(self, answer: ReplyChoice) -> dict[str, Any]:
+        assert answer.end is not None
+        return {**answer.end.ids, "diffusion": self.diffusion(answer)}
 
-    def _used(self, written: int, choice: Completed | None = None) -> dict[str, Any]:
-        """Anthropic counts the tokens that were known apart from the others. They are told with the ``choice``."""
-        known = 0 if choice is None else self.cached([choice]) or 0
+    def _used(self, written: int, known: int = 0) -> dict[str, Any]:
+        """Anthropic counts the tokens that were known apart from the others. They are told at the end."""
         return {
             "input_tokens": self.parsed.prompt_tokens - known, "output_tokens": written,
             "cache_creation_input_tokens": 0, "cache_read_input_tokens": known, "service_tier": "standard",
         }  # fmt: skip
 
-    def last(self, choice: Completed) -> dict[str, Any]:
-        """How a stream ends."""
-        return {"delta": self.ending(choice), "usage": self._used(choice.written, choice), **self.told(choice)}
-
-    def call(self, name: str, at: int) -> dict[str, Any]:
-        """The block of a call, before its arguments; at: which of them."""
+    def _call(self, at: int, name: str, arguments: Any) -> dict[str, Any]:
+        """The block of a call; at: which of them."""
         ident = f"toolu_{self.ident}_{at}"
-        return {"type": "tool_use", "id": ident, "name": name, "input": {}, "caller": {"type": "direct"}}
+        return {"type": "tool_use", "id": ident, "name": name, "input": arguments, "caller": {"type": "direct"}}
 
-    def chunk(self, choice: int, text: str = "", role: bool = False) -> dict[str, Any]:
-        return {"content": text}
-
-    def delta(self, choice: int, delta: dict[str, Any]) -> dict[str, Any]:
-        return delta
-
-
-def text_block(text: str) -> dict[str, Any]:
-    """A block that is text."""
-    return {"type": "text", "text": text, "citations": None}
-
-
-def thought_block(text: str) -> dict[str, Any]:
-    """A block that is what the model thought; no one signs it."""
-    return {"type": "thinking", "thinking": text, "signature": ""}
-
-
-@dataclass
-class AnsweringMessages(Answering):
-    """A message on its way: its blocks one after the other, each begun, grown and ended."""
-
-    at: int = -1  # index of the block that grows
-    kind: str = ""  # of that block; empty: none grows
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """The reply piece by piece. An error becomes an event, since the status has been sent."""
-        envelope = self.envelope
-        assert isinstance(envelope, MessagesEnvelope)
-        try:
-            yield _event("message_start", message=envelope.begun())
-            yield _event("ping")
-            async for item in self._items():
-                text = item.text if isinstance(item, TextDelta) else None
-                thought = isinstance(item, TextDelta) and item.thought
-                for delta in self._chunks(0, text, thought):
-                    for event in self._grown(delta, envelope):
-                        yield event
-        except Exception as error:
-            self._failure(error)
-            assert self.failed is not None
-            yield event_bytes(error_form(self.failed, _PATH, envelope.ident), "error")
-            return
-        for event in self._ended():
-            yield event
-        yield _event("message_delta", **envelope.last(self.done[0]))
-        yield _event("message_stop")
-
-    def _grown(self, delta: dict[str, Any], envelope: MessagesEnvelope) -> Iterator[bytes]:
-        """The events of a delta of chat."""
-        if "reasoning" in delta:
-            yield from self._told(thought_block(""), {"type": "thinking_delta", "thinking": delta["reasoning"]})
-        if delta.get("content"):
-            yield from self._told(text_block(""), {"type": "text_delta", "text": delta["content"]})
-        for call in delta.get("tool_calls", ()):
-            function = call["function"]
-            if "id" in call:
-                yield from self._begun(envelope.call(function["name"], call["index"]))
-            yield self._delta({"type": "input_json_delta", "partial_json": function["arguments"]})
-
-    def _told(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
+    def _grown(self, block: dict[str, Any], delta: dict[str, Any]) -> Iterator[bytes]:
         if self.kind != block["type"]:
             yield from self._begun(block)
         yield self._delta(delta)
@@ -141,6 +112,16 @@ class AnsweringMessages(Answering):
         if self.kind:
             yield _event("content_block_stop", index=self.at)
         self.kind = ""
+
+
+def text_block(text: str) -> dict[str, Any]:
+    """A block that is text."""
+    return {"type": "text", "text": text, "citations": None}
+
+
+def thought_block(text: str) -> dict[str, Any]:
+    """A block that is what the model thought; no one signs it."""
+    return {"type": "thinking", "thinking": text, "signature": ""}
 
 
 def _event(kind: str, **more: Any) -> bytes:

@@ -27,10 +27,11 @@ from dllm.common.digest import digest
 from dllm.prompts import Prompts
 from dllm.serve import wire
 from dllm.serve.answering import Answering, left
-from dllm.serve.anthropic_reply import AnsweringMessages, MessagesEnvelope
+from dllm.serve.anthropic_reply import MessagesWriter
 from dllm.serve.anthropic_request import count_messages, parse_messages
 from dllm.serve.api_errors import ApiError, as_refusal, as_sent
 from dllm.serve.body import body_of, parsed
+from dllm.serve.chat_reply import ChatWriter, CompletionWriter
 from dllm.serve.compiling import Compiling, OneThread
 from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
@@ -40,18 +41,19 @@ from dllm.serve.jobs import Closing, Full, RetryTimes
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
 from dllm.serve.ollama_models import OllamaModels
-from dllm.serve.ollama_reply import AnsweringOllama, OllamaEnvelope, loaded_reply
+from dllm.serve.ollama_reply import OllamaWriter, loaded_reply
 from dllm.serve.ollama_request import NothingAsked, parse_ollama
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
-from dllm.serve.replies import Envelope, error_reply, model_data
+from dllm.serve.replies import error_reply, model_data
 from dllm.serve.request_parts import Defaults
-from dllm.serve.response_events import AnsweringResponse, ResponseEnvelope
+from dllm.serve.response_events import ResponseWriter
 from dllm.serve.response_formats import formats_offered
 from dllm.serve.responses import parse_response
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 from dllm.serve.typed import build_models, note_of
+from dllm.serve.writer import Writer
 
 READERS = 2
 LARGE_BODY, MAX_LARGE = 32 << 10, 8  # bytes of a body that takes a while to read, and how many of them wait
@@ -151,15 +153,15 @@ class Service:
         return await self._reply(request, lambda body: wire.parse_request(body, True, self.defaults))
 
     async def complete(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: wire.parse_request(body, False, self.defaults))
+        return await self._reply(request, lambda body: wire.parse_request(body, False, self.defaults), CompletionWriter)
 
     async def respond(self, request: HttpRequest) -> Response:
         read = lambda body: parse_response(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read, AnsweringResponse, ResponseEnvelope)
+        return await self._reply(request, read, ResponseWriter)
 
     async def message(self, request: HttpRequest) -> Response:
         read = lambda body: parse_messages(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read, AnsweringMessages, MessagesEnvelope)
+        return await self._reply(request, read, MessagesWriter)
 
     async def count_tokens(self, request: HttpRequest) -> Response:
         """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
@@ -171,7 +173,7 @@ class Service:
         """Answer in the form of Ollama's chat or generate. Raises ApiError."""
         read = partial(parse_ollama, is_chat=request.url.path == "/api/chat", defaults=self.defaults)
         try:
-            return await self._reply(request, read, AnsweringOllama, OllamaEnvelope)
+            return await self._reply(request, read, OllamaWriter)
         except NothingAsked as asked:
             return JSONResponse(loaded_reply(asked))
 
@@ -259,9 +261,9 @@ class Service:
 
     async def _reply(
         self, request: HttpRequest, read: Callable[[dict[str, Any]], wire.ParsedRequest],
-        kind: type[Answering] = Answering, envelope: type[Envelope] = Envelope,
+        writer: type[Writer] = ChatWriter,
     ) -> Response:  # fmt: skip
-        """Decode what a request asks for. read: what its body says. kind, envelope: how the reply is written. Raises
+        """Decode what a request asks for. read: what its body says. writer: of the reply's form. Raises
         ApiError for what cannot be decoded."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
@@ -276,7 +278,7 @@ class Service:
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
         with as_sent(asked.names):
             await self._begin(decoding, request)
-        answer = kind(self.metrics, decoding, envelope(ident, asked.model, asked), request.state.line)
+        answer = Answering(self.metrics, decoding, writer(ident, asked, self.prompts), request.state.line)
         if not asked.stream:
             return await answer.whole(request)
         return await answer.streamed(request, self.settings.send_timeout)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
 from math import isfinite, nan
 from typing import Any, TypeVar
 
@@ -15,9 +15,11 @@ from dllm.record.trace import Trace, origin_of
 from dllm.rl.whole_blocks import block_of, replay_of
 from dllm.serve.api_errors import ApiError, in_requests
 from dllm.serve.jobs import Done, Failed, Job, Mailbox, Progress, Update
+from dllm.serve.reply_events import CanvasSnapshot, ChoiceEnded, ReplyEvent, Scored, TextPiece, ThoughtPiece
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.stream import AnswerText, Ending
 from dllm.serve.thinking import ThoughtSplitter
+from dllm.serve.tool_stream import CallSplitter
 from dllm.serve.wire import ParsedRequest
 
 Awaited = TypeVar("Awaited")
@@ -26,53 +28,8 @@ OVERDUE = 2.0  # seconds after the deadline in which the scheduler may say so it
 STATUS = {"timeout": 504, "closing": 503}
 
 
-@dataclass(frozen=True)
-class TextDelta:
-    """New final text of a choice."""
-
-    choice: int  # its index
-    text: str  # what is new
-    thought: bool = False  # it belongs to what the model thinks before it answers
-    written: int | None = None  # the choice's tokens up to here; None: no one asks
-
-
-@dataclass(frozen=True)
-class CanvasSnapshot:
-    """A choice's canvas after a turn."""
-
-    choice: int  # its index
-    progress: Progress  # the row after the turn
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A token of a reply."""
-
-    piece: bytes  # what it adds to the reply's text
-    name: str  # what it is called where there is no tokenizer, and so no text
-    logprob: float  # at its commit under the model alone, nats
-    others: tuple[Scored, ...] = ()  # the tokens that were likeliest there, if they are asked for
-    drawn: float | None = None  # its log-probability under what it was drawn from; None: not known
-
-
-@dataclass(frozen=True)
-class Completed:
-    """A finished choice."""
-
-    choice: int  # its index
-    ending: Ending  # its text, without its thought, and why it ends
-    written: int  # its tokens, without those that were given
-    scored: list[Scored]  # its tokens, if log-probabilities are asked for
-    cost: dict[str, Any]  # what the reply says under ``diffusion``
-    thought: str = ""  # what the model thought before
-    thought_tokens: int = 0  # that it took, of those written
-    cached: int | None = None  # tokens of its prompt that an earlier request had computed; None: its cache shares none
-    replay: dict[str, Any] = field(default_factory=dict)  # token_ids and meta_info, if they are asked for
-    ids: dict[str, list[int]] = field(default_factory=dict)  # of prompt and answer, in vLLM's words, if asked for
-
-
 class Decoding:
-    """The rows of one request. ``submit`` them, read ``items``, and ``abort`` in the end, whatever happened.
+    """The rows of one request. ``submit`` them, read ``events``, and ``abort`` in the end, whatever happened.
 
     ident: the request's name, which its trace takes. timeout: seconds from now. config: of the model, for a trace.
     """
@@ -95,6 +52,7 @@ class Decoding:
             replace(AnswerText.of(job.request, text, self.ends, asked.stop, least), marked=marked) for job in asked.jobs
         ]
         self.splitters = [ThoughtSplitter(asked.thinking) for _ in asked.jobs] if asked.thinking is not None else []
+        self.calls = [CallSplitter(asked.tools, row) for row in range(len(asked.jobs))] if asked.tools else []
         self.box, self.numbers = Mailbox(len(asked.jobs)), dict[int, int]()
         self.first_text: float | None = None  # seconds until the first final text
         self.language: object = None  # of its constraint: compiled, and kept at hand while its rows decode
@@ -123,15 +81,13 @@ class Decoding:
         for failed in self.box.failures():
             raise self._failure(failed)
 
-    async def items(self) -> AsyncIterator[TextDelta | CanvasSnapshot | Completed]:
+    async def events(self) -> AsyncGenerator[ReplyEvent]:
         """What comes, until every choice is finished. Raises ApiError if one of them fails."""
         while self.numbers:
             found = await self._in_time(self.box.take)
             for row, mail in found:
-                for item in self._read(row, mail) if row in self.numbers else ():
-                    if isinstance(item, TextDelta) and self.first_text is None:
-                        self.first_text = time.monotonic() - self.began
-                    yield item
+                for event in self._read(row, mail) if row in self.numbers else ():
+                    yield event
 
     async def _in_time(self, waiting: Callable[[float], Awaitable[Awaited]]) -> Awaited:
         """What is waited for until a time of the loop's clock. Raises ApiError then."""
@@ -141,7 +97,7 @@ class Decoding:
         except TimeoutError:
             raise too_late(self.timeout) from None
 
-    def _read(self, row: int, mail: Update) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
+    def _read(self, row: int, mail: Update) -> Iterator[ReplyEvent]:
         """What the mail of a row says. Raises ApiError if the row has failed."""
         if mail.latest is not None:
             yield from self._grown(row, mail.latest, mail.grown)
@@ -153,9 +109,7 @@ class Decoding:
             del self.numbers[row]
             yield from self._finished(row, mail.end, mail.latest)
 
-    def _grown(
-        self, row: int, now: Progress, grown: list[tuple[int, int]]
-    ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
+    def _grown(self, row: int, now: Progress, grown: list[tuple[int, int]]) -> Iterator[ReplyEvent]:
         """What a row's newest state adds to its text, and its end if a stop string is there."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
@@ -163,45 +117,53 @@ class Decoding:
         # A stop string counts from the turn in which it was there, not from the one in which we looked.
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
-            yield from self._deltas(row, new, self._so_far(row, now.tokens, final))
+            yield from self._pieces(row, new, self._so_far(row, now.tokens, final))
             whole = self.parsed.logprobs or self.parsed.token_ids or job.trace  # they come with the whole answer
             if ending is not None and not whole:
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
-                yield from self._deltas(row, "", written, final=True)
-                yield self._completed(Completed(row, ending, written, [], self._cost_so_far(job, written, turn),
-                                                cached=now.cached))  # fmt: skip
+                yield from self._pieces(row, "", written, final=True)
+                yield self._ended(row, ending, written, self._cost_so_far(job, written, turn), now.cached)
                 return
 
-    def _finished(
-        self, row: int, done: Done, before: Progress | None
-    ) -> Iterator[TextDelta | CanvasSnapshot | Completed]:
+    def _finished(self, row: int, done: Done, before: Progress | None) -> Iterator[ReplyEvent]:
         """The rest of a row's text, and its end. before: what has come with it."""
         job, text = self.parsed.jobs[row], self.texts[row]
         if job.snapshots:
             yield CanvasSnapshot(row, self._last(job, done, before))
         new, ending = text.finish(done.result)
         written = written_of(job, text, ending)
-        yield from self._deltas(row, new, written, final=True)
-        scored = self._scored(text, ending, done) if self.parsed.logprobs else []
-        choice = Completed(row, ending, written, scored, self._cost(row, done, written), cached=done.cached)
+        yield from self._pieces(row, new, written, final=True)
+        ended = self._ended(row, ending, written, self._cost(row, done, written), done.cached)
+        if self.parsed.logprobs:
+            ended = replace(ended, scored=tuple(self._scored(text, ending, done)))
         if self.parsed.token_ids:
-            choice = self._with_ids(choice, job, text, done.result)
-        yield self._completed(replace(choice, replay=self._replay(job, done)) if self.parsed.replay else choice)
+            ended = self._with_ids(ended, job, text, len(ending.tokens), done.result)
+        yield replace(ended, replay=self._replay(job, done)) if self.parsed.replay else ended
 
-    def _deltas(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[TextDelta]:
-        """New text of a row, its thought apart from its answer. written: the row's tokens up to its end."""
+    def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
+        """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
+        its end."""
         pieces = self.splitters[row].fed(new, final) if self.splitters else [(new, False)] * bool(new)
-        yield from (TextDelta(row, text, thought, written) for text, thought in pieces)
+        if self.first_text is None and pieces:
+            self.first_text = time.monotonic() - self.began
+        for text, is_thought in pieces:
+            if is_thought:
+                yield ThoughtPiece(row, text, written)
+            elif self.calls:
+                yield from self.calls[row].fed(text, written)
+            else:
+                yield TextPiece(row, text, written)
+        if final and self.calls:
+            yield from self.calls[row].finished(written)
 
-    def _completed(self, choice: Completed) -> Completed:
-        """A finished choice, its thought apart from its answer."""
-        thinking, ending = self.parsed.thinking, choice.ending
-        if thinking is None:
-            return choice
-        thought, answer = thinking.split(ending.text)
-        tokens = min(thinking.tokens(ending.tokens, self.texts[choice.choice].text), choice.written)
-        return replace(choice, ending=replace(ending, text=answer), thought=thought, thought_tokens=tokens)
+    def _ended(
+        self, row: int, ending: Ending, written: int, cost: dict[str, Any], cached: int | None
+    ) -> ChoiceEnded:  # fmt: skip
+        thinking, tokens = self.parsed.thinking, 0
+        if thinking is not None:
+            tokens = min(thinking.tokens(ending.tokens, self.texts[row].text), written)
+        return ChoiceEnded(row, ending.reason, written, cost, ending.stop, thought_tokens=tokens, cached=cached)
 
     def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
         """The tokens of what has been told of a row's text, if each chunk tells its usage."""
@@ -251,17 +213,17 @@ class Decoding:
         found = replay_of(prompt, canvas, done.result.turns, stop, block)
         return {"token_ids": found.tokens[:stop], "meta_info": found.meta_info()}
 
-    def _with_ids(self, choice: Completed, job: Job, text: AnswerText, result: Result) -> Completed:
+    def _with_ids(self, ended: ChoiceEnded, job: Job, text: AnswerText, count: int, result: Result) -> ChoiceEnded:
         """The choice with the ids of its prompt and of its answer, the end of a text included, and with the forward
-        that left each of them; 0: none did."""
-        canvas, count = result.canvas, len(choice.ending.tokens)
+        that left each of them; 0: none did. count: tokens of the answer's text."""
+        canvas = result.canvas
         if text.head is not None:
             count = len(canvas)
-        elif choice.ending.stop is None and count < len(canvas) and canvas[count] in self.ends:
+        elif ended.stop is None and count < len(canvas) and canvas[count] in self.ends:
             count += 1
         prompt = list(job.request.tokens[: job.request.answer_start])
         ids = {"prompt_token_ids": prompt, "token_ids": list(canvas[:count])}
-        return replace(choice, ids=ids, cost={**choice.cost, "forwards": list(result.turns[:count])})
+        return replace(ended, ids=ids, cost={**ended.cost, "forwards": list(result.turns[:count])})
 
     def _cost_so_far(self, job: Job, written: int, turn: int) -> dict[str, Any]:
         """The same of an answer that a stop string ended: what only a finished row tells is null."""

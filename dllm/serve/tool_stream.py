@@ -1,34 +1,37 @@
-"""The deltas of an answer that may hold calls of tools."""
+"""The text of an answer that may hold calls of tools, as events."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from dllm.serve.reply_events import CallBegun, CallPiece, TextPiece
 from dllm.serve.stream import open_tail
-from dllm.serve.tools import BEGIN, ToolCall, ToolUse
+from dllm.serve.tools import BEGIN, ToolUse
 
 
-class ToolDeltas:
+class CallSplitter:
     """Of one choice. The arguments of the only function that can be called come piece by piece; any other call comes
     whole at the end, and text beside calls as soon as no call can begin in it."""
 
-    def __init__(self, use: ToolUse, ident: str) -> None:
-        self.use, self.ident, self.text, self.sent = use, ident, "", 0
+    def __init__(self, use: ToolUse, choice: int) -> None:
+        self.use, self.choice, self.text, self.sent = use, choice, "", 0
 
-    def fed(self, text: str) -> list[dict[str, Any]]:
-        """What to send for new text. White space waits for what follows: at the end it belongs to nothing."""
+    def fed(self, text: str, written: int | None = None) -> Iterator[TextPiece | CallBegun | CallPiece]:
+        """What new text makes certain. White space waits for what follows: at the end it belongs to nothing. written:
+        the choice's tokens up to here."""
         self.text += text
+        begin = self.text.find(BEGIN)
         if self.use.single is not None:
             begins, new = self.sent == 0, self._new(len(self.text))
-            if not new:
-                return []
-            begun = call_object(ToolCall(self.use.single.name, new.lstrip()), self.ident, 0)
-            return [{"tool_calls": [{"index": 0, **(begun if begins else {"function": {"arguments": new}})}]}]
-        if self.use.forced:
-            return []
-        begin = self.text.find(BEGIN)
-        new = self._new(begin if begin >= 0 else open_tail(self.text, (BEGIN,)))
-        return [{"content": new}] if new else []
+            yield TextPiece(self.choice, "", written)
+            if new and begins:
+                yield CallBegun(self.choice, 0, self.use.single.name, new.lstrip())
+            elif new:
+                yield CallPiece(self.choice, 0, new)
+        elif self.use.forced:
+            yield TextPiece(self.choice, "", written)
+        else:
+            yield TextPiece(self.choice, self._new(begin if begin >= 0 else open_tail(self.text, (BEGIN,))), written)
 
     def _new(self, until: int) -> str:
         """What was not sent of the text until there, but the white space at its end."""
@@ -36,17 +39,11 @@ class ToolDeltas:
         new, self.sent = self.text[self.sent : until], until
         return new
 
-    def finished(self) -> list[dict[str, Any]]:
+    def finished(self, written: int | None = None) -> Iterator[TextPiece | CallBegun]:
         """What is left at the end of the answer."""
         if self.use.single is not None:
-            return []
+            return
         text, calls = self.use.read(self.text)
-        rest, self.sent = text[self.sent :], len(self.text)
-        made = [{"index": at, **call_object(call, self.ident, at)} for at, call in enumerate(calls)]
-        return [{"content": rest}] * bool(rest) + [{"tool_calls": made}] * bool(made)
-
-
-def call_object(call: ToolCall, ident: str, at: int) -> dict[str, Any]:
-    """A call as OpenAI writes it. ident: of the choice; at: which of its calls."""
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": f"call_{ident}_{at}", "type": "function", "function": function}
+        yield TextPiece(self.choice, text[self.sent :], written)
+        for at, call in enumerate(calls):
+            yield CallBegun(self.choice, at, call.name, call.arguments)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import Completed, Ending, MessagesBody, MessagesEnvelope, Model, Request, Turns, read_body
+from dllm.parts import ChoiceEnded, MessagesBody, MessagesWriter, Model, Request, Turns, read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.serve.test_tools import WrittenAnswers
@@ -142,9 +142,12 @@ def test_a_length_beyond_the_model_is_shortened_and_counted(mini_place: Place) -
 
 def test_tokens_that_were_known_are_counted_apart() -> None:
     """Anthropic's input_tokens are those after the last known one."""
-    parsed: Any = SimpleNamespace(jobs=[SimpleNamespace(request=Request.answer([1, 2, 3], 3, 0))], prompt_tokens=3)
-    choice = Completed(0, Ending("", [], "stop"), 3, [], {}, cached=2)
-    used = MessagesEnvelope("a", "m", parsed)._used(3, choice)
+    parsed: Any = SimpleNamespace(
+        jobs=[SimpleNamespace(request=Request.answer([1, 2, 3], 3, 0))], prompt_tokens=3, model="m", diffusion_notes={}
+    )
+    message = MessagesWriter("a", parsed, parsed)
+    message.take(ChoiceEnded(0, "stop", 3, {}, cached=2))
+    used = message.whole()["usage"]
     assert (used["input_tokens"], used["cache_read_input_tokens"], used["output_tokens"]) == (1, 2, 3)
 
 

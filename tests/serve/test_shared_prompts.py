@@ -9,7 +9,7 @@ import pytest
 from harness import Combination
 from test_scheduler import Client, bundle, chosen, job
 
-from dllm.parts import Completed, Done, Ending, Envelope, Limits, Request, Scheduler, column_bytes
+from dllm.parts import ChatWriter, ChoiceEnded, Done, Limits, Request, Scheduler, column_bytes
 
 COMMON = [7, 3, 41, 9, 12, 30, 8, 2, 19, 5, 28, 33, 4, 11, 6, 14, 21, 39]
 ENDS = [[9, 1, 9, 2, 7, 3], [9, 1, 4], [9, 1, 9, 2, 7, 3], [9, 1, 9, 2, 8], [17, 5, 1]]  # [9, 1] is half of a block
@@ -151,7 +151,8 @@ def test_usage_counts_each_prompt_once() -> None:
     """Two choices of one prompt, of which the second knew it of the first, and one of another."""
     rows = [Request.answer(prompt, 3, 0) for prompt in ([1, 2], [1, 2], [3, 4])]
     parsed: Any = SimpleNamespace(jobs=[SimpleNamespace(request=one) for one in rows], prompt_tokens=4, thinking=None)
-    envelope, ending = Envelope("a", "m", parsed), Ending("", [], "stop")
-    choices = [Completed(at, ending, 3, [], {}, cached=cached) for at, cached in enumerate((0, 2, 1))]
-    assert envelope.usage(choices)["prompt_tokens_details"] == {"cached_tokens": 1}
-    assert "prompt_tokens_details" not in envelope.usage([Completed(0, ending, 3, [], {})])
+    told = ChatWriter("a", parsed, parsed)
+    for choice, cached in enumerate((0, 2, 1)):
+        told.take(ChoiceEnded(choice, "stop", 3, {}, cached=cached))
+    assert told.usage()["prompt_tokens_details"] == {"cached_tokens": 1}
+    assert "prompt_tokens_details" not in ChatWriter("a", parsed, parsed).usage()

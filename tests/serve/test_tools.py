@@ -13,7 +13,7 @@ import pytest
 from harness import full
 
 from dllm import load
-from dllm.parts import NOT_SEEN, WRITTEN_OUT, Model, Tool, ToolCall, ToolDeltas, ToolUse
+from dllm.parts import NOT_SEEN, WRITTEN_OUT, CallSplitter, Model, Tool, ToolCall, ToolUse, folded
 from tests.serve.bodies import as_messages
 from tests.serve.conftest import Place, error_of, events, writing
 from tests.serve.stand_in import OneByOne
@@ -145,12 +145,9 @@ ANSWERS = [
 def test_what_a_model_writes_between_the_marks_is_a_call(text: str, beside: str | None, calls: list[ToolCall]) -> None:
     assert USE.read(text) == (text if beside is None else beside, calls)
     for cut in range(len(text) + 1):
-        stream = ToolDeltas(USE, "x")
-        sent = [*stream.fed(text[:cut]), *stream.fed(text[cut:]), *stream.finished()]
-        told = "".join(one.get("content", "") for one in sent)  # white space before a call is not sent
-        made = [(one["function"]["name"], one["function"]["arguments"]) for part in sent
-                for one in part.get("tool_calls", ())]  # fmt: skip
-        assert made == [(call.name, call.arguments) for call in calls] and told == USE.read(text)[0]
+        stream = CallSplitter(USE, 0)
+        answer = folded([*stream.fed(text[:cut]), *stream.fed(text[cut:]), *stream.finished()])[0]
+        assert (answer.text, answer.calls) == USE.read(text)
 
 
 class WrittenAnswers:
