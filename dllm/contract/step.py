@@ -51,8 +51,8 @@ class Step:
     edit: Tensor | None
     # [N, L] what undecided positions of the open blocks show from now on (None: what they showed); papers: renoising
     shown: Tensor | None
-    # what positions of the block show in its next forward in the place of what is on the canvas (None: that); one
-    # candidate a row; papers: soft tokens
+    # overrides what positions of the block show in its next forward (None: what is on the canvas); one candidate a row;
+    # papers: soft tokens
     mixture: Mixture | None
     owner: Owner  # the row of each candidate
     state: State  # changed entries of the sampler's state [B, ...]
@@ -61,8 +61,7 @@ class Step:
     next_positions: Tensor
     # [B] rows that are finished now, whatever their blocks still wait for; papers: early commit, early exit
     stop: Tensor
-    # [B] rows whose block must not close although it may be full: an editing rule sees it once more, and must bound
-    # how often
+    # [B] rows whose full block is kept open so that an editing rule can revisit it; the rule must limit how often
     keep_open: Tensor
 
     def but(self, **changes: Any) -> Step:

@@ -30,7 +30,7 @@ def declared(cls: type, kind: str, *methods: str) -> None:
     if "traits" in own or (hasattr(cls, "traits") and not set(methods) & own.keys()):
         return
     names = ", ".join(entry.name for entry in fields(TRAITS[kind]))
-    raise UserError(f"{cls.__name__} says nothing of itself: write traits = {kind}(...) in the class ({names}).")
+    raise UserError(f"{cls.__name__} declares no traits: write traits = {kind}(...) in the class ({names}).")
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,8 @@ class BlockState(Rowwise):
 
     @property
     def opened(self) -> Tensor:
-        """Rows whose block opened just now [B]: it has had no forward, and they wait as long as they ever will. Where
-        the host reads late and rows do not wait for it, no policy asks."""
+        """Rows whose block opened just now [B]: it has had no forward, and their full waiting time is still ahead. Not
+        asked where the host reads late and rows do not wait for it."""
         shapes = self.shapes
         if shapes.waits:
             return self.host_wait == shapes.open_delay if shapes.open_delay else self.done

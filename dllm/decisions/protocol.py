@@ -1,4 +1,4 @@
-"""Decisions as a conversation with the reader: canvases out, readings in, until every question is answered."""
+"""A generator that yields canvases to read, receives their readings and returns the decisions."""
 
 from __future__ import annotations
 

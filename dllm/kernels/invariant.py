@@ -24,8 +24,8 @@ def in_tiles(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 
 
 class Tiled(nn.Module):
-    """A module that maps each row [..., in] by itself to [..., out], ``TILE`` rows at a time. weight: None,
-    so that no one multiplies with it in another way."""
+    """A module that maps each row [..., in] by itself to [..., out], ``TILE`` rows at a time. ``weight`` is
+    None so that nothing multiplies by it directly."""
 
     weight = None
 

@@ -232,7 +232,7 @@ class Trials:
 
 
 def watched(part: Any) -> Any:
-    """A rule whose steps are looked at; other parts as they are, and wrappers, whose commits the loop looks at."""
+    """Wraps samplers so that their steps are checked; wrappers, which the loop checks, and other parts are unchanged."""
     if isinstance(part, Sampler) and not isinstance(part, Wrapper | Watched):
         kind = type(part)
         part_class = type(kind.__name__, (Watched, kind), {"__module__": kind.__module__, "__init__": kind.__init__})

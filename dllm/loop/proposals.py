@@ -201,7 +201,7 @@ class Proposer:
         return out
 
     def chances_of_argmax(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The same of proposals that are the argmax of the model's own logits: they cost no look at any logit."""
+        """``chances`` of the argmax of the model's own logits, computed without reading logits again."""
         own = {"own": found["confidence"].log()} if "own" in self.wanted else {}
         return own | ({"drawn": torch.zeros_like(found["confidence"])} if "drawn" in self.wanted else {})
 

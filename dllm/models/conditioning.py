@@ -28,5 +28,5 @@ class Conditioning:
         )
 
     def over(self, x: Tensor) -> Tensor:
-        """The embeddings x [b, n, D] of tokens, with those in their place that are given."""
+        """The embeddings x [b, n, D] with ``soft`` substituted where ``where`` holds."""
         return torch.where(self.where[..., None], self.soft, x)

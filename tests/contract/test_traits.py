@@ -101,7 +101,7 @@ def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
 )  # fmt: skip
 def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
     """Nor one that does otherwise than the class it extends, in what the traits of that one speak of."""
-    with pytest.raises(UserError, match=rf"^Silent says nothing of itself: write traits = {kind}\(\.\.\.\) in the"):
+    with pytest.raises(UserError, match=rf"^Silent declares no traits: write traits = {kind}\(\.\.\.\) in the"):
         type("Silent", (base,), {method: lambda *given: given})
 
 

@@ -87,7 +87,7 @@ def _unsound(arguments: Sequence[str], sweep: bool) -> Iterator[str]:
         if key.split(".")[0].split("/")[0] == "hydra":
             yield from _of_hydra(override, sweep)
         elif override.is_delete():
-            yield f"{line} would take away what every run needs. Leave it out for its default, or set {key}=VALUE."
+            yield f"{line} deletes what every run needs. Leave it out for its default, or set {key}=VALUE."
         elif override.is_interval_sweep():
             yield f"{line} tries values between two numbers: write the values to try, as in {key}=1,2."
         elif override.is_sweep_override() and not sweep:

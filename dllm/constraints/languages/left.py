@@ -10,7 +10,7 @@ from dllm.errors import UserError
 
 
 def without_left_recursion(rules: Mapping[str, Tree]) -> dict[str, Tree]:
-    """The same language with no rule that begins with itself. Raises UserError where others are between."""
+    """The same language with no rule that begins with itself. Raises UserError for indirect left recursion."""
     left = LeftRecursion(rules)
     turned = {rule: left.repeated(rule) if rule in left.firsts(tree) else tree for rule, tree in rules.items()}
     left = LeftRecursion(turned)

@@ -1,4 +1,4 @@
-"""Proofs that no value is valid in two cases at once. What cannot be proved counts as not so."""
+"""Proofs that no value is valid in two cases at once. Unproved means "may overlap"."""
 
 from __future__ import annotations
 
