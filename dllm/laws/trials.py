@@ -232,7 +232,7 @@ class Trials:
 
 
 def watched(part: Any) -> Any:
-    """Wraps samplers so that their steps are checked; wrappers, which the loop checks, and other parts are unchanged."""
+    """Wraps samplers to check their steps; wrappers, which the loop checks, and other parts are unchanged."""
     if isinstance(part, Sampler) and not isinstance(part, Wrapper | Watched):
         kind = type(part)
         part_class = type(kind.__name__, (Watched, kind), {"__module__": kind.__module__, "__init__": kind.__init__})
