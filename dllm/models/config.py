@@ -22,9 +22,10 @@ from dllm.models.families_2026 import FAMILIES_2026
 from dllm.models.foreign import refuse_other_architecture
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GemmaConfig
 from dllm.models.keys import printed, read_keys, shown
+from dllm.models.layouts import PackedSettings
 from dllm.models.masked_lm_class import MASKED_LM, is_masked_lm
 from dllm.models.moe import MoEConfig
-from dllm.models.packed_settings import PackedSettings, packed_settings, unread_packed
+from dllm.models.packed_settings import packed_settings
 from dllm.models.prequantized import stored_kinds
 from dllm.models.rope_ntk import NtkReach, RopeSetting
 from dllm.models.rope_scaling import Scaling
@@ -230,7 +231,7 @@ class ModelConfig:
     @property
     def unread(self) -> tuple[str, ...]:
         """The keys of the file that nothing here knows."""
-        return (*self.layout.unread(self.published), *unread_packed(self.published))
+        return self.layout.unread(self.published)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dllm.models.affine import Scaled
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken
 from dllm.models.keys import printed
 from dllm.models.packing import Packing, Part
-from dllm.models.scaled_packing import Scaled
 
 _STACK = re.compile(r"(.+\.mlp)\.switch_mlp\.(gate|up|down)_proj\.weight")
 _ROUTER = re.compile(r"(.+\.mlp\.gate)\.gate_proj\.(weight|bias)")  # mlx_lm's of Ling, which LLaDA2 is

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -83,9 +83,19 @@ def boolean(default: Any = False) -> KeyRule:
 def allowed(*values: Any, default: Any = None) -> KeyRule:
     """One of the values that published checkpoints of the family use. Without values: null alone. default: REQUIRED
     where the published class takes another value for a key that the file lacks."""
-    rule = " or ".join(map(shown, values)) or "null"
-    return KeyRule(f"{rule}, as in every published checkpoint of this family",
-                   lambda value: any(type(value) is type(one) and value == one for one in values), default)  # fmt: skip
+    found = only(*values, default=default)
+    return replace(found, rule=f"{found.rule}, as in every published checkpoint of this family")
+
+
+def only(*values: Any, default: Any = None, any_case: bool = False) -> KeyRule:
+    """One of some values. any_case: in small letters or capitals."""
+
+    def fits(value: Any) -> bool:
+        given = value.lower() if any_case and isinstance(value, str) else value
+        return any(type(given) is type(one) and given == one for one in values)
+
+    *others, last = map(shown, values or (None,))
+    return KeyRule(" or ".join([", ".join(others), last] if others else [last]), fits, default)
 
 
 def token_ids(high: int) -> KeyRule:
@@ -128,18 +138,23 @@ def wrong_value(file: str, given: str) -> UserError:
     return UserError(f"{file} has {given}. Copy the checkpoint's own {file.partition(':')[0]} again.")
 
 
-def read_keys(table: KeyRules, content: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The keys of ``table`` with their values in ``content``, or their defaults.
+def read_keys(
+    table: KeyRules, content: Mapping[str, Any], file: str, wrong: Callable[[str, Any, str], UserError] | None = None
+) -> dict[str, Any]:
+    """The keys of ``table`` with their values in ``content``, or their defaults. wrong: the error for a key, its value
+    and its rule, and for one that is missing (None: that of a ``file`` of a checkpoint).
 
     Raises UserError that names file, key, value and rule.
     """
     values = {key: rule.given(content, key) for key, rule in table.items()}
-    if missing := [key for key, value in values.items() if value is REQUIRED]:
+    missing = [key for key, value in values.items() if value is REQUIRED]
+    if missing and wrong is None:
         raise UserError(f"{file} lacks {', '.join(missing)}, which this architecture needs to be built.")
     for key, rule in table.items():
         value = content.get(key)
-        if value is not None and not rule.fits(value):
-            raise wrong_value(file, f"{key}={shown(value)}, which must be {rule.rule}")
+        if key in missing or (value is not None and not rule.fits(value)):
+            raise wrong(key, value, rule.rule) if wrong else wrong_value(
+                file, f"{key}={shown(value)}, which must be {rule.rule}")  # fmt: skip
     return values
 
 

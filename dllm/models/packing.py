@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from dllm.kernels.narrow_product import GROUP
@@ -42,11 +41,3 @@ class Packing(ABC):
     def four_bits(self, part: Part, begin: int, end: int) -> FourBits | None:
         """The same rows as steps; None: they are not sixteen steps in groups of 32 columns."""
         return None
-
-
-def numbers_in_words(words: Tensor, bits: int, axis: int, order: Sequence[int] = ()) -> Tensor:
-    """The unsigned numbers of int32 ``words``; each word holds 32 / ``bits`` of them along ``axis``, the first one
-    lowest. order: the numbers that a word holds from its lowest bits on, where that is another."""
-    places = [order.index(number) for number in range(len(order))] or range(32 // bits)
-    parts = [(words >> bits * place).bitwise_and_(2**bits - 1).to(torch.uint8) for place in places]
-    return torch.stack(parts, axis + 1).flatten(axis, axis + 1)

@@ -8,80 +8,25 @@ says of activations and of the cache is told, and not done.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dllm.common.coerce import is_whole
 from dllm.errors import UserError
+from dllm.models.affine import WHOLE_AXIS, Scheme
 from dllm.models.expressions import RULE, expression
-from dllm.models.keys import printed, shown
-from dllm.models.prequantized import QUANTISATION, UNQUANTISED
+from dllm.models.keys import REQUIRED, KeyRule, KeyRules, integer, only, printed
+from dllm.models.layouts import EVERY_MODULE, PackedPlace, PackedSettings
+from dllm.models.prequantized import QUANTISATION
 
 OLDER_KEY = "compression_config"  # of compressed-tensors
 COMPRESSED_TENSORS = "compressed-tensors"
-SCALED_METHODS = (COMPRESSED_TENSORS, "modelopt", "fp8")
-_ALL = "re:"  # names every module
-_WHOLE = 1 << 62  # rows or columns of a block that is the whole tensor
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How the weights of some modules are packed."""
-
-    called: str  # what people call it: FP8, INT8, INT4, NVFP4, MXFP4
-    codes: str  # of its numbers, see ``dllm.models.codes``
-    block: tuple[int, int]  # rows and columns that share a scale
-    weight: str = "weight"  # the leaf that holds the codes
-    scale: str = "weight_scale"  # the leaf that holds the scales
-    scale_codes: str = (
-        ""  # of scales that must be bytes; empty: they are floats, or bytes whose kind says what they are
-    )
-    symmetric: bool = True  # no zeros
-    overall: str = ""  # the leaf of a number that all scales have in common; empty: none
-    divided: bool = False  # scales are divided by it, not weights multiplied
-
-    @property
-    def in_words(self) -> bool:
-        """Whether its codes are in words of 32 bits."""
-        return self.codes.startswith("uint")
-
-
-@dataclass(frozen=True)
-class ScaledSettings:
-    """What a config says of packed weights."""
-
-    method: str  # compressed-tensors, modelopt or fp8
-    schemes: Mapping[str, Scheme]  # by a module's name, ``re:`` and an expression, or a class of modules
-    ignored: tuple[str, ...] = ()  # modules that are plain, told in the same ways
-    notes: tuple[str, ...] = ()  # sentences about what is said and not done
-
-    def scheme_of(self, module: str) -> Scheme:
-        """Of a module that has scales. Raises UserError for one that is said to be plain, and where none is said."""
-        if any(_match(one, module) for one in self.ignored):
-            raise UserError(f"{QUANTISATION} has {printed(module)} in ignore, and the weights have scales for it. "
-                            f"{UNQUANTISED}.")  # fmt: skip
-        found = [(match, target) for target in self.schemes if (match := _match(target, module))]
-        if not found:
-            raise UserError(f"{QUANTISATION} names no group for {printed(module)}, which has scales. {UNQUANTISED}.")
-        return self.schemes[min(found)[1]]
-
-
-def _match(target: str, module: str) -> int:
-    """How a target names a module, the first that counts: 1 by its name, 2 by an expression, 3 by its class, 4 by the
-    end of its name; 0: it does not. Equal ones count by the alphabet (compressed-tensors' match_targets, which
-    knows the first three). A linear layer is any that has scales but an embedding."""
-    if target.startswith("re:"):
-        return 2 if expression(target[3:]).matches(module) else 0
-    if target in ("Linear", "Embedding"):
-        return 3 if module.endswith(("embed_tokens", "word_embeddings", "wte")) == (target == "Embedding") else 0
-    return 1 if module in (target, f"model.{target}") else 4 if module.endswith(f".{target}") else 0
 
 
 def _float8(block: tuple[int, int]) -> Scheme:
     return Scheme("FP8", "e4m3", block)
 
 
-_TENSOR, _CHANNEL = (_WHOLE, _WHOLE), (1, _WHOLE)
+_TENSOR, _CHANNEL = (WHOLE_AXIS, WHOLE_AXIS), (1, WHOLE_AXIS)
 _NVFP4 = Scheme("NVFP4", "e2m1", (1, 16), "weight_packed", scale_codes="e4m3", overall="weight_global_scale",
                 divided=True)  # fmt: skip
 _MXFP4 = Scheme("MXFP4", "e2m1", (1, 32), "weight_packed", scale_codes="e8m0")
@@ -102,177 +47,154 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
 _ACTIVATIONS = ("activations stay in full precision, though config.json says how they are quantised: answers may "
                 "differ from those of programs that do it")  # fmt: skip
 _CACHE = "keys and values stay in full precision, though config.json says how they are quantised"
-_KNOWN: Mapping[str, str] = {
-    COMPRESSED_TENSORS: """quant_method format quantization_status ignore kv_cache_scheme config_groups version
-                global_compression_ratio sparsity_config transform_config""",
-    "modelopt": """quant_method quant_algo kv_cache_quant_algo group_size exclude_modules ignore producer config_groups
-                has_zero_point pre_quant_scale kv_cache_scheme""",
-    "fp8": """quant_method activation_scheme fmt weight_block_size modules_to_not_convert scale_fmt dequantize
-           ignored_layers""",
+
+
+def _names(value: Any) -> bool:
+    """Whether it is a list of names, and of expressions after ``re:``."""
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        return False
+    try:
+        return all(expression(one[3:]) for one in value if one.startswith("re:"))
+    except UserError:
+        return False
+
+
+def _blocks(value: Any) -> bool:
+    return min(_rows_and_columns(value)) > 0
+
+
+def _rows_and_columns(value: Any) -> tuple[int, int]:
+    """Of a block, as a list or as ``128x128``; (0, 0): it is neither."""
+    try:
+        rows, columns = map(int, value.split("x") if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        return 0, 0
+    return rows, columns
+
+
+_ANY = KeyRule("anything", lambda value: True)
+_TARGETS = KeyRule(f"a list of names, in which re: begins {RULE},", _names, [])
+_BLOCK = KeyRule("two numbers, of rows and columns,", _blocks)
+SCALED_KEYS: Mapping[str, KeyRules] = {
+    COMPRESSED_TENSORS: {
+        "config_groups": KeyRule("an object of groups", lambda one: isinstance(one, Mapping) and bool(one), REQUIRED),
+        "sparsity_config": KeyRule("absent or dense", lambda one: not one or (
+            isinstance(one, Mapping) and one.get("format", "dense") == "dense")),
+        "transform_config": KeyRule("absent", lambda one: not one),
+        "ignore": _TARGETS, "format": _ANY, "kv_cache_scheme": _ANY,
+    },
+    "modelopt": {"quant_algo": only("NVFP4", "FP8", default=REQUIRED), "group_size": _ANY,
+                 "kv_cache_quant_algo": _ANY, "kv_cache_scheme": _ANY},
+    "fp8": {"fmt": only("e4m3"), "weight_block_size": KeyRule(_BLOCK.rule, _BLOCK.fits, [128, 128], null=None),
+            "scale_fmt": only("float", "ue8m0")},
+}  # fmt: skip
+_WEIGHTS: KeyRules = {
+    "symmetric": KeyRule("true or false", lambda one: isinstance(one, bool), True, null=REQUIRED),
+    "actorder": KeyRule("null, 'weight' or 'static'", lambda one: one != "group"),
 }
+_SIZES: KeyRules = {  # of formats that do not say them themselves
+    "num_bits": integer(1, 8, 4), "type": only("int", "float", default="int"),
+    "strategy": only("tensor", "channel", "group", "block"), "group_size": _ANY, "block_structure": _BLOCK,
+}  # fmt: skip
 
 
-def scaled_settings(published: Mapping[str, Any], file: str) -> ScaledSettings | None:
+def scaled_settings(published: Mapping[str, Any], file: str) -> PackedSettings | None:
     """What a parsed config.json says of such weights; None: nothing, or another method. Raises UserError for a layout
     that is not read."""
-    key, said = _said(published)
+    key, said = said_of_scales(published)
     if said is None:
         return None
-    place = _Place(file, key, str(said.get("quant_method", COMPRESSED_TENSORS)))
-    return {COMPRESSED_TENSORS: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method](said, place)
+    place = PackedPlace(file, key, str(said.get("quant_method", COMPRESSED_TENSORS)))
+    values = place.read(SCALED_KEYS[place.method], said)
+    read = {COMPRESSED_TENSORS: _compressed, "modelopt": _modelopt, "fp8": _fine_grained}[place.method]
+    schemes, notes = read(values, place)
+    if values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo"):
+        notes = (*notes, _CACHE)
+    return PackedSettings(place.method, f"{QUANTISATION} says {place.method}", schemes,
+                          tuple(values.get("ignore", ())), tuple(f"{one}." for one in notes))  # fmt: skip
 
 
-def unread_scaled(published: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys about such weights that nothing here knows."""
-    key, said = _said(published)
-    known = _KNOWN[said.get("quant_method", COMPRESSED_TENSORS)].split() if said else []
-    return tuple(f"{key}.{one}" for one, value in (said or {}).items() if value is not None and one not in known)
-
-
-def _said(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    for key in (QUANTISATION, OLDER_KEY):
+def said_of_scales(published: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
+    """The key of the file that says it, and what; None: it says nothing."""
+    for key, usual in ((QUANTISATION, ""), (OLDER_KEY, COMPRESSED_TENSORS)):
         said = published.get(key)
-        if (
-            isinstance(said, Mapping)
-            and said.get("quant_method", COMPRESSED_TENSORS if key == OLDER_KEY else "") in SCALED_METHODS
-        ):
+        method = said.get("quant_method", usual) if isinstance(said, Mapping) else None
+        if isinstance(said, Mapping) and isinstance(method, str) and method in SCALED_KEYS:
             return key, said
     return QUANTISATION, None
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where something is said, for messages."""
-
-    file: str  # that says it
-    key: str  # of the file, under which it is
-    method: str  # whose words it has
-
-    def refused(self, what: str, value: Any, rule: str) -> UserError:
-        return UserError(f"{self.file} has {self.method} weights with {what}={shown(value)} in {self.key}, which must "
-                         f"be {rule} to be read. {UNQUANTISED}.")  # fmt: skip
-
-
-def _compressed(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
-    groups = said.get("config_groups")
-    if not isinstance(groups, Mapping) or not groups:
-        raise place.refused("config_groups", groups, "an object of groups")
-    sparse = said.get("sparsity_config")
-    if sparse and (not isinstance(sparse, Mapping) or sparse.get("format", "dense") != "dense"):
-        raise place.refused("sparsity_config", sparse, "absent or dense")
-    if said.get("transform_config"):
-        raise place.refused("transform_config", said["transform_config"], "absent")
-    ignored = _texts(said.get("ignore"), "ignore", place)
+def _compressed(values: Mapping[str, Any], place: PackedPlace) -> tuple[Mapping[str, Scheme], tuple[str, ...]]:
     schemes, notes = dict[str, Scheme](), dict[str, None]()
-    for name, group in groups.items():
+    for name, group in values["config_groups"].items():
         if not isinstance(group, Mapping):  # a preset's name, and what it is for
             if name not in _PRESETS:
-                raise place.refused(
-                    "config_groups." + printed(name), group, f"a group, or one of {', '.join(_PRESETS)}"
-                )
-            group = {"targets": group, "weights": _PRESETS[name]}
+                rule = f"a group, or one of {', '.join(_PRESETS)},"
+                raise place.wrong("config_groups." + printed(name), group, rule)
             notes |= {} if name.endswith("A16") else {_ACTIVATIONS: None}
+            group = {"targets": group, "weights": _PRESETS[name]}
         notes |= {_ACTIVATIONS: None} if group.get("input_activations") or group.get("output_activations") else {}
         if group.get("weights") is not None:
-            kind = group.get("format") or said.get("format")
-            targets = _texts(group.get("targets"), f"{printed(name)}.targets", place)
+            key = f"{printed(name)}.targets"
+            targets = place.read({key: _TARGETS}, {key: group.get("targets")})[key]
+            kind = group.get("format") or values["format"]
             schemes |= dict.fromkeys(targets, _scheme(group["weights"], kind, place))
-    if said.get("kv_cache_scheme"):
-        notes[_CACHE] = None
-    return ScaledSettings(place.method, schemes, ignored, tuple(f"{one}." for one in notes))
+    return schemes, tuple(notes)
 
 
-def _texts(value: Any, key: str, place: _Place) -> tuple[str, ...]:
-    value = [] if value is None else value
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise place.refused(key, value, "a list of names")
-    for one in value:
-        if one.startswith("re:"):
-            try:
-                expression(one[3:])
-            except UserError:
-                raise place.refused(key, one, f"{RULE}, behind re:") from None
-    return tuple(value)
-
-
-def _scheme(weights: Any, kind: Any, place: _Place) -> Scheme:
+def _scheme(weights: Any, kind: Any, place: PackedPlace) -> Scheme:
     """The scheme of a group's ``weights`` in the format ``kind``."""
     if not isinstance(weights, Mapping):
-        raise place.refused("weights", weights, "an object")
-    bits, floats = weights.get("num_bits", 4), weights.get("type", "int") == "float"
-    symmetric = weights.get("symmetric", True)
-    if not isinstance(symmetric, bool):
-        raise place.refused("symmetric", symmetric, "true or false")
-    if weights.get("actorder") == "group":
-        raise place.refused("actorder", "group", "null, 'weight' or 'static'")
+        raise place.wrong("weights", weights, "an object")
+    zeros = "" if place.read(_WEIGHTS, weights)["symmetric"] else "weight_zero_point"
     if isinstance(kind, str) and kind in _FIXED:
         return _FIXED[kind]
-    if kind not in ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"):
-        known = ", ".join(("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", *_FIXED))
-        raise place.refused("format", kind, f"{known}, or mixed-precision with a format for each group")
-    if not is_whole(bits) or not 1 <= bits <= 8 or (bits != 8 and kind != "pack-quantized"):
-        raise place.refused("num_bits", bits, "1 to 8" if kind == "pack-quantized" else "8")
-    block = _block(weights, place)
-    if kind == "pack-quantized":
-        if floats or block[0] not in (1, _WHOLE):
-            raise place.refused("type" if floats else "strategy", "float" if floats else "block", "int" if floats else
-                                "group or channel")  # fmt: skip
-        return Scheme(f"INT{bits}", f"uint{bits}", (1, block[1]), "weight_packed", symmetric=symmetric)
-    return _float8(block) if floats else Scheme("INT8", "int8", block, symmetric=symmetric)
+    known, packed = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"), kind == "pack-quantized"
+    if kind not in known:
+        raise place.wrong("format", kind, f"{', '.join((*known, *_FIXED))}, or mixed-precision with one for groups,")
+    values = place.read(_SIZES, weights)
+    bits, floats, block = values["num_bits"], values["type"] == "float", _block(values, place)
+    if bits != 8 and not packed:  # noqa: PLR2004
+        raise place.wrong("num_bits", bits, "8")
+    if not packed:
+        return _float8(block) if floats else Scheme("INT8", "int8", block, zeros=zeros)
+    if floats or block[0] not in (1, WHOLE_AXIS):
+        raise place.wrong("type" if floats else "strategy", "float" if floats else "block", "int" if floats else
+                          "group or channel")  # fmt: skip
+    return Scheme(f"INT{bits}", f"uint{bits}", (1, block[1]), "weight_packed", zeros=zeros)
 
 
-def _block(weights: Mapping[str, Any], place: _Place) -> tuple[int, int]:
+def _block(values: Mapping[str, Any], place: PackedPlace) -> tuple[int, int]:
     """Rows and columns that share a scale."""
-    group, strategy = weights.get("group_size"), weights.get("strategy")
+    group, strategy = values["group_size"], values["strategy"]
     if strategy is None:
         strategy = "tensor" if group is None else "channel" if group == -1 else "group"
     if strategy == "block":
-        return _rows_and_columns(weights.get("block_structure"), "block_structure", place)
+        if values["block_structure"] is None:
+            raise place.wrong("block_structure", None, _BLOCK.rule)
+        return _rows_and_columns(values["block_structure"])
     if strategy == "group":
         if group is None or not is_whole(group) or group < 1:
-            raise place.refused("group_size", group, "a number of columns")
+            raise place.wrong("group_size", group, "a number of columns")
         return 1, int(group)
-    if strategy not in ("tensor", "channel"):
-        raise place.refused("strategy", strategy, "tensor, channel, group or block")
     return _TENSOR if strategy == "tensor" else _CHANNEL
 
 
-def _rows_and_columns(value: Any, key: str, place: _Place) -> tuple[int, int]:
-    given = value.split("x") if isinstance(value, str) else value
-    try:
-        rows, columns = map(int, given)
-    except (TypeError, ValueError):
-        rows = columns = 0
-    if rows < 1 or columns < 1:
-        raise place.refused(key, value, "two numbers, of rows and columns")
-    return rows, columns
-
-
-def _modelopt(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
-    width, kind = said.get("group_size"), said.get("quant_algo")
+def _modelopt(values: Mapping[str, Any], place: PackedPlace) -> tuple[Mapping[str, Scheme], tuple[str, ...]]:
     schemes = {
         "NVFP4": Scheme("NVFP4", "e2m1", (1, 16), scale_codes="e4m3", overall="weight_scale_2"),
         "FP8": _float8(_TENSOR),
     }
-    if not isinstance(kind, str) or kind not in schemes:
-        raise place.refused("quant_algo", kind, " or ".join(schemes))
-    if kind == "NVFP4" and width not in (None, 16):
-        raise place.refused("group_size", width, "16")
-    notes = [f"{_ACTIVATIONS}."]
-    if said.get("kv_cache_quant_algo") or said.get("kv_cache_scheme"):
-        notes.append(f"{_CACHE}.")
+    kind = values["quant_algo"]
+    if kind == "NVFP4" and values["group_size"] not in (None, 16):
+        raise place.wrong("group_size", values["group_size"], "16")
     # The modules that it excludes are told with wildcards; they are those without scales.
-    return ScaledSettings(place.method, {_ALL: schemes[kind]}, (), tuple(notes))
+    return {EVERY_MODULE: schemes[kind]}, (_ACTIVATIONS,)
 
 
-def _fine_grained(said: Mapping[str, Any], place: _Place) -> ScaledSettings:
-    if said.get("fmt") not in (None, "e4m3"):
-        raise place.refused("fmt", said["fmt"], "e4m3")
-    size = said.get("weight_block_size", [128, 128])
-    block = _TENSOR if size is None else _rows_and_columns(size, "weight_block_size", place)
-    if said.get("scale_fmt") not in (None, "float", "ue8m0"):
-        raise place.refused("scale_fmt", said["scale_fmt"], "float or ue8m0")
+def _fine_grained(values: Mapping[str, Any], place: PackedPlace) -> tuple[Mapping[str, Scheme], tuple[str, ...]]:
+    size = values["weight_block_size"]
+    block = _TENSOR if size is None else _rows_and_columns(size)
     # DeepSeek V3.1 stores the powers of two of ue8m0 as float32, V4 as bytes: their tensors tell.
-    powers = "float or e8m0" if said.get("scale_fmt") == "ue8m0" else ""
-    scheme = Scheme("FP8", "e4m3", block, scale="weight_scale_inv", scale_codes=powers)
-    return ScaledSettings(place.method, {_ALL: scheme}, (), (f"{_ACTIVATIONS}.",))
+    powers = "float or e8m0" if values["scale_fmt"] == "ue8m0" else ""
+    return {EVERY_MODULE: Scheme("FP8", "e4m3", block, scale="weight_scale_inv", scale_codes=powers)}, (_ACTIVATIONS,)

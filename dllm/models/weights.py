@@ -45,13 +45,13 @@ from dllm.models.files import (
 )
 from dllm.models.fit import Fit, check_sizes
 from dllm.models.footprint import refuse_too_large
+from dllm.models.formats import matrix_widths, with_whole_weights
 from dllm.models.fused import apart, fuse_products, opened_stacks
 from dllm.models.gguf_config import gguf_config, gguf_contents
 from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf, read_gguf
 from dllm.models.load_progress import Loaded, Watch, unwatched
 from dllm.models.names import Source, parameter_source, parameter_sources, published_shapes
 from dllm.models.networks import network_of
-from dllm.models.packed_folders import matrix_widths, with_whole_weights
 from dllm.models.packed_settings import with_files_beside
 from dllm.models.placement import device_map, offloaded_words
 from dllm.models.prequantized import QUANTISED_KEYS

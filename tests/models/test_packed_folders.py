@@ -192,12 +192,12 @@ def stacked(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.skipif(not packs_by_64(), reason="this processor's operator has another layout")
-@pytest.mark.parametrize("form", ["mlx-4-64", "w4a16-zeros", "w3a16", "nf4"])
+@pytest.mark.parametrize("form", ["mlx-4-64", "w4a16-zeros", "w4a16-short", "w3a16", "nf4"])
 def test_int4_keeps_the_steps_of_four_bits(form: str, tmp_path: Path) -> None:
     small, wide = folders(form, tmp_path)
     with pytest.warns(SettingWarning) as told:
         model = load_model(small, dtype=torch.bfloat16, quantize="int4")
-    keeps = form in ("mlx-4-64", "w4a16-zeros")
+    keeps = form in ("mlx-4-64", "w4a16-zeros", "w4a16-short")
     assert ("7 keep their steps" in " ".join(str(one.message) for one in told)) == keeps
     if not keeps:
         expected = load_model(wide, dtype=torch.bfloat16, quantize="int4").state_dict()
@@ -272,7 +272,7 @@ def test_an_expression_that_re_would_try_for_ever_is_refused(tmp_path: Path) -> 
     small, _ = folders("w4a16", tmp_path)
     said = json.loads((small / "config.json").read_text())["quantization_config"]
     edit_config(small, quantization_config={**said, "ignore": ["re:(.+)+x", "lm_head"]})
-    with pytest.raises(UserError, match="ignore='re:.*, which must be a regular expression"):
+    with pytest.raises(UserError, match="ignore=.'re:.*, in which re: begins a regular expression"):
         load_model(small)
 
 
@@ -320,7 +320,8 @@ def test_the_older_key_and_a_preset_are_read(tmp_path: Path) -> None:
     edit_config(small, quantization_config=None, compression_config=said)
     with pytest.warns(SettingWarning, match="activations stay in full precision"):
         same(small, wide)
-    assert read_model_config(small).unread == ("compression_config.new",)
+    notes = " ".join(inspect_checkpoint(small).notes)
+    assert "compression_config has keys that change nothing here, or are not known: new." in notes
 
 
 QUERY = "model.transformer.blocks.0.q_proj"
@@ -390,23 +391,23 @@ def test_what_is_not_a_number_is_refused(form: str, leaf: str, bad: float, tmp_p
 
 
 SAID: list[tuple[str, dict[str, Any], str]] = [
-    ("mlx-4-64", {"quantization": {"bits": 1, "group_size": 64}}, r"quantization\.bits=1 in mode affine, which"),
+    ("mlx-4-64", {"quantization": {"bits": 1, "group_size": 64}}, r"bits=1 in .* be 2, 3, 4, 5, 6 or 8 in mode"),
     ("mlx-4-64", {"quantization": {"bits": 4, "group_size": 48}}, r"group_size=48"),
-    ("mlx-4-64", {"quantization": {"bits": 4, "mode": "mxfp9"}}, r"mode='mxfp9', which must be one of affine, mxfp4"),
-    ("mlx-4-64", {"quantization": {"bits": 4, "a.b": 3}}, r"quantization\.a\.b=3, which must be a module's"),
+    ("mlx-4-64", {"quantization": {"bits": 4, "mode": "mxfp9"}}, r"mode='mxfp9' .* be 'affine', 'mxfp4'"),
+    ("mlx-4-64", {"quantization": {"bits": 4, "a.b": 3}}, r"a\.b=3 in quantization, which must be a module's"),
     ("mlx-4-64", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
     ("w4a16", {"actorder": "group"}, r"actorder='group'"), ("w4a16", {"strategy": "block"}, r"block_structure=null"),
-    ("w4a16", {"num_bits": 9}, r"num_bits=9 in quantization_config, which must be 1 to 8"),
+    ("w4a16", {"num_bits": 9}, r"num_bits=9 in quantization_config, which must be an integer from 1 to 8"),
     ("w4a16", {"format": "marlin-24"}, r"format='marlin-24', which must be|format='marlin-24' in"),
     ("w4a16", {"config_groups": {}}, r"config_groups=\{\}"),
     ("w4a16", {"transform_config": {"a": 1}}, "transform_config"),
     ("w4a16", {"sparsity_config": {"format": "sparse-bitmask"}}, "sparsity_config="),
     ("w4a16", {"config_groups": {"W9": ["Linear"]}}, r"config_groups\.W9"),
-    ("w4a16", {"ignore": [r"re:(a)\1"]}, r"ignore='re:\(a\).* which must be a regular expression of at most 1000"),
-    ("w4a16", {"config_groups": {"W4A16": ["re:("]}}, r"W4A16\.targets='re:\('.*, which must be a regular expression"),
+    ("w4a16", {"ignore": [r"re:(a)\1"]}, r"ignore=\['re:\(a\).* in which re: begins a regular expr"),
+    ("w4a16", {"config_groups": {"W4A16": ["re:("]}}, r"W4A16\.targets=\['re:\('.*, in which re: begins"),
     ("fp8", {"weight_block_size": [0, 2]}, r"fp8 weights with weight_block_size=\[0, 2\]"),
     ("fp8", {"fmt": "e5m2"}, "e5m2"),
-    ("modelopt-nvfp4", {"quant_algo": "W4A8_AWQ"}, r"quant_algo='W4A8_AWQ' .* NVFP4 or FP8"),
+    ("modelopt-nvfp4", {"quant_algo": "W4A8_AWQ"}, r"quant_algo='W4A8_AWQ' .* 'NVFP4' or 'FP8'"),
     ("nf4", {"load_in_4bit": False}, "neither load_in_4bit nor load_in_8bit is true"),
 ]  # fmt: skip
 

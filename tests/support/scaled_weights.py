@@ -226,6 +226,8 @@ FORMS: dict[str, Form] = {
                         4, 32, True, True),
     "w4a16-zeros": compressed("INT4", "pack-quantized", {"num_bits": 4, "group_size": 64, "symmetric": False},
                               whole_numbers, 4, 64, False, True),
+    "w4a16-short": compressed("INT4", "pack-quantized", {"num_bits": 4, "group_size": 128}, whole_numbers, 4, 128, True,
+                              True),  # the last group of 192 columns has half of them
     "w3a16": compressed("INT3", "pack-quantized", {"num_bits": 3, "strategy": "channel", "symmetric": False},
                         whole_numbers, 3, -1, False, True),
     "nvfp4": compressed("NVFP4", "nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}, nvfp4, False),

@@ -33,6 +33,7 @@ from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import parameter_sources
 from dllm.models.narrow_folder import changed_files, checksums, narrow_problems
 from dllm.models.networks import network_of
+from dllm.models.packed_settings import packed_notes
 from dllm.models.quantize import BITS, check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.tokenizer import Tokenizer, generation_ends
@@ -183,6 +184,7 @@ def _tokens(
 
 
 def _notes(config: ModelConfig, tokenizer: Tokenizer | None) -> Iterator[str]:
+    yield from packed_notes(config.published)
     if tokenizer is None:
         yield (
             'No tokenizer files: give prompts=FILE with lines such as {"tokens": [1, 2]}, or in Python lists of token '
