@@ -74,7 +74,7 @@ def make_gemma(folder: Path) -> Path:
 
 
 def _checkpoint(folder: Path, tokenizer: Tokenizer, source: Path) -> Path:
-    shutil.copytree(source, folder)
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.xz"))  # the plain weights are beside
     tokenizer.add_special_tokens(list(SPECIAL.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"chat_template": TEMPLATE, "eos_token": SPECIAL[EOS], "mask_token": SPECIAL[MASK]}
