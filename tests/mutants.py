@@ -1,30 +1,44 @@
 """How many small wrong changes of the package the tests notice: ``python tests/mutants.py --count 50 --seed 7``.
 
-Draws places of the package by a seed, spread over rooms, files and kinds of change. Makes one change at a time in a
-copy of the tracked files, and runs the test files that name the module and its classes most. Prints the score of each
-room, and each change that no test noticed. Exit code 1: the score is below ``--least``.
+Draws places of the package by a seed, spread over rooms, files and kinds of change. Makes one change at a time, in
+memory, and runs the tests that execute its line, cheapest first, until one fails: first what ``make test`` runs, then
+the rest. Which test executes what is recorded once (15 minutes of one core; again by ``--record``), in ``.mutants``.
+Left out: what the rules below or ``tests/data/equivalent_mutants.txt`` call no change of behaviour. Prints the score of
+each room, and each change that no test noticed. Exit code 1: the score is below ``--least``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import inspect
+import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
+from types import CodeType, FunctionType
 from typing import NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.executed import compiled_from, place_of  # noqa: E402
+
 ROOMS = ("samplers", "blocks", "cache", "eos", "lengths", "loop", "constraints", "serve", "report", "rl", "models")
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -36,8 +50,17 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }  # fmt: skip
 _NAMES = ("min", "max"), ("any", "all"), ("amin", "amax"), ("sum", "mean"), ("argmin", "argmax"), ("floor", "ceil")
 NAMES = {one: other for pair in _NAMES for one, other in (pair, pair[::-1])}
-DROPPED = ("clone", "float", "double", "clamp", "masked_fill", "detach", "contiguous")  # methods: the value as it was
-SECONDS = 120  # for the tests of one change; what takes longer is noticed
+DROPPED = ("clone", "float", "double", "clamp", "masked_fill")  # methods: the value as it was
+WORDS = ("say", "complain", "warn", "debug", "info", "warning", "error", "exception", "note")  # calls that tell people
+RECORD, EQUIVALENT = ROOT / ".mutants", ROOT / "tests" / "data" / "equivalent_mutants.txt"
+UNSEEN = ("repo", "gpu", "experiments", "tasks", "kernels", "data", "support")  # tests that execute none of the rooms
+WORDS_OF_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not program", "--continue-on-collection-errors")
+
+
+@cache
+def source(file: str) -> str:
+    """As it was when the run began."""
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 class Mutant(NamedTuple):
@@ -53,12 +76,26 @@ class Mutant(NamedTuple):
     @property
     def text(self) -> str:
         """The whole file, changed."""
-        data = (ROOT / self.file).read_bytes()
+        data = source(self.file).encode()
         end = self.begin + len(self.before.encode())
         return (data[: self.begin] + self.after.encode() + data[end:]).decode()
 
+    @property
+    def room(self) -> str:
+        return Path(self.file).parts[1]
+
+    @property
+    def place(self) -> tuple[str, bool]:
+        return place_of(source(self.file), self.line)
+
+    @property
+    def name(self) -> str:
+        """What it is called in ``EQUIVALENT``: lines above may come and go."""
+        return str(self).replace(f":{self.line} ", " ", 1)
+
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {' '.join(self.before.split())!r:.70} -> {' '.join(self.after.split())!r:.70}"
+        before, after = (f"{' '.join(text.split())!r:.70}" for text in (self.before, self.after))
+        return f"{self.file}:{self.line} {self.place[0].partition('#')[0]}: {before} -> {after}"
 
 
 def changed(node: ast.AST) -> Iterator[ast.AST]:
@@ -90,13 +127,19 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-def told(tree: ast.Module) -> set[ast.AST]:
-    """Nodes that are words or types: what is raised, formatted texts, annotations, decorators, matters of import."""
+def left_out(tree: ast.Module) -> set[ast.AST]:
+    """Nodes that are words, types or speed: what is raised or said, formatted texts, annotations, decorators."""
     out = set[ast.AST]()
     for node in ast.walk(tree):
         hidden: list[ast.AST | None] = []
         match node:
             case ast.Raise() | ast.JoinedStr() | ast.Assert():
+                hidden = [node]
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))) if name in WORDS:
+                hidden = [node]
+            case ast.Module():
+                hidden = [one.value for one in node.body if isinstance(one, ast.Assign) and is_union(one.value)]
+            case ast.keyword(arg="strict" | "daemon" | "non_blocking" | "pin_memory" | "maxsize"):
                 hidden = [node]
             case ast.FunctionDef():
                 hidden = [node.returns, *node.decorator_list]
@@ -109,14 +152,19 @@ def told(tree: ast.Module) -> set[ast.AST]:
     return out
 
 
+def is_union(value: ast.expr) -> bool:
+    """``A | B``, of types: at the top of a module no set or flag is joined."""
+    return isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
+
+
 def mutants(file: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
-    text = (ROOT / file).read_text(encoding="utf-8")
+    text = source(file)
     tree, lines, found = ast.parse(text), text.encode().splitlines(keepends=True), list[Mutant]()
     ends = [0]
     for line in lines:
         ends.append(ends[-1] + len(line))
-    words, data = told(tree), text.encode()
+    words, data = left_out(tree), text.encode()
     for node in ast.walk(tree):
         if node in words or not isinstance(node, ast.expr | ast.stmt) or node.end_lineno is None:
             continue
@@ -163,64 +211,267 @@ def git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-@cache
-def sources() -> dict[str, str]:
-    """The text of each test file that a change may be tried on."""
-    files = (path for path in (ROOT / "tests").rglob("test_*.py") if path.parts[-2] not in ("repo", "gpu"))
-    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(files)}
+class Recorded(NamedTuple):
+    """What one test executed."""
+
+    test: str
+    seconds: float
+    places: dict[str, int]  # the bit of each place
+    bits: int
+
+    def executes(self, place: str) -> bool:
+        return place in self.places and bool(self.bits >> self.places[place] & 1)
 
 
 @cache
-def tests_of(file: str, most: int) -> tuple[str, ...]:
-    """The test files that name a module, its classes and its functions most."""
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    module = re.compile(rf"{re.escape(file.removesuffix('.py').replace('/', '.'))}\b")
-    kinds = (ast.ClassDef, ast.FunctionDef)
-    names = re.compile("|".join(rf"\b{one.name}\b" for one in tree.body if isinstance(one, kinds)) or r"(?!)")
-    room, name, count = f"tests/{Path(file).parts[1]}/", Path(file).stem.strip("_"), Counter[str]()
-    for test, text in sources().items():
-        count[test] = 10 * len(module.findall(text)) + len(names.findall(text)) * test.startswith(room)
-        count[test] += 1000 * (Path(test).stem == f"test_{name}") + test.startswith(room)
-    return tuple(test for test, times in count.most_common(most) if times)
+def recorded() -> tuple[Recorded, ...]:
+    """The last record of each test."""
+    out = dict[str, Recorded]()
+    for path in sorted(RECORD.glob("*.jsonl"), key=lambda path: path.stat().st_mtime):
+        places = dict[str, int]()
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            for place in line.get("places", ()):
+                places[place] = len(places)
+            if "test" in line:
+                out[line["test"]] = Recorded(line["test"], line["seconds"], places, int(line["bits"], 16))
+    return tuple(out.values())
 
 
-def passes(copy: Path, files: Sequence[str], part: str) -> bool:
-    """Whether all tests of the files pass in a copy."""
-    place = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    words = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--part", part, "-m", "not program", *files]
-    try:
-        done = subprocess.run([sys.executable, *words], cwd=copy, env=place, capture_output=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
+def executing(mutant: Mutant) -> list[Recorded]:
+    """Tests that execute the line; of a line outside functions, tests that execute any of its class, or of its file."""
+    place, inside = mutant.place
+    exact = f"{mutant.file}:{place}"
+    if inside and (found := [one for one in recorded() if one.executes(exact)]):
+        return found
+    known = {name for one in recorded() for name in one.places}
+    if inside and exact in known:
+        return []
+    # outside functions, or the record is of an older file
+    alike = re.compile(rf"(?:{re.escape(mutant.file)}|.*):{re.escape(place.partition('#')[0])}[.#].*")
+    for names in (
+        {name for name in known if alike.fullmatch(name)},
+        {name for name in known if name.startswith(f"{mutant.file}:")},
+    ):
+        if found := [one for one in recorded() if any(one.executes(name) for name in names)]:
+            return found
+    return []
+
+
+def function(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+@cache
+def slow() -> tuple[str, ...]:
+    return tuple((ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change and the tests for it."""
+
+    mutant: Mutant
+    sample: tuple[str, ...]  # tests of ``make test`` that execute the line: the room's first, cheap ones first
+    rest: frozenset[str]  # functions whose other cases may execute it
+
+    @classmethod
+    def of(cls, mutant: Mutant, seconds: float) -> Trial:
+        room, total, sample = f"tests/{mutant.room}/", 0.0, list[str]()
+        found = executing(mutant)
+        for one in sorted(found, key=lambda one: one.seconds / (4 if one.test.startswith(room) else 1)):
+            if total < seconds:
+                total += one.seconds
+                sample.append(one.test)
+        other = {function(one.test) for one in found} | {one for one in slow() if one.startswith(room)}
+        return cls(mutant, tuple(sample), frozenset(other))
+
+    @property
+    def files(self) -> set[str]:
+        return {file_of(test) for test in (*self.sample, *self.rest)}
+
+    def chosen(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
+        """The tests in the order in which they are tried, by part."""
+        by_name, stem = {one.nodeid: one for one in items}, Path(self.mutant.file).stem
+        sample = [by_name[name] for name in self.sample if name in by_name]
+        rest = [one for one in items if function(one.nodeid) in self.rest and one.nodeid not in self.sample]
+        return {"sample": sample, "rest": sorted(rest, key=lambda one: stem not in one.nodeid)}
+
+
+def bodies(code: CodeType) -> Iterator[CodeType]:
+    """All code inside a code object, in the order of its constants."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from bodies(one)
+
+
+def swapped(mutant: Mutant, functions: Sequence[FunctionType]) -> bool:
+    """Give the living functions of a file their changed code. False: what changes ran when the file was imported."""
+    path = str(ROOT / mutant.file)
+    sound, wrong = (compile(text, path, "exec", dont_inherit=True) for text in (source(mutant.file), mutant.text))
+    pairs = list(zip((sound, *bodies(sound)), (wrong, *bodies(wrong)), strict=False))
+    if [one.co_qualname for one, _ in pairs] != [one.co_qualname for one in (wrong, *bodies(wrong))]:
         return False
-    return done.returncode in (0, 5)  # 5: this part has no case
-
-
-def copied(folder: Path) -> Path:
-    """The tracked files in a folder."""
-    folder.mkdir()
-    packed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    archive = subprocess.run(
-        ["tar", "-c", "--null", "-T", "-"], cwd=ROOT, input=packed, capture_output=True, check=True
-    )
-    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-    return folder
-
-
-def noticed(mutant: Mutant, copy: Path, files: Sequence[str]) -> str:
-    """The part whose tests fail under a change; "": none."""
-    path = copy / mutant.file
-    sound = path.read_text(encoding="utf-8")
+    if any(alone(one) != alone(other) and not one.co_flags & inspect.CO_OPTIMIZED for one, other in pairs):
+        return False
+    changed = [(one, other) for one, other in pairs if whole(one) != whole(other)]
+    places = {(one.co_qualname, one.co_firstlineno): other for one, other in changed}
+    lives = [one for one in functions if (one.__code__.co_qualname, one.__code__.co_firstlineno) in places]
+    if len(places) < len(changed) or not lives:
+        return False
     try:
-        for part in ("sample", "rest"):
-            path.write_text(sound, encoding="utf-8")
-            if not passes(copy, files, part):
-                raise RuntimeError(f"{', '.join(files)} fail without a change")
-            path.write_text(mutant.text, encoding="utf-8")
-            if not passes(copy, files, part):
-                return part
-        return ""
-    finally:
-        path.write_text(sound, encoding="utf-8")
+        for one in lives:
+            one.__code__ = places[one.__code__.co_qualname, one.__code__.co_firstlineno]
+    except ValueError:  # other free variables
+        return False
+    return True
+
+
+def alone(code: CodeType) -> tuple[object, ...]:
+    """What code does by itself, without the functions inside it."""
+    return code.co_code, code.co_names, repr([one for one in code.co_consts if not isinstance(one, CodeType)])
+
+
+def whole(code: CodeType) -> list[tuple[object, ...]]:
+    return [alone(one) for one in (code, *bodies(code))]
+
+
+class Host:
+    """A pytest plugin: in place of a run over the tests, a fork for each trial, in which the living functions get their
+    changed code. So the package and the tests are imported once."""
+
+    def __init__(self, trials: Sequence[Trial], seconds: float, told: Callable[..., None]) -> None:
+        self.trials, self.seconds, self.told = trials, seconds, told
+        self.failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed = report.nodeid if report.failed else self.failed
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        gc.collect()
+        living = defaultdict[str, list[FunctionType]](list)
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType):
+                living[one.__code__.co_filename].append(one)
+        gc.freeze()  # pages that forks share
+        killers = dict[str, pytest.Item]()
+        for trial in self.trials:
+            functions = living[str(ROOT / trial.mutant.file)]
+            for part, items in (*trial.chosen(session.items).items(), ("", [])):
+                test = self.forked(items, trial.mutant, functions) if items else ""
+                if test or not part:
+                    killers |= {one.nodeid: one for one in items if one.nodeid == test}
+                    self.told(trial.mutant, part, test)
+                    break
+        if killers and (test := self.forked([*killers.values()], None, ())):
+            raise SystemExit(f"{test} fails without a change as well")
+        return True
+
+    def forked(self, items: Sequence[pytest.Item], mutant: Mutant | None, functions: Sequence[FunctionType]) -> str:
+        """Which of the tests fails; "": none; "import": the package cannot be imported; "time": they do not end."""
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                os.setsid()
+                quiet(self.seconds)
+                if mutant is not None and not swapped(mutant, functions):
+                    os.write(writing, trial_alone(mutant, items, self.seconds).encode())
+                else:
+                    os.write(writing, self.tried(items).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            text = answer.read()
+        code = os.waitpid(child, 0)[1]
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        return text or ("time" if code else "")
+
+    def tried(self, items: Sequence[pytest.Item]) -> str:
+        end = time.process_time() + self.seconds
+        for one, following in zip(items, [*items[1:], None], strict=True):
+            one.config.hook.pytest_runtest_protocol(item=one, nextitem=following)
+            if self.failed or time.process_time() > end:
+                break
+        return self.failed
+
+
+def quiet(seconds: float) -> None:
+    """No output, and an end by the system for what turns in circles."""
+    resource.setrlimit(resource.RLIMIT_CPU, (limit := int(4 * seconds + 60), limit))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+
+
+class Some:
+    """A pytest plugin: these tests alone, in this order, until the time is up."""
+
+    def __init__(self, tests: Sequence[str], seconds: float) -> None:
+        self.order, self.seconds, self.end, self.failed = {one: at for at, one in enumerate(tests)}, seconds, 0.0, ""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((one for one in items if one.nodeid in self.order), key=lambda one: self.order[one.nodeid])
+        self.end = time.process_time() + self.seconds
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed = report.nodeid if report.failed else self.failed
+
+    def pytest_runtest_logfinish(self) -> None:
+        if time.process_time() > self.end and not self.failed:
+            pytest.exit("the time is up", returncode=0)
+
+
+def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> str:
+    """As ``Host.forked``, in a new process that imports the changed file."""
+    tests = [one.nodeid for one in items][:200]
+    given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})
+    done = subprocess.run(
+        [sys.executable, __file__, "--alone"], cwd=ROOT, input=given, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    return done.stdout.strip().rpartition("\n")[2].removeprefix("failed: ") if done.returncode else ""
+
+
+def by_itself() -> int:
+    """Tests from the standard input, with a text of one file of the package from there."""
+    given = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit := int(4 * given["seconds"] + 60), limit))
+    compiled_from(ROOT / "dllm", lambda name, sound: given["text"] if name == given["file"] else None)
+    chosen = Some(given["tests"], given["seconds"])
+    code = pytest.main([*WORDS_OF_PYTEST, *dict.fromkeys(map(file_of, given["tests"]))], plugins=[chosen])
+    print(f"\nfailed: {chosen.failed or 'import'}")
+    return int(code not in (0, 5))
+
+
+def record(tests: Sequence[str]) -> None:
+    """Runs tests (none: all that execute the rooms) once, a folder at a time, and keeps what each executes."""
+    RECORD.mkdir(exist_ok=True)
+    place = {**os.environ, "OMP_NUM_THREADS": "1", "EXECUTED": str(RECORD)}
+    words = ["-m", "pytest", "-q", "-p", "tests.support.executed", "-m", "not program", "--part", "sample"]
+    found = [path for path in sorted((ROOT / "tests").iterdir()) if path.stem not in UNSEEN]
+    for test in tests or [str(one) for one in found if one.is_dir() or one.match("test_*.py")]:
+        subprocess.run([sys.executable, *words, test], cwd=ROOT, env=place, check=False)
+
+
+def listed(file: Path) -> list[Mutant]:
+    """Changes that an earlier run printed, wherever their lines are now."""
+    out = list[Mutant]()
+    for path, line, name in re.findall(
+        r"(dllm/\S+\.py):(\d+) (.*?)(?:  \[.*)?$", file.read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        alike = [one for one in mutants(path) if one.name == f"{path} {name}"]
+        out += sorted(alike, key=lambda one: abs(one.line - int(line)))[:1]
+    return out
+
+
+def equivalent() -> set[str]:
+    """Names of changes that change nothing, as somebody found by reading."""
+    return {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -229,35 +480,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", default=ROOMS, help="folders of dllm")
     parser.add_argument("--since", help="a commit: files that changed since come first")
-    parser.add_argument("--files", type=int, default=4, help="test files for each change")
+    parser.add_argument(
+        "--again", type=Path, metavar="FILE", help="changes that an earlier run printed, not drawn ones"
+    )
+    parser.add_argument("--record", nargs="*", metavar="TESTS", help="see what these tests (default: all) execute")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests for each change and part")
     parser.add_argument("--least", type=float, default=95, help="the score in per cent below which the exit code is 1")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    tried = drawn(given.count, given.seed, given.rooms, given.since)
+    if given.alone:
+        return by_itself()
+    if given.record is not None or not any(RECORD.glob("*.jsonl")):
+        record(given.record or ())
+    found = listed(given.again) if given.again else drawn(given.count, given.seed, given.rooms, given.since)
+    tried = [one for one in found if one.name not in equivalent()]
     by_room, survivors = defaultdict[str, Counter[str]](Counter), list[Mutant]()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.processes) as pool:
-        copies = SimpleQueue[Path]()
-        for number in range(given.processes):
-            copies.put(copied(Path(folder) / str(number)))
 
-        def judge(mutant: Mutant) -> tuple[Mutant, str]:
-            copy = copies.get()
-            try:
-                return mutant, noticed(mutant, copy, tests_of(mutant.file, given.files))
-            finally:
-                copies.put(copy)
+    def told(mutant: Mutant, part: str, test: str) -> None:
+        by_room[mutant.room][part] += 1
+        survivors.extend(() if part else (mutant,))
+        print(f"{part or 'SURVIVED':9}{mutant}" + f"  [{test}]" * bool(test), flush=True)
 
-        for mutant, part in pool.map(judge, tried):
-            by_room[Path(mutant.file).parts[1]][part] += 1
-            survivors += [] if part else [mutant]
-            print(f"{part or 'SURVIVED':9}{mutant}", flush=True)
+    trials = [Trial.of(one, given.seconds) for one in tried]
+    files = sorted(file for file in set().union(*(one.files for one in trials)) if (ROOT / file).exists())
+    os.chdir(ROOT)
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    pytest.main([*WORDS_OF_PYTEST, "-s", *files], plugins=[Host(trials, given.seconds, told)])
     print("\n| room | changes | noticed by make test | by make test-rest alone | by none |\n|---|---:|---:|---:|---:|")
     total = Counter[str]()
-    for room, found in sorted(by_room.items()):
-        print(f"| {room} | {found.total()} | {found['sample']} | {found['rest']} | {found['']} |")
-        total += found
+    for room, count in sorted(by_room.items()):
+        print(f"| {room} | {count.total()} | {count['sample']} | {count['rest']} | {count['']} |")
+        total += count
     score = 100 * (total["sample"] + total["rest"]) / max(1, total.total())
-    print(f"\n{len(tried) - len(survivors)} of {len(tried)} changes noticed, {score:.0f} %")
+    print("\n".join(["\nSurvivors:", *map(str, survivors)]) if survivors else "")
+    print(f"{len(found) - len(tried)} of {len(found)} changes change nothing.")
+    print(f"{len(tried) - len(survivors)} of {len(tried)} noticed, {score:.0f} %")
     return int(score < given.least)
 
 
