@@ -72,6 +72,7 @@ class Mutant(NamedTuple):
     before: str
     after: str
     begin: int  # where ``before`` begins in the file, in bytes
+    column: int  # and in its line, from 1
 
     @property
     def text(self) -> str:
@@ -91,11 +92,11 @@ class Mutant(NamedTuple):
     @property
     def name(self) -> str:
         """What it is called in ``EQUIVALENT``: lines above may come and go."""
-        return str(self).replace(f":{self.line} ", " ", 1)
+        return str(self).replace(f":{self.line}:{self.column} ", " ", 1)
 
     def __str__(self) -> str:
         before, after = (f"{' '.join(text.split())!r:.70}" for text in (self.before, self.after))
-        return f"{self.file}:{self.line} {self.place[0].partition('#')[0]}: {before} -> {after}"
+        return f"{self.file}:{self.line}:{self.column} {self.place[0].partition('#')[0]}: {before} -> {after}"
 
 
 def changed(node: ast.AST) -> Iterator[ast.AST]:
@@ -143,6 +144,8 @@ def left_out(tree: ast.Module) -> set[ast.AST]:
                 hidden = [node]
             case ast.FunctionDef():
                 hidden = [node.returns, *node.decorator_list]
+            case ast.ClassDef():
+                hidden = [*node.decorator_list]
             case ast.arg() | ast.AnnAssign():
                 hidden = [node.annotation]
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -175,7 +178,17 @@ def mutants(file: str) -> list[Mutant]:
                 written = f"({written})"
             else:
                 written = written.replace("\n", "\n" + " " * node.col_offset)
-            found.append(Mutant(file, node.lineno, type(node).__name__, data[begin:end].decode(), written, begin))
+            found.append(
+                Mutant(
+                    file,
+                    node.lineno,
+                    type(node).__name__,
+                    data[begin:end].decode(),
+                    written,
+                    begin,
+                    node.col_offset + 1,
+                )
+            )
     return sorted(found, key=lambda one: one.line)
 
 
@@ -355,7 +368,7 @@ class Host:
         gc.collect()
         living = defaultdict[str, list[FunctionType]](list)
         for one in gc.get_objects():
-            if isinstance(one, FunctionType):
+            if type(one) is FunctionType:  # isinstance asks lazy objects, which warn
                 living[one.__code__.co_filename].append(one)
         gc.freeze()  # pages that forks share
         killers = dict[str, pytest.Item]()
@@ -428,7 +441,8 @@ class Some:
 
 def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> str:
     """As ``Host.forked``, in a new process that imports the changed file."""
-    tests = [one.nodeid for one in items][:200]
+    files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:6]  # imports cost more than tests
+    tests = [one.nodeid for one in items if file_of(one.nodeid) in files]
     given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})
     done = subprocess.run(
         [sys.executable, __file__, "--alone"], cwd=ROOT, input=given, text=True,
@@ -461,11 +475,10 @@ def record(tests: Sequence[str]) -> None:
 def listed(file: Path) -> list[Mutant]:
     """Changes that an earlier run printed, wherever their lines are now."""
     out = list[Mutant]()
-    for path, line, name in re.findall(
-        r"(dllm/\S+\.py):(\d+) (.*?)(?:  \[.*)?$", file.read_text(encoding="utf-8"), re.MULTILINE
-    ):
+    pattern = re.compile(r"(dllm/\S+\.py):(\d+)(?::(\d+))? (.*?)(?:  \[.*)?$", re.MULTILINE)
+    for path, line, column, name in pattern.findall(file.read_text(encoding="utf-8")):
         alike = [one for one in mutants(path) if one.name == f"{path} {name}"]
-        out += sorted(alike, key=lambda one: abs(one.line - int(line)))[:1]
+        out += sorted(alike, key=lambda one: (abs(one.line - int(line)), one.column != int(column or 0)))[:1]
     return out
 
 
@@ -515,8 +528,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(["\nSurvivors:", *map(str, survivors)]) if survivors else "")
     print(f"{len(found) - len(tried)} of {len(found)} changes change nothing.")
     print(f"{len(tried) - len(survivors)} of {len(tried)} noticed, {score:.0f} %")
+    sys.stdout.flush()
     return int(score < given.least)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # libraries that were imported for nothing but forks have nothing to put away

@@ -39,6 +39,6 @@ class D3LLM(Sampler):
         accepted = view.open & (entropy <= bar if self.form == "llada" else entropy < bar)
         commit = accepted | argmax_mask(-entropy, view.open) if self.form == "llada" else accepted
         front = view.open & view.blocks.in_block
-        commit = commit | (argmax_mask(-entropy, front) & ~(commit & front).any(1, keepdim=True))
+        commit = commit | argmax_mask(-entropy, front)  # where one of the block is committed, this one is
         commit = commit | (argmax_mask(-entropy, view.open) & ~commit.any(1, keepdim=True))
         return view.step(commit, accepted=accepted)

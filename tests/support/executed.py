@@ -75,7 +75,15 @@ def place_of(text: str, line: int) -> tuple[str, bool]:
     if not function:
         return around, False
     found = [one for one in runs(tree) if one.place.rpartition("#")[0] == around]
-    return max((one for one in found if one.line <= line), key=lambda one: one.line, default=found[0]).place, True
+    holding = [
+        (statement.lineno, number)
+        for number, one in enumerate(found)
+        for statement in one.statements[one.index :]
+        if statement.lineno <= line <= (statement.end_lineno or 0)
+    ]
+    if not found:  # a docstring alone
+        return around, False
+    return found[max(holding)[1] if holding else 0].place, True
 
 
 def probed(file: str, text: str) -> ast.Module:
