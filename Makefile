@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws mutants image-steps clean
+.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -46,6 +46,9 @@ laws: .venv/developer  ## Laws over as many cases as LAWS_MINUTES (30) allow, in
 
 mutants: .venv/developer  ## Change MUTANTS (50) places of the package by SEED (0), one at a time, and count what the tests notice.
 	$(BIN)/python tests/mutants.py --count $(or $(MUTANTS),50) --seed $(or $(SEED),0)
+
+count: .venv/developer  ## How many tests each target runs, and whether all of them are run by one.
+	$(BIN)/python tests/counted.py
 
 image-steps:  ## The steps of the Dockerfile in an empty folder, without Docker: installs, serves, asks, stops.
 	$(PYTHON) -m experiments.pages.image_steps $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))

@@ -185,7 +185,8 @@ def of_noise() -> frozenset[str]:
 
 
 def full() -> bool:
-    return os.environ.get("DLLM_LAWS") == "all"
+    """Whether long tests run: of every case (all), or of the cases of every day (long)."""
+    return os.environ.get("DLLM_LAWS") in ("all", "long")
 
 
 def drawn(*groups: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
