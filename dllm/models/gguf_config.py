@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from dllm.errors import UserError
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken, first_names
 from dllm.models.gguf_file import GgufFile, GgufTensor
-from dllm.models.gguf_gemma import GEMMA_ARCHITECTURE, GEMMA_KEYS, gemma_notes, gemma_published, gemma_stored
-from dllm.models.gguf_keys import FREQUENCIES, refuse_scaled, unread_keys
+from dllm.models.gguf_gemma import GEMMA_ARCHITECTURE, gemma_notes, gemma_published, gemma_stored
+from dllm.models.gguf_keys import FREQUENCIES, Metadata, refuse_scaled
 from dllm.models.gguf_packing import GgufPacking, check_kind
 from dllm.models.keys import printed, shown
 from dllm.models.names import parameter_source
@@ -38,52 +36,7 @@ _SPECIAL = {"mask": "mask", "eos": "eos", "pad": "padding", "bos": "bos"}  # ids
 Said = Mapping[str, Any]
 
 
-class _Metadata:
-    """Values of one architecture's keys."""
-
-    def __init__(self, file: GgufFile, architecture: str) -> None:
-        self.file, self.architecture = file, architecture
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of ``architecture.key``; of a float32 the shortest number that is it."""
-        value = self.file.metadata.get(f"{self.architecture}.{key}", default)
-        if isinstance(value, list):
-            value = self._alike(key, value)
-        return float(str(np.float32(value))) if isinstance(value, float) else value
-
-    def _alike(self, key: str, values: list[Any]) -> Any:
-        """The value of all layers, where a file gives one for each. Raises UserError where they differ."""
-        layers = self.file.metadata.get(f"{self.architecture}.block_count")
-        if len({*map(repr, values)}) != 1 or len(values) != layers:
-            raise UserError(
-                f"{self.file.files[0]} has {self.architecture}.{key}={shown(values)}: one number for all "
-                f"{shown(layers)} layers is supported. Take the checkpoint's safetensors."
-            )
-        return values[0]
-
-    def need(self, key: str) -> Any:
-        """Raises UserError for a key that the file lacks."""
-        if (value := self.get(key)) is None:
-            raise broken(f"{self.file.files[0]} lacks {self.architecture}.{key}")
-        return value
-
-    def of_layers(self, key: str, count: int) -> list[Any]:
-        """A value for each of ``count`` layers, where the file has one for each, or one for all. Raises UserError for
-        another number of them, and for none."""
-        value = self.file.metadata.get(f"{self.architecture}.{key}")
-        if not isinstance(value, list):
-            return [self.need(key)] * count
-        if len(value) != count:
-            raise broken(
-                f"{self.file.files[0]} has {len(value)} values of {self.architecture}.{key} for {count} layers"
-            )
-        return value
-
-    def has(self, tensor: str) -> bool:
-        return tensor in self.file.tensors
-
-
-def _qwen(said: _Metadata, architecture: str) -> dict[str, Any]:
+def _qwen(said: Metadata, architecture: str) -> dict[str, Any]:
     """What all but LLaDA have."""
     return {
         "architectures": [architecture],
@@ -97,7 +50,7 @@ def _qwen(said: _Metadata, architecture: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _llada(said: _Metadata) -> dict[str, Any]:
+def _llada(said: Metadata) -> dict[str, Any]:
     return {
         "architectures": ["LLaDAModelLM"], "d_model": said.need("embedding_length"),
         "n_layers": said.need("block_count"), "n_heads": said.need("attention.head_count"),
@@ -110,11 +63,11 @@ def _llada(said: _Metadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _dream(said: _Metadata) -> dict[str, Any]:
+def _dream(said: Metadata) -> dict[str, Any]:
     return {**_qwen(said, "DreamModel"), "intermediate_size": said.need("feed_forward_length")}
 
 
-def _llada_moe(said: _Metadata) -> dict[str, Any]:
+def _llada_moe(said: Metadata) -> dict[str, Any]:
     layers = said.need("block_count")
     sparse = [int(said.has(f"blk.{layer}.ffn_gate_inp.weight")) for layer in range(min(layers, len(said.file.tensors)))]
     return {
@@ -126,7 +79,7 @@ def _llada_moe(said: _Metadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rnd1(said: _Metadata) -> dict[str, Any]:
+def _rnd1(said: Metadata) -> dict[str, Any]:
     return {
         **_qwen(said, "RND1LM"), "num_experts": said.need("expert_count"), "norm_topk_prob": True,
         "num_experts_per_tok": said.need("expert_used_count"), "intermediate_size": said.need("feed_forward_length"),
@@ -134,13 +87,14 @@ def _rnd1(said: _Metadata) -> dict[str, Any]:
     }  # fmt: skip
 
 
-READ_ARCHITECTURES: dict[str, Callable[[_Metadata], dict[str, Any]]] = {
+READ_ARCHITECTURES: dict[str, Callable[[Metadata], dict[str, Any]]] = {
     "llada": _llada, "llada-moe": _llada_moe, "dream": _dream, "rnd1": _rnd1, GEMMA_ARCHITECTURE: gemma_published,
 }  # fmt: skip
 
 
-def gguf_published(file: GgufFile) -> dict[str, Any]:
-    """A config.json of the file. Raises UserError for another architecture, and where the metadata are not whole."""
+def gguf_published(file: GgufFile) -> tuple[dict[str, Any], Metadata]:
+    """A config.json of the file, and what it was made from. Raises UserError for another architecture, and where the
+    metadata are not whole."""
     where, architecture = file.files[0], file.metadata.get("general.architecture")
     kind = file.metadata.get("general.type", "model")
     if not isinstance(architecture, str) or architecture not in READ_ARCHITECTURES or kind != "model":
@@ -151,13 +105,13 @@ def gguf_published(file: GgufFile) -> dict[str, Any]:
             f"{where} has {held}; diffusion language models that are read from GGUF are "
             f"{', '.join(READ_ARCHITECTURES)}. Take one of these, or a folder of safetensors."
         )
-    said = _Metadata(file, architecture)
+    said = Metadata(file, architecture)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise broken(f"{where} has no tensor token_embd.weight")
     found = READ_ARCHITECTURES[architecture](said)
     if architecture == GEMMA_ARCHITECTURE:
-        return found
+        return found, said
     found |= {
         "vocab_size": embedding.shape[0],
         **({"embedding_size": embedding.shape[0]} if "d_model" in found else {}),
@@ -165,14 +119,14 @@ def gguf_published(file: GgufFile) -> dict[str, Any]:
     ids = {key: file.metadata.get(f"tokenizer.ggml.{word}_token_id") for key, word in _SPECIAL.items()}
     found |= {f"{key}_token_id": value for key, value in ids.items() if value is not None}
     _refuse_rotary(said, found)
-    return found
+    return found, said
 
 
-def _refuse_rotary(said: _Metadata, found: Said) -> None:
+def _refuse_rotary(said: Metadata, found: Said) -> None:
     """Raise UserError for rotary embeddings that are scaled, or turn a part of a head, and for values of another width
     than keys."""
     where = said.file.files[0]
-    refuse_scaled(said.file, said.architecture)
+    refuse_scaled(said)
     heads = found.get("n_heads") or found.get("num_attention_heads")
     width = found.get("d_model") or found.get("hidden_size")
     head = found.get("head_dim") or (
@@ -190,7 +144,7 @@ def _refuse_rotary(said: _Metadata, found: Said) -> None:
 
 def gguf_config(file: GgufFile) -> ModelConfig:
     """The description of a file. Raises UserError as ``gguf_published`` and ``ModelConfig.from_published``."""
-    published = gguf_published(file)
+    published, said = gguf_published(file)
     try:
         config = ModelConfig.from_published(published)
     except UserError as error:
@@ -199,11 +153,10 @@ def gguf_config(file: GgufFile) -> ModelConfig:
             f"{file.files[0]}: what its metadata say would be refused as a config.json: {why} Take another GGUF file, "
             "or the checkpoint's safetensors."
         ) from error
-    ours = config.gemma is not None
-    keys = unread_keys(file, str(file.metadata["general.architecture"]), GEMMA_KEYS if ours else ())
-    names = ", ".join(map(printed, keys))
-    notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.",) if keys else ()
-    return replace(config, notes=(*notes, *gemma_notes(file)) if ours else notes)
+    notes = () if config.gemma is None else gemma_notes(said)
+    if names := ", ".join(map(printed, said.unread())):
+        notes = (f"{file.files[0].name} has keys that are not known here, and so are not read: {names}.", *notes)
+    return replace(config, notes=notes)
 
 
 def gguf_contents(file: GgufFile, config: ModelConfig) -> Contents:

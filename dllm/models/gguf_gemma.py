@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dllm.errors import UserError
 from dllm.models.files import Stored, broken, first_names
 from dllm.models.gemma_config import DIFFUSION_GEMMA, GEMMA, GLOBAL, SLIDING
 from dllm.models.gguf_file import GgufFile, GgufTensor
-from dllm.models.gguf_keys import FREQUENCIES, frequencies, refuse_scaled
+from dllm.models.gguf_keys import FREQUENCIES, Metadata, frequencies, refuse_scaled
 from dllm.models.gguf_packing import GgufPacking
 from dllm.models.keys import shown
 
@@ -30,12 +30,6 @@ _SAMPLER: Mapping[str, tuple[str, float]] = {
     "eb_entropy_bound": ("entropy_bound", 0.1), "eb_stability_threshold": ("stability", 1),
     "eb_confidence_threshold": ("stop_entropy", 0.005),
 }  # fmt: skip
-# Keys that no other architecture has.
-GEMMA_KEYS = (CANVAS, *(f"diffusion.{name}" for name in _SAMPLER), *(f"{GEMMA_ARCHITECTURE}.{name}" for name in (
-    "attention.sliding_window_pattern", "attention.sliding_window", "attention.key_length_swa",
-    "attention.value_length_swa", "attention.shared_kv_layers", "embedding_length_per_layer_input",
-    "rope.freq_base_swa", "rope.dimension_count_swa", "final_logit_softcapping",
-)))  # fmt: skip
 _CONDITIONING = {"pre_norm": "pre_norm", "norm": "pre_norm", "gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 _TOP = {
     "token_embd": "model.decoder.embed_tokens", "output_norm": "model.decoder.norm",
@@ -59,19 +53,6 @@ _LAYER = {f"{theirs}.weight": f"{ours}.weight" for theirs, ours in _NAMED.items(
 _PROMPT_SCALE = "enc_layer_output_scale.weight"  # of rows of decided text
 
 
-class Metadata(Protocol):
-    """Values of one architecture's keys (``dllm.models.gguf_config``)."""
-
-    file: GgufFile
-    architecture: str
-
-    def get(self, key: str, default: Any = None) -> Any: ...
-
-    def need(self, key: str) -> Any: ...
-
-    def of_layers(self, key: str, count: int) -> list[Any]: ...
-
-
 def gemma_published(said: Metadata) -> dict[str, Any]:
     """A config.json of the file. Raises UserError for keys and tensors that are missing or have values that its network
     does not know."""
@@ -84,7 +65,7 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
     size, own = _head(said, ""), _head(said, "_swa")
     kinds = [SLIDING if one else GLOBAL for one in slides]
     sliding = [count for count, kind in zip(heads, kinds, strict=True) if kind == SLIDING]
-    canvas = said.file.metadata.get(CANVAS)
+    canvas = said.plain(CANVAS)
     if canvas is None:
         raise broken(f"{where} lacks {CANVAS}")
     text = {
@@ -113,14 +94,13 @@ def gemma_published(said: Metadata) -> dict[str, Any]:
             "tie_word_embeddings": True, "text_config": text}  # fmt: skip
 
 
-def gemma_notes(file: GgufFile) -> tuple[str, ...]:
+def gemma_notes(said: Metadata) -> tuple[str, ...]:
     """A sentence about settings of the sampler that the file names and that are not its usual ones."""
-    own = {ours: file.metadata.get(f"diffusion.{theirs}", usual) for theirs, (ours, usual) in _SAMPLER.items()}
+    own = {ours: said.plain(f"diffusion.{theirs}", usual) for theirs, (ours, usual) in _SAMPLER.items()}
     usual = dict(_SAMPLER.values())
     other = [f"sampler.{key}={value:g}" for key, value in own.items() if abs(value - usual[key]) > 1e-6]
-    return (
-        (f"{file.files[0].name} was published with {' '.join(other)}: set it beside sampler=renoise.",) if other else ()
-    )
+    name = said.file.files[0].name
+    return (f"{name} was published with {' '.join(other)}: set it beside sampler=renoise.",) if other else ()
 
 
 def gemma_stored(tensor: GgufTensor) -> list[Stored]:
@@ -176,7 +156,7 @@ def _turning(file: GgufFile, head: int) -> float:
 
 def _refuse_other(said: Metadata) -> None:
     """Raise UserError for values that no DiffusionGemma has."""
-    refuse_scaled(said.file, GEMMA_ARCHITECTURE, in_part=True)
+    refuse_scaled(said, in_part=True)
     for key, value in (("attention.causal", False), ("attention.shared_kv_layers", 0),
                        ("embedding_length_per_layer_input", 0)):  # fmt: skip
         if (given := said.get(key, value)) != value:

@@ -7,7 +7,7 @@ where the file names none, and type ``none`` switches it off. Its graphs of thes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -15,20 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dllm.errors import UserError
+from dllm.models.files import broken
 from dllm.models.gguf_file import GgufFile, GgufTensor
 from dllm.models.keys import shown
 
 FREQUENCIES = "rope_freqs.weight"  # by which llama.cpp divides those of the rotary embedding
 _FACTORS = ("rope.scaling.factor", "rope.scale_linear")  # the older name last
-# Keys of an architecture that are read, and those of scaled embeddings that mean nothing where none is scaled.
-_READ = """
-block_count context_length embedding_length feed_forward_length expert_count expert_used_count
-expert_feed_forward_length attention.head_count attention.head_count_kv attention.layer_norm_rms_epsilon
-attention.key_length attention.value_length rope.freq_base rope.dimension_count rope.scaling.type rope.scaling.factor
-rope.scale_linear rope.scaling.attn_factor rope.scaling.original_context_length rope.scaling.finetuned
-rope.scaling.yarn_log_multiplier rope.scaling.yarn_ext_factor rope.scaling.yarn_attn_factor
-rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow vocab_size decoder_start_token_id
-"""
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "attention.causal": (False,), "attention.sliding_window": (0,), "attention.max_alibi_bias": (0,),
     "attention.clamp_kqv": (0,), "attention.scale": (0,), "logit_scale": (0, 1), "residual_scale": (0, 1),
@@ -39,59 +31,100 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "leading_dense_block_count": (0,), "moe_every_n_layers": (0,), "interleave_moe_layer_step": (0, 1),
 }  # fmt: skip
 _NORMED = {"llada-moe": False, "rnd1": True}  # whether an architecture's graph norms the weights of experts
-# Of other places: where a file comes from, how it is cut into parts, its tokenizer.
-_PREFIXES = ("general.", "split.", "quantize.", "imatrix.", "tokenizer.chat_template")
-_TOKENIZER = """
-model pre tokens token_type token_type_count scores merges add_bos_token add_eos_token add_sep_token
-"""
-_OTHER = {"diffusion.shift_logits", "tokenizer.huggingface.json", "GGUF.version", "GGUF.tensor_count", "GGUF.kv_count"}
-_OTHER |= {f"tokenizer.ggml.{word}" for word in _TOKENIZER.split()}
 _SHIFTED = {"llada": False, "llada-moe": False, "dream": True, "rnd1": True,
             "diffusion-gemma": False}  # fmt: skip  # a column is read from the row before it
 
 
-def unread_keys(file: GgufFile, architecture: str, more: Collection[str] = ()) -> tuple[str, ...]:
-    """The keys of a file that nothing here reads, but for those whose value changes nothing. more: those of one
-    architecture."""
-    read, own = _READ.split(), f"{architecture}."
-    known = {*_OTHER, *more}
-    return tuple(key for key, value in file.metadata.items() if not (
-        key in known or key.startswith(_PREFIXES) or (key.startswith("tokenizer.ggml.") and key.endswith("_token_id"))
-        or (key.startswith(own) and (key.removeprefix(own) in read or _changes_nothing(key, value, architecture)))
-    ))  # fmt: skip
+class Metadata:
+    """Values of one architecture's keys. Those that were asked for count as read."""
+
+    def __init__(self, file: GgufFile, architecture: str) -> None:
+        self.file, self.architecture = file, architecture
+        self.asked = {f"{architecture}.vocab_size", f"{architecture}.decoder_start_token_id"}  # change nothing
+
+    def plain(self, key: str, default: Any = None) -> Any:
+        """The value of a whole key, as it is there."""
+        self.asked.add(key)
+        return self.file.metadata.get(key, default)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of ``architecture.key``; of a float32 the shortest number that is it."""
+        value = self.plain(f"{self.architecture}.{key}", default)
+        if isinstance(value, list):
+            value = self._alike(key, value)
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def _alike(self, key: str, values: list[Any]) -> Any:
+        """The value of all layers, where a file gives one for each. Raises UserError where they differ."""
+        layers = self.file.metadata.get(f"{self.architecture}.block_count")
+        if len({*map(repr, values)}) != 1 or len(values) != layers:
+            raise UserError(
+                f"{self.file.files[0]} has {self.architecture}.{key}={shown(values)}: one number for all "
+                f"{shown(layers)} layers is supported. Take the checkpoint's safetensors."
+            )
+        return values[0]
+
+    def need(self, key: str) -> Any:
+        """Raises UserError for a key that the file lacks."""
+        if (value := self.get(key)) is None:
+            raise broken(f"{self.file.files[0]} lacks {self.architecture}.{key}")
+        return value
+
+    def of_layers(self, key: str, count: int) -> list[Any]:
+        """A value for each of ``count`` layers, where the file has one for each, or one for all. Raises UserError for
+        another number of them, and for none."""
+        value = self.plain(f"{self.architecture}.{key}")
+        if not isinstance(value, list):
+            return [self.need(key)] * count
+        if len(value) != count:
+            raise broken(
+                f"{self.file.files[0]} has {len(value)} values of {self.architecture}.{key} for {count} layers"
+            )
+        return value
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.file.tensors
+
+    def unread(self) -> tuple[str, ...]:
+        """The keys about the network that nothing asked for, but for those whose value changes nothing."""
+        own, scaling = f"{self.architecture}.", f"{self.architecture}.rope.scal"  # of embeddings that are not scaled
+        return tuple(
+            key for key, value in self.file.metadata.items()
+            if key.startswith((own, "diffusion.")) and key not in self.asked and not key.startswith(scaling)
+            and not self._changes_nothing(key.removeprefix(own), value)
+        )  # fmt: skip
+
+    def _changes_nothing(self, name: str, value: Any) -> bool:
+        if name == "expert_weights_norm":
+            return bool(value == _NORMED.get(self.architecture))
+        return any(value == one for one in _NEUTRAL.get(name, ()))
 
 
-def _changes_nothing(key: str, value: Any, architecture: str) -> bool:
-    name = key.removeprefix(f"{architecture}.")
-    if name == "expert_weights_norm":
-        return bool(value == _NORMED.get(architecture))
-    return any(value == one for one in _NEUTRAL.get(name, ()))
-
-
-def refuse_scaled(file: GgufFile, architecture: str, in_part: bool = False) -> None:
+def refuse_scaled(said: Metadata, in_part: bool = False) -> None:
     """Raise UserError for scaled rotary embeddings, and for columns that are read from another row than those of the
     architecture. in_part: factors of frequencies say which part of a head turns."""
-    where, given = file.files[0], {name: file.metadata.get(f"{architecture}.{name}") for name in _READ.split()}
-    said = next(_scaled(given, architecture), None)
-    if said := said or ("" if in_part else _frequencies(file.tensors.get(FREQUENCIES))):
-        raise UserError(f"{where} has scaled rotary embeddings ({said}), which are not supported. Take the checkpoint "
+    where, architecture = said.file.files[0], said.architecture
+    how = next(_scaled(said), "" if in_part else _frequencies(said.file.tensors.get(FREQUENCIES)))
+    if how:
+        raise UserError(f"{where} has scaled rotary embeddings ({how}), which are not supported. Take the checkpoint "
                         "without them.")  # fmt: skip
-    shifted = file.metadata.get("diffusion.shift_logits", _SHIFTED[architecture])
+    shifted = said.plain("diffusion.shift_logits", _SHIFTED[architecture])
     if shifted != _SHIFTED[architecture]:
         raise UserError(f"{where} has diffusion.shift_logits={shown(shifted)}, and {architecture} is read with "
                         f"{shown(_SHIFTED[architecture])}. Take a file that llama.cpp's converter wrote.")  # fmt: skip
 
 
-def _scaled(given: Mapping[str, Any], architecture: str) -> Iterator[str]:
+def _scaled(said: Metadata) -> Iterator[str]:
     """What scales the embedding, as the file spells it."""
-    kind = given["rope.scaling.type"]
+    own, kind = f"{said.architecture}.", said.plain(f"{said.architecture}.rope.scaling.type")
     if kind not in (None, "none", "linear"):
-        yield f"{architecture}.rope.scaling.type={shown(kind)}"
-    name = next((name for name in _FACTORS if given[name] is not None), _FACTORS[0])
-    if kind != "none" and given[name] not in (None, 0, 1):
-        yield f"{architecture}.{name}={shown(given[name])}"
-    if given["rope.scaling.attn_factor"] not in (None, 1):
-        yield f"{architecture}.rope.scaling.attn_factor={shown(given['rope.scaling.attn_factor'])}"
+        yield f"{own}rope.scaling.type={shown(kind)}"
+    factors = {name: value for name in _FACTORS if (value := said.plain(own + name)) is not None}
+    for name, value in list(factors.items())[:1]:
+        if kind != "none" and value not in (0, 1):
+            yield f"{own}{name}={shown(value)}"
+    if (factor := said.plain(f"{own}rope.scaling.attn_factor")) not in (None, 1):
+        yield f"{own}rope.scaling.attn_factor={shown(factor)}"
 
 
 def _frequencies(tensor: GgufTensor | None) -> str:

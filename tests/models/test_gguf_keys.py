@@ -71,6 +71,7 @@ PASSES: dict[str, dict[str, Any]] = {
     "lengths of pretraining": {".rope.scaling.original_context_length": 64, ".rope.scaling.finetuned": True},
     "one number for each layer": {".attention.head_count_kv": [2, 2], ".feed_forward_length": [SIZE, SIZE]},
     "switched off": {".attention.causal": False, ".attention.sliding_window": 0, ".logit_scale": 1.0},
+    "keys of other things": {"other.key": "x", "tokenizer.ggml.odd": 2},
     "where it comes from": {"general.name": "x", "general.tags": ["a"], "quantize.imatrix.file": "y"},
     "a text that is not UTF-8": {"general.description": b"caf\xe9"}, "unshifted": {"diffusion.shift_logits": False},
 }  # fmt: skip
@@ -132,10 +133,10 @@ def test_factors_of_frequencies_pass_where_all_are_one(factors: tuple[int, int],
             load_model(tmp_path / "m.gguf")
 
 
-def test_keys_that_nobody_reads_are_reported(tmp_path: Path) -> None:
+def test_keys_of_the_network_that_nothing_reads_are_reported(tmp_path: Path) -> None:
     more = {
         ".attention.sliding_window": 64, ".attention.causal": True, ".logit_scale": 0.5, ".attention.clamp_kqv": 8.0,
-        ".new": 1, "other.key": "x", "tokenizer.ggml.odd": 2,
+        ".new": 1, "diffusion.odd": 2,
     }  # fmt: skip
     written(tmp_path / "m.gguf", more)
     (sentence,) = load_model(tmp_path / "m.gguf").config.warnings
