@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import signature
@@ -13,36 +12,33 @@ import torch
 from torch import nn
 
 from dllm.common.hints import unknown_argument
-from dllm.common.hub import hub_reachable, stay_offline_without_hub
 from dllm.common.ranks import ALONE, Ranks
-from dllm.errors import UserError, first_line, in_choices, nearest, warn_once
-from dllm.kernels.dispatch import INVARIANT, MIN_CAPABILITY, amd_kind, check_invariant, use_triton
+from dllm.errors import UserError, warn_once
+from dllm.kernels.dispatch import INVARIANT
 from dllm.kernels.packed import can_pack
-from dllm.models.activations import check_activations, round_activations
+from dllm.models.activations import round_activations
 from dllm.models.adapter import Adapter, attach_drafts
+from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
 from dllm.models.attention import has_varlen
+from dllm.models.checkpoint_path import called, locate
 from dllm.models.config import ModelConfig
 from dllm.models.cut import check_cut, own_device, refuse_object
 from dllm.models.families import Family
-from dllm.models.gguf_file import GGUF_SUFFIX, is_gguf
 from dllm.models.gguf_tokenizer import tokenizer_at
-from dllm.models.hub_name import HubName
 from dllm.models.ids import Ids, resolve_ids
-from dllm.models.load_progress import Watch, load_progress
+from dllm.models.load_progress import load_progress
 from dllm.models.masked_lm_class import MASKED_LM_FAMILY
 from dllm.models.names import published_shapes
 from dllm.models.narrow_folder import load_narrow
 from dllm.models.networks import network_of
-from dllm.models.quantize import check_head, check_quantize
 from dllm.models.rope_ntk import RopeSetting
 from dllm.models.shared import object_config, object_ends, sharing, tokenizer_of, unwrapped
-from dllm.models.shipped import is_shipped, plain_folder, shipped_folder, shipped_models
+from dllm.models.shipped import is_shipped
 from dllm.models.tokenizer import Tokenizer, generation_ends
 from dllm.models.transformer import Transformer
 from dllm.models.weights import load_model, read_model_config
 
 MINI_KNOWS = "lists, puzzles, sentences and records"
-DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 
 
 @dataclass(frozen=True)
@@ -73,50 +69,14 @@ class Model:
         return self.transformer.ranks
 
 
-def locate(path: str | Path, weights: bool = True) -> Path:
-    """The folder of a shipped model, a local folder or a hub id, or a GGUF file, here or on the hub (owner/name/FILE).
+class Description(NamedTuple):
+    """What is known of a model without its weights."""
 
-    A hub id may end with a revision (owner/name@REVISION: a branch, a tag or a commit). It is downloaded: data files
-    only, never code, and no weights of a folder if ``weights`` is False. Raises UserError when there is no such model.
-    """
-    name, known, folder = str(path), shipped_models(), Path(path).expanduser()
-    if name in known:
-        folder = shipped_folder(name)
-    if folder.is_dir():
-        return plain_folder(folder)
-    if is_gguf(folder):
-        return folder
-    if folder.is_file():
-        raise UserError(f"model.path={name!r} is a file, and no GGUF. Give the folder that holds the checkpoint.")
-    found = HubName.of(name)
-    if folder.suffix.lower() == GGUF_SUFFIX and (found is None or not found.file):
-        raise UserError(f"model.path={name!r} is not a file here. Download it, and give its path.")
-    if found is None:
-        raise UserError(
-            f"model.path={str(path)!r} is not a shipped model ({', '.join(known) or 'there are none'}), a folder or a "
-            "hub id of the form owner/name (of a GGUF file: owner/name/FILE.gguf; at a revision: owner/name@REVISION)."
-            f"{nearest(name.partition('@')[0], known)}"
-        )
-    stay_offline_without_hub()
-    from huggingface_hub import snapshot_download
-
-    try:
-        wanted = found.wanted(weights)
-        there = Path(snapshot_download(found.repo, revision=found.revision, allow_patterns=wanted)) / found.file
-    except Exception as error:
-        offline = not hub_reachable() and type(error).__name__ in ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
-        why = "the hub cannot be reached from here" if offline else first_line(error)
-        kind = "file" if found.file else "folder"
-        raise UserError(
-            f"model.path={str(path)!r} is no {kind} here, and could not be downloaded as a hub id ({why}). Download it "
-            f"elsewhere and pass the {kind}: model.path={kind.upper()}."
-        ) from error
-    if found.file and not is_gguf(there):
-        raise UserError(
-            f"model.path={str(path)!r}: {found.repo} on the hub has no file {found.file}. Give the name of one that it "
-            "has."
-        )
-    return there
+    path: Path  # its folder, or its GGUF file
+    config: ModelConfig  # with the resolved mask, eos and pad ids
+    tokenizer: Tokenizer | None  # None: the folder has none
+    ids: Ids  # the ids that proposing needs
+    name: str  # of the folder or hub id
 
 
 def load(
@@ -185,82 +145,85 @@ def load(
         return _of_object(path, tokenizer, mask_id, attention_block, rope, family)
     _refuse_tokenizer(tokenizer)
     kind, place = parse_dtype(dtype), parse_device(device)
-    _, config, words, ids, name = describe(path, mask_id, attention_block, rope, family)
-    quantize, head = kinds_of(config, quantize, quantize_head, kind, adapter)
-    check_cut(config, tp, ep, quantize, head)
+    found = describe(path, mask_id, attention_block, rope, family)
+    quantize, head = kinds_of(found.config, quantize, quantize_head, kind, adapter)
+    check_cut(found.config, tp, ep, quantize, head)
     if trainable:
         _refuse_untrainable(quantize or head, kernels, tp)
-    place = own_device(place, tp)
-    triton = check_numbers(
-        config, kind, resolve_device(place), "torch" if trainable else kernels, quantize, head, activations
-    )
-    lora, drafts = read_adapter(adapter, config, path), read_draft_adapter(draft_adapter, config, path)
-    folder = locate(path)
-    for sentence in config.warnings:
-        warn_once(f"{path}: {sentence}")
-    if config.family == MASKED_LM_FAMILY:
-        network = _of_own_class(folder, config, resolve_device(place), kind).requires_grad_(trainable)
-        return Model(network, config, words, ids, name, folder)
-    ranks = Ranks.joined(tp) if tp > 1 else ALONE
-    invariant = kernels == INVARIANT
-    build = _Build(config, place, kind, quantize, head, triton, invariant, trainable, pack, lora, ranks, ep)
-    transformer = build.network(folder, name)
-    if drafts is not None:
-        attach_drafts(transformer, drafts)
-    if activations is not None:
-        activations = round_activations(transformer, invariant)
-    if invariant:
-        transformer.become_invariant()
-    lora_folder, drafts_folder = (None if one is None else one.folder for one in (lora, drafts))
-    return Model(
-        transformer, config, words, ids, name, folder, quantize, lora_folder, kernels, drafts_folder, head, activations
-    )  # fmt: skip
+        kernels = "torch"
+    build = _Build(found, own_device(place, tp), kind, quantize, head, kernels, trainable, pack, tp, ep, activations)
+    build.check()
+    lora, drafts = (read(one, found.config, path) for read, one in (
+        (read_adapter, adapter), (read_draft_adapter, draft_adapter)))  # fmt: skip
+    return build.model(path, lora, drafts)
 
 
 @dataclass(frozen=True)
 class _Build:
-    """How the weights of a checkpoint become a network, once everything has been checked."""
+    """How the weights of a checkpoint become a network."""
 
-    config: ModelConfig  # the description, with resolved ids
+    found: Description  # of the checkpoint
     place: str  # the device, of this rank
     dtype: torch.dtype  # of weights and arithmetic
     quantize: str | None  # kind of the layers, as asked for or as stored
     head: str | None  # of embedding and head
-    triton: bool  # our Triton kernels run
-    invariant: bool  # no number depends on the batch
+    kernels: str  # which are asked for
     trainable: bool  # weights take gradients
     pack: bool  # weights may be packed for the device
-    lora: Adapter | None  # to be merged
-    ranks: Ranks  # that hold the model together
-    ep: bool  # as given to ``load``
+    tp: int  # ranks that hold the model together
+    ep: bool  # they share out whole experts
+    activations: str | None  # kind of the rows of narrow products
 
     @property
     def device(self) -> torch.device:
         return resolve_device(self.place)
 
-    def network(self, folder: Path, name: str) -> Transformer:
-        """Read the weights. name: what the progress calls the model."""
-        with load_progress(name) as watch:
-            if self.config.stored_kind is not None:
-                network = load_narrow(folder, self.config, str(self.device), self.triton, watch, self.ranks, self.ep)
+    def check(self) -> bool:
+        """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
+        kinds = self.quantize, self.head, self.activations
+        return check_numbers(self.found.config, self.dtype, self.device, self.kernels, *kinds)
+
+    def model(self, path: str | Path, lora: Adapter | None, drafts: Adapter | None) -> Model:
+        """Read the weights. path: as given to ``load``. lora: is merged; drafts: of rows that draft."""
+        _, config, words, ids, name = self.found
+        folder = locate(path)
+        for sentence in config.warnings:
+            warn_once(f"{path}: {sentence}")
+        if config.family == MASKED_LM_FAMILY:
+            network = _of_own_class(folder, config, self.device, self.dtype).requires_grad_(self.trainable)
+            return Model(network, config, words, ids, name, folder)
+        network = self._network(folder, lora)
+        if drafts is not None:
+            attach_drafts(network, drafts)
+        invariant, activations = self.kernels == INVARIANT, self.activations
+        if activations is not None:
+            activations = round_activations(network, invariant)
+        if invariant:
+            network.become_invariant()
+        merged, drafting = (None if one is None else one.folder for one in (lora, drafts))
+        return Model(
+            network, config, words, ids, name, folder, self.quantize, merged, self.kernels, drafting, self.head,
+            activations,
+        )  # fmt: skip
+
+    def _network(self, folder: Path, lora: Adapter | None) -> Transformer:
+        config, triton = self.found.config, self.check()
+        ranks = Ranks.joined(self.tp) if self.tp > 1 else ALONE
+        with load_progress(self.found.name) as watch:
+            if config.stored_kind is not None:
+                network = load_narrow(folder, config, str(self.device), triton, watch, ranks, self.ep)
             else:
-                network = self._widened(folder, watch)
+                place = "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place
+                plain = not self.trainable and self.quantize is None and not triton
+                network = load_model(
+                    folder, place, self.dtype, config, lora, not (self.kernels == INVARIANT or self.trainable),
+                    self.quantize, triton, self.pack and plain and can_pack(self.device, self.dtype), watch, self.head,
+                    ranks, self.ep,
+                )  # fmt: skip
         if self.trainable:
             return network.requires_grad_(True)
-        network.use_kernels(self.triton, has_varlen(network.device, self.dtype))
+        network.use_kernels(triton, has_varlen(network.device, self.dtype))
         return network
-
-    def _widened(self, folder: Path, watch: Watch) -> Transformer:
-        """From files in any published form."""
-        place = "cpu" if self.place == "auto" and not torch.cuda.is_available() else self.place
-        packed = (
-            self.pack and not self.trainable and self.quantize is None and not self.triton
-            and can_pack(self.device, self.dtype)
-        )  # fmt: skip
-        return load_model(
-            folder, place, self.dtype, self.config, self.lora, not (self.invariant or self.trainable), self.quantize,
-            self.triton, packed, watch, self.head, self.ranks, self.ep,
-        )  # fmt: skip
 
 
 def _refuse_untrainable(quantize: str | None, kernels: str, tp: int) -> None:
@@ -291,29 +254,6 @@ def _refuse_unknown(unknown: Mapping[str, Any]) -> None:
     for name, value in unknown.items():
         known = [entry for entry in signature(load).parameters if entry != "unknown"]
         raise unknown_argument("load", name, value, known)
-
-
-def kinds_of(
-    config: ModelConfig, quantize: str | None, quantize_head: str | None, dtype: torch.dtype,
-    adapter: str | Path | None,
-) -> tuple[str | None, str | None]:  # fmt: skip
-    """The kinds of the layers, and of embedding and head: as asked for, or as the files are. Raises UserError where the
-    files cannot become what is asked for."""
-    stored, head = config.stored_kind, config.stored_head
-    if stored is None:
-        return quantize, quantize_head
-    said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
-    if quantize not in (None, stored):
-        raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
-    if quantize_head not in (None, head):
-        raise UserError(f"model.quantize_head={quantize_head}: embedding and head of this folder are "
-                        f"{head or 'bfloat16'}. Leave it null, or {plain}.")  # fmt: skip
-    if adapter is not None:
-        raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
-                        f"adapter, or {plain}.")  # fmt: skip
-    if dtype != torch.bfloat16:
-        raise UserError(f"{said}, and multiply rows of bfloat16. Set model.dtype=bfloat16.")
-    return stored, head
 
 
 def _of_object(
@@ -363,16 +303,6 @@ def read_draft_adapter(adapter: str | Path | None, config: ModelConfig, path: st
         raise UserError(str(error).replace("model.adapter", "model.draft_adapter")) from error
 
 
-class Description(NamedTuple):
-    """What is known of a model without its weights."""
-
-    path: Path  # its folder, or its GGUF file
-    config: ModelConfig  # with the resolved mask, eos and pad ids
-    tokenizer: Tokenizer | None  # None: the folder has none
-    ids: Ids  # the ids that proposing needs
-    name: str  # of the folder or hub id
-
-
 def describe(
     path: str | Path, mask_id: int | None = None, attention_block: int | None = None,
     rope: Mapping[str, Any] | RopeSetting | None = None, family: Family | str | None = None,
@@ -391,11 +321,6 @@ def describe(
     return Description(folder, config, tokenizer, ids, called(path))
 
 
-def called(path: str | Path) -> str:
-    """What reports call a model: its folder's name."""
-    return Path(path).expanduser().resolve().name
-
-
 def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
     """Warn where a folder is of another architecture than the model whose settings it is given under. model: the
     settings ``model`` of a run."""
@@ -406,66 +331,3 @@ def warn_of_another(model: Mapping[str, Any], config: ModelConfig) -> None:
             f"one of {expected}: tables would call it by the wrong name. Choose the model of its kind, or leave model "
             "out."
         )
-
-
-def check_numbers(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None,
-    quantize_head: str | None = None, activations: str | None = None,
-) -> bool:  # fmt: skip
-    """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
-    if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
-        capability = torch.cuda.get_device_capability(device)
-        if capability < MIN_CAPABILITY:
-            raise UserError(
-                "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
-                f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
-            )
-    check_head(quantize_head, quantize, config, device)
-    if config.family == MASKED_LM_FAMILY:
-        if quantize is not None:
-            raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "
-                            "products are not ours. Set model.quantize=null.")  # fmt: skip
-        if kernels not in ("auto", "torch"):
-            raise UserError(f"kernels={kernels}: a {config.architecture} is run through its own class, which has none "
-                            "of our kernels. Use kernels=auto.")  # fmt: skip
-        return False
-    triton = use_triton(kernels, device)
-    check_invariant(kernels, quantize, "eager", activations)
-    check_quantize(quantize, config, dtype, device, triton)
-    check_activations(activations, quantize, quantize_head, config, kernels)
-    return triton
-
-
-def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES and (narrow := re.match("float8|int8|int4", name)):
-        raise UserError(
-            f"model.dtype={name} must be one of {', '.join(DTYPES)}. For weights in {narrow[0]} set "
-            f"model.quantize={narrow[0]} and model.dtype=bfloat16."
-        )
-    in_choices("dtype", name, DTYPES)
-    return DTYPES[name]
-
-
-def resolve_device(device: str) -> torch.device:
-    """The device itself; for ``auto`` the first GPU, or else the CPU."""
-    if device != "auto":
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def parse_device(device: str) -> str:
-    """The device as given. Raises UserError when torch does not know it, or this machine does not have it."""
-    if device == "auto":
-        return device
-    try:
-        place = torch.device(device)
-    except RuntimeError as error:
-        raise UserError(f"device={device!r} must be auto, cpu, cuda or cuda:NUMBER.") from error
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device={device!r} does not exist here: torch finds {torch.cuda.device_count()} CUDA devices. "
-            "Use device=auto or device=cpu."
-        )
-    return device

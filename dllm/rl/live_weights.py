@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from dllm.errors import UserError
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
-from dllm.models.bundle import DTYPES, Model, called, locate
+from dllm.models.arithmetic import DTYPES
+from dllm.models.bundle import Model
+from dllm.models.checkpoint_path import called, locate
 from dllm.models.config import ModelConfig
 from dllm.models.fused import FUSED, apart
 from dllm.models.keys import printed

@@ -22,7 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from dllm import Model, UserError, load
-from dllm.models.bundle import describe, locate, parse_device
+from dllm.models.arithmetic import parse_device
+from dllm.models.bundle import describe
+from dllm.models.checkpoint_path import locate
 from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.transformer import Transformer

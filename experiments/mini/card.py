@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from dllm import load
 from dllm.errors import UserError
-from dllm.models.bundle import locate
+from dllm.models.checkpoint_path import locate
 from dllm.models.shipped import shipped_models
 from dllm.models.weights import read_model_config
 from dllm.tasks.mini import tasks

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dllm.errors import UserError
-from dllm.models.bundle import locate
+from dllm.models.checkpoint_path import locate
 from dllm.models.config import ModelConfig
 from dllm.models.shipped import shipped_models
 from dllm.models.transformer import Transformer

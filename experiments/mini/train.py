@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 import dllm
 from dllm.errors import UserError
-from dllm.models.bundle import parse_device
+from dllm.models.arithmetic import parse_device
 from dllm.models.transformer import Transformer
 from dllm.models.weights import save_model
 from dllm.record.environment import checkout_state, environment_stamp

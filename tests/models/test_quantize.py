@@ -183,7 +183,7 @@ def test_a_runtime_in_which_they_are_slower_is_refused() -> None:
 
 def gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], amd: str | None = None) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    for module in ("dllm.kernels.dispatch", "dllm.models.quantize", "dllm.models.bundle"):
+    for module in ("dllm.kernels.dispatch", "dllm.models.quantize", "dllm.models.arithmetic"):
         monkeypatch.setattr(f"{module}.amd_kind", lambda device: amd)
 
 

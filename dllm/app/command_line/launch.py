@@ -187,7 +187,7 @@ def digest_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """By name everything in which ranks must not differ: settings, versions, and what files say of their weights."""
     import torch
 
-    from dllm.models.bundle import locate
+    from dllm.models.checkpoint_path import locate
     from dllm.record.folders import flatten
 
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "none"  # type: ignore[no-untyped-call]

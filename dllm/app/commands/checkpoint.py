@@ -21,7 +21,7 @@ from rich.text import Text
 from dllm.app.commands.forward_time import ESTIMATED_ROWS, forward_seconds
 from dllm.common.terminal import as_text
 from dllm.errors import UserError
-from dllm.models.bundle import locate
+from dllm.models.checkpoint_path import locate
 from dllm.models.config import ModelConfig
 from dllm.models.families import Family
 from dllm.models.files import Contents, read_contents

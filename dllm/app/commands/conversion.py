@@ -13,7 +13,9 @@ from dllm.app.engines.base import refuse_engine
 from dllm.common.terminal import say
 from dllm.compose.trusted import how_read
 from dllm.errors import UserError
-from dllm.models.bundle import check_numbers, describe, locate, read_adapter
+from dllm.models.arithmetic import check_numbers
+from dllm.models.bundle import describe, read_adapter
+from dllm.models.checkpoint_path import locate
 from dllm.models.footprint import in_units
 from dllm.models.load_progress import load_progress
 from dllm.models.narrow_writer import quantize_folder

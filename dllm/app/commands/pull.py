@@ -30,7 +30,7 @@ def run_pull(arguments: Sequence[str]) -> None:
     parser = VisibleParser(command("pull"), description=does)
     parser.add_argument("name", metavar="NAME", help="a word of model=, owner/name[@REVISION], or owner/name/FILE.gguf")
     given = parser.parse_args(arguments).name
-    from dllm.models.bundle import locate
+    from dllm.models.checkpoint_path import locate
     from dllm.models.shipped import shipped_models
 
     path = hub_path(given)
@@ -120,7 +120,7 @@ def _check(name: HubName) -> None:
 
 def _check_config(name: HubName) -> None:
     """Raise UserError for a folder whose config.json no family here can read."""
-    from dllm.models.bundle import locate
+    from dllm.models.checkpoint_path import locate
     from dllm.models.weights import read_model_config
 
     read_model_config(locate(_path_of(name), weights=False))

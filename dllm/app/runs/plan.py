@@ -38,6 +38,7 @@ from dllm.eos.thinking_budget import refuse_budget
 from dllm.errors import UserError, name_of
 from dllm.kernels.dispatch import check_invariant
 from dllm.models import bundle
+from dllm.models.arithmetic import check_numbers, kinds_of, parse_device, parse_dtype, resolve_device
 from dllm.models.cut import check_cut
 from dllm.models.footprint import parameter_count
 from dllm.models.quantize import check_runtime
@@ -80,7 +81,7 @@ class RunPlan:
             architecture, tokenizer, found.ids, str(model["path"]), options.gen_length, options.chat,
             model["chat_template_kwargs"] or {},
         )  # fmt: skip
-        dtype, device = bundle.parse_dtype(model["dtype"]), bundle.resolve_device(bundle.parse_device(model["device"]))
+        dtype, device = parse_dtype(model["dtype"]), resolve_device(parse_device(model["device"]))
         bundle.read_adapter(model["adapter"], architecture, model["path"])
         bundle.read_draft_adapter(model["draft_adapter"], architecture, model["path"])
         if model["draft_adapter"] is not None and chosen.sampler.traits.verifies != "in_place":
@@ -89,9 +90,9 @@ class RunPlan:
                 "makes none that causal rows judge. Use sampler=linear_spec cache=linear_spec, or set it to null."
             )
         asked = model["quantize"], model["quantize_head"]
-        kind, head = bundle.kinds_of(architecture, *asked, dtype, model["adapter"])
+        kind, head = kinds_of(architecture, *asked, dtype, model["adapter"])
         rows = model.get("activations")  # a trace's settings may lack it
-        bundle.check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
+        check_numbers(architecture, dtype, device, config["kernels"], kind, head, rows)
         check_invariant(str(config["kernels"]), kind, str(config["runtime"]), rows)
         check_runtime(kind, config["runtime"], device, rows)
         ranks = int(model.get("tp", 1))  # a trace's settings name none

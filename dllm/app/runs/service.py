@@ -15,7 +15,7 @@ from dllm.app.runs.plan import RunPlan, runtime_of
 from dllm.common.links import current_links
 from dllm.common.terminal import VisibleLog
 from dllm.errors import UserError
-from dllm.models.bundle import called
+from dllm.models.checkpoint_path import called
 from dllm.models.shipped import shipped_models
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pytest
 from dllm import Decoder, UserError, load
 from dllm.common import hub
 from dllm.models import bundle
+from dllm.models.checkpoint_path import locate
 from dllm.parts import help_text, in_words, loaded_model, memory_advice, read_as_utf8
 from tests.app.command_line.conftest import Run
 from tests.app.conftest import ROOT
@@ -151,7 +152,7 @@ def test_without_a_network_it_is_said_within_seconds(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(hub.OFFLINE, "")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(UserError, match=r"owner/model.*\(the hub cannot be reached from here\).*model.path=FOLDER"):
-        bundle.locate("owner/model")
+        locate("owner/model")
     hub.hub_reachable.cache_clear()
 
 

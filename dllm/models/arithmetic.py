@@ -1,0 +1,103 @@
+"""In which numbers a model computes, and on which device: asked for, or as its files are, and checked."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from dllm.errors import UserError, in_choices
+from dllm.kernels.dispatch import MIN_CAPABILITY, amd_kind, check_invariant, use_triton
+from dllm.models.activations import check_activations
+from dllm.models.config import ModelConfig
+from dllm.models.masked_lm_class import MASKED_LM_FAMILY
+from dllm.models.quantize import check_head, check_quantize
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
+
+
+def kinds_of(
+    config: ModelConfig, quantize: str | None, quantize_head: str | None, dtype: torch.dtype,
+    adapter: str | Path | None,
+) -> tuple[str | None, str | None]:  # fmt: skip
+    """The kinds of the layers, and of embedding and head: as asked for, or as the files are. Raises UserError where the
+    files cannot become what is asked for."""
+    stored, head = config.stored_kind, config.stored_head
+    if stored is None:
+        return quantize, quantize_head
+    said, plain = f"the weights of this folder are {stored} already", "take the checkpoint that they were made from"
+    if quantize not in (None, stored):
+        raise UserError(f"model.quantize={quantize}: {said}. Leave it null, or {plain}.")
+    if quantize_head not in (None, head):
+        raise UserError(f"model.quantize_head={quantize_head}: embedding and head of this folder are "
+                        f"{head or 'bfloat16'}. Leave it null, or {plain}.")  # fmt: skip
+    if adapter is not None:
+        raise UserError(f"model.adapter={adapter}: {said}, and nothing is added to them. Run task=quantize with the "
+                        f"adapter, or {plain}.")  # fmt: skip
+    if dtype != torch.bfloat16:
+        raise UserError(f"{said}, and multiply rows of bfloat16. Set model.dtype=bfloat16.")
+    return stored, head
+
+
+def check_numbers(
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, kernels: str, quantize: str | None,
+    quantize_head: str | None = None, activations: str | None = None,
+) -> bool:  # fmt: skip
+    """Whether our Triton kernels run. Raises UserError for a dtype, kernels or weights that the device lacks."""
+    if dtype == torch.bfloat16 and device.type == "cuda" and amd_kind(device) is None:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < MIN_CAPABILITY:
+            raise UserError(
+                "model.dtype=bfloat16 needs a GPU of compute capability 8.0 (Ampere) or newer, and this one has "
+                f"{'.'.join(map(str, capability))}. Use model.dtype=float16, or float32 if numbers overflow."
+            )
+    check_head(quantize_head, quantize, config, device)
+    if config.family == MASKED_LM_FAMILY:
+        if quantize is not None:
+            raise UserError(f"model.quantize={quantize}: a {config.architecture} is run through its own class, whose "
+                            "products are not ours. Set model.quantize=null.")  # fmt: skip
+        if kernels not in ("auto", "torch"):
+            raise UserError(f"kernels={kernels}: a {config.architecture} is run through its own class, which has none "
+                            "of our kernels. Use kernels=auto.")  # fmt: skip
+        return False
+    triton = use_triton(kernels, device)
+    check_invariant(kernels, quantize, "eager", activations)
+    check_quantize(quantize, config, dtype, device, triton)
+    check_activations(activations, quantize, quantize_head, config, kernels)
+    return triton
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A supported dtype, given by name or as torch's object. Raises UserError for any other."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES and (narrow := re.match("float8|int8|int4", name)):
+        raise UserError(
+            f"model.dtype={name} must be one of {', '.join(DTYPES)}. For weights in {narrow[0]} set "
+            f"model.quantize={narrow[0]} and model.dtype=bfloat16."
+        )
+    in_choices("dtype", name, DTYPES)
+    return DTYPES[name]
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device itself; for ``auto`` the first GPU, or else the CPU."""
+    if device != "auto":
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def parse_device(device: str) -> str:
+    """The device as given. Raises UserError when torch does not know it, or this machine does not have it."""
+    if device == "auto":
+        return device
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"device={device!r} must be auto, cpu, cuda or cuda:NUMBER.") from error
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"device={device!r} does not exist here: torch finds {torch.cuda.device_count()} CUDA devices. "
+            "Use device=auto or device=cpu."
+        )
+    return device
