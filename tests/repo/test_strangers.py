@@ -1,4 +1,5 @@
-"""A package of a stranger adds rules that read hidden states, and one with a trained network, without touching dllm."""
+"""A package of a stranger, written from the guides alone: rules that read hidden states, one with a trained network, an
+end of text and a rule of lengths, without touching dllm."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ import torch
 from pytest import MonkeyPatch
 from torch import nn
 
-from dllm import Decoder, load
+from dllm import Decoder, UserError, load
 from dllm.app.commands.replay import run
 from dllm.laws.__main__ import main as laws
-from dllm.parts import Model, Sampler, composed, imported_class, plain_config
+from dllm.parts import EndOfText, Length, Model, Sampler, composed, imported_class, plain_config
 
-PAGE = Path(__file__).parents[2] / "docs" / "add_a_sampler.md"
+DOCS = Path(__file__).parents[2] / "docs"
 PROMPTS = ['Copy the list:\n["Kai", "Emma"]', 'Sort the list:\n["Zoe", "Ada", "Ben"]', 'Copy the list:\n["Max"]']
 JUDGE = '''
 """Trust a position by a network of two layers on its hidden state, whose weights lie beside this file."""
@@ -74,13 +75,19 @@ class Settled(Sampler):
 RULES = ("stranger.longest.Longest", "stranger.judge.Judged", "stranger.judge.Settled")
 
 
+def pieces(page: str) -> list[str]:
+    """The modules that a page shows."""
+    return re.findall(r"```py\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The page's pieces and a judge, as a package on the path."""
     folder = tmp_path_factory.mktemp("strangers") / "stranger"
     folder.mkdir()
-    longest, changes = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    files = {"__init__": "", "longest": longest, "changes": changes, "judge": JUDGE}
+    longest, changes = pieces("add_a_sampler")
+    (ends,), (lengths,) = pieces("blocks"), pieces("lengths")
+    files = {"longest": longest, "changes": changes, "judge": JUDGE, "ends": ends, "lengths": lengths, "__init__": ""}
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
     torch.manual_seed(3)
@@ -104,9 +111,27 @@ def rule(name: str) -> Sampler:
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("name", RULES)
-def test_they_keep_the_laws(package: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert laws([name, "--cases", "2"]) == 0, capsys.readouterr().out
+@pytest.mark.parametrize("words", [*RULES, "stranger.ends.StopAtToken token=7", "stranger.lengths.GrowLate"])
+def test_they_keep_the_laws(package: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert laws([*words.split(), "--cases", "2"]) == 0, capsys.readouterr().out
+
+
+def test_an_answer_ends_at_the_strangers_token(package: Path, model: Model) -> None:
+    assert model.tokenizer is not None
+    (quote,) = model.tokenizer.encode('"]')
+    eos = imported_class("eos", "stranger.ends.StopAtToken", EndOfText)(token=quote)
+    found = Decoder(model, "confidence", eos=eos, gen_length=32)(PROMPTS)
+    assert [row.text for row in found] == ['["Kai", "Emma"]', '["Ada", "Ben", "Zoe"]', '["Max"]']
+    assert all(row.tokens[-1] == quote for row in found)
+
+
+def test_an_answer_grows_by_the_strangers_rule(package: Path, model: Model) -> None:
+    length = imported_class("length", "stranger.lengths.GrowLate", Length)(limit=24)
+    decoders = [Decoder(model, "confidence", eos="none", length=one, gen_length=4) for one in (length, "fixed")]
+    grown, short = (decoder(PROMPTS[0])[0].text for decoder in decoders)
+    assert grown == '["Kai", "Emma"]' and short == '["Kai", "Emma'
+    with pytest.raises(UserError, match="GrowLate changes the length of rows, but .*static"):
+        Decoder(model, "static", length=length, eos="none", gen_length=4)
 
 
 @pytest.mark.daily(1)
