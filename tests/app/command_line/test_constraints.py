@@ -107,43 +107,6 @@ def test_each_line_of_a_file_may_bring_its_own(run: Run, tmp_path: Path) -> None
     assert "or under another constraint" in run(*arguments, model=MINI).err
 
 
-REFUSED = {
-    "too short": (["regex", "pattern=a[0-9]{60}"], "Raise gen_length to"),
-    "a syntax": (["regex", "pattern=a("], "is no regular expression"),
-    "look-ahead": (["regex", "pattern=a(?=b)"], "looks ahead or behind"),
-    "no pattern": (["regex"], "constraint needs constraint.pattern"),
-    "an option of another": (["regex", "patern=a"], "Did you mean 'constraint.pattern'?"),
-    "a pattern without its choice": (["none", "pattern=a"], "it is an option of constraint=regex"),
-    "beside stop": (["regex", "pattern=a+", "stop"], "cannot go with a constraint"),
-    "one text": (["choice", "options=yes"], "must be a list of texts"),
-    "no text": (["choice", "options=[]"], "allows no text at all"),
-    "no file": (["json_schema", "schema=nowhere.json"], "cannot be read"),
-    "no schema": (["json_schema", 'schema={"type": "objekt"}'], "no JSON schema (Draft 2020-12)"),
-    "a keyword": (["json_schema", "schema={type: string, maxlength: 3}"], "Did you mean 'maxLength'?"),
-    "no depth": (["json", "depth=many"], "constraint.depth='many' must be a whole number"),
-    "few states": (["json", "limit=5"], "needs more than 5 states at depth 4"),
-    "no rule": (["grammar", "grammar=start: other"], "constraint.grammar: Rule 'other' used but not defined"),
-    "no rules": (["grammar", "grammar=nowhere.lark"], "cannot be read"),
-    "no questions": (["from_task"], "task=prompt has no questions"),
-    "a misspelt kind": (["regx"], "Did you mean 'regex'?"),
-    "a class": (["regex", "_target_=dllm.cache.none.NoCache", "pattern=a"], "is no Constraint"),
-    "in a conversation": (["regex", "pattern=a[0-9]{60}", "chat"], "Raise gen_length to"),
-}
-
-
-@pytest.mark.daily(9)
-@pytest.mark.usefixtures("no_weights")
-@pytest.mark.parametrize("what", REFUSED)
-def test_bad_constraints_are_one_sentence_before_weights_are_read(run: Run, what: str) -> None:
-    (kind, *options), words = REFUSED[what]
-    more = {"stop": "stop=x", "chat": "chat=true"}
-    given = [more.get(option) or f"constraint.{option}" for option in options]
-    prompt = [] if "chat" in options else ["prompt=x"]
-    outcome = run(*prompt, f"constraint={kind}", *given, model=MINI)
-    assert outcome.code == 2 and outcome.err.startswith("Error: ") and outcome.err.count("\n") == 1, outcome.err
-    assert words in outcome.err and not outcome.folder.exists()
-
-
 @pytest.mark.usefixtures("no_weights")
 def test_a_tokenizer_that_is_not_byte_level_is_refused(run: Run) -> None:
     outcome = run("prompt=w1", "constraint=choice", "constraint.options=[w1]")
