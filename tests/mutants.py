@@ -289,7 +289,7 @@ class Trial:
 
     mutant: Mutant
     sample: tuple[str, ...]  # tests of ``make test`` that execute the line: the room's first, cheap ones first
-    rest: frozenset[str]  # functions whose other cases may execute it
+    rest: frozenset[str]  # functions whose other cases may execute it, as cases with the module's name may
 
     @classmethod
     def of(cls, mutant: Mutant, seconds: float) -> Trial:
@@ -302,16 +302,14 @@ class Trial:
         other = {function(one.test) for one in found} | {one for one in slow() if one.startswith(room)}
         return cls(mutant, tuple(sample), frozenset(other))
 
-    @property
-    def files(self) -> set[str]:
-        return {file_of(test) for test in (*self.sample, *self.rest)}
-
     def chosen(self, items: Sequence[pytest.Item]) -> dict[str, list[pytest.Item]]:
         """The tests in the order in which they are tried, by part."""
-        by_name, stem = {one.nodeid: one for one in items}, Path(self.mutant.file).stem
+        by_name, stem = {one.nodeid: one for one in items}, re.compile(rf"\b{Path(self.mutant.file).stem}\b")
         sample = [by_name[name] for name in self.sample if name in by_name]
-        rest = [one for one in items if function(one.nodeid) in self.rest and one.nodeid not in self.sample]
-        return {"sample": sample, "rest": sorted(rest, key=lambda one: stem not in one.nodeid)}
+        other = [one for one in items if one.nodeid not in self.sample]
+        named = [one for one in other if stem.search(one.nodeid.partition("[")[2])]
+        others = [one for one in other if function(one.nodeid) in self.rest]
+        return {"sample": sample, "rest": list(dict.fromkeys([*named, *others]))}
 
 
 def bodies(code: CodeType) -> Iterator[CodeType]:
@@ -441,7 +439,7 @@ class Some:
 
 def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> str:
     """As ``Host.forked``, in a new process that imports the changed file."""
-    files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:6]  # imports cost more than tests
+    files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:4]  # imports cost more than tests
     tests = [one.nodeid for one in items if file_of(one.nodeid) in files]
     given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})
     done = subprocess.run(
@@ -467,9 +465,14 @@ def record(tests: Sequence[str]) -> None:
     RECORD.mkdir(exist_ok=True)
     place = {**os.environ, "OMP_NUM_THREADS": "1", "EXECUTED": str(RECORD)}
     words = ["-m", "pytest", "-q", "-p", "tests.support.executed", "-m", "not program", "--part", "sample"]
-    found = [path for path in sorted((ROOT / "tests").iterdir()) if path.stem not in UNSEEN]
-    for test in tests or [str(one) for one in found if one.is_dir() or one.match("test_*.py")]:
+    for test in tests or places_of_tests():
         subprocess.run([sys.executable, *words, test], cwd=ROOT, env=place, check=False)
+
+
+def places_of_tests() -> list[str]:
+    """Folders and files of tests that execute the rooms."""
+    found = [path for path in sorted((ROOT / "tests").iterdir()) if path.stem not in UNSEEN]
+    return [str(one) for one in found if (one.is_dir() and any(one.glob("**/test_*.py"))) or one.match("test_*.py")]
 
 
 def listed(file: Path) -> list[Mutant]:
@@ -515,10 +518,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{part or 'SURVIVED':9}{mutant}" + f"  [{test}]" * bool(test), flush=True)
 
     trials = [Trial.of(one, given.seconds) for one in tried]
-    files = sorted(file for file in set().union(*(one.files for one in trials)) if (ROOT / file).exists())
     os.chdir(ROOT)
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    pytest.main([*WORDS_OF_PYTEST, "-s", *files], plugins=[Host(trials, given.seconds, told)])
+    pytest.main([*WORDS_OF_PYTEST, "-s", *places_of_tests()], plugins=[Host(trials, given.seconds, told)])
     print("\n| room | changes | noticed by make test | by make test-rest alone | by none |\n|---|---:|---:|---:|---:|")
     total = Counter[str]()
     for room, count in sorted(by_room.items()):

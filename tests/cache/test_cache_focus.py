@@ -79,6 +79,9 @@ def test_importance_and_choice_are_those_of_the_definition() -> None:
     found = importance(query, key.transpose(1, 2), real, 8**-0.5)
     for row, count in enumerate(counts):
         assert found[row, :count].tolist() == pytest.approx(plain_importance(query[row, :count], key[row, :count]))
+    narrow, wide = ((query.to(kind), key.transpose(1, 2).to(kind)) for kind in (torch.float32, torch.float64))
+    same = [importance(*(one.float().double() for one in wide), real, 8**-0.5), importance(*narrow, real, 8**-0.5)]
+    assert torch.equal(*same), "float32 would decide by its own noise"
     assert found[1, 0] == found[1, 1], "two masks pool to the same weights, exactly"
     for _ in range(200):
         columns = torch.stack([torch.tensor(sorted(dice.sample(range(12), width))) for _ in counts])

@@ -28,6 +28,7 @@ from dllm.parts import (
     ForwardPlan,
     FullLength,
     JointThreshold,
+    Length,
     Need,
     Owner,
     Prophet,
@@ -97,7 +98,7 @@ def test_an_editing_rule_goes_with_policies_that_wait(name: str) -> None:
     [(Sampler, "step", "SamplerTraits"), (Blocks, "containing", "BlocksTraits"), (Cache, "start", "CacheTraits"),
      (EndOfText, "cut", "EosTraits"), (Fixed, "advance", "BlocksTraits"), (Fixed, "revise", "BlocksTraits"),
      (Fixed, "_open_end", "BlocksTraits"),
-     (FullLength, "cut", "EosTraits")],
+     (FullLength, "cut", "EosTraits"), (Length, "change", "LengthTraits")],
 )  # fmt: skip
 def test_a_part_that_says_nothing_of_itself_cannot_be_made(base: type, method: str, kind: str) -> None:
     """Nor one that does otherwise than the class it extends, in what the traits of that one speak of."""
@@ -157,3 +158,17 @@ def test_the_rules_that_go_by_earlier_blocks_are_these() -> None:
     """Inside another program's loop, which shows a rule one block, they are refused."""
     rules = all_parts(groups=("sampler",))[0]
     assert {name for name, rule in rules.items() if rule.traits.beyond_block} == {"d2f", "prior"}
+
+
+def test_what_parts_that_say_how_long_a_row_is_say_of_themselves() -> None:
+    parts = {name: build("length", name) for name in choices("length")}
+    said = {name: {key for key in ("changes", "moves", "takes_back", "probes") if getattr(one.traits, key)}
+            for name, one in parts.items()}  # fmt: skip
+    assert said == {
+        "fixed": set(),
+        "cal": {"probes"},
+        "daedal": {"changes", "moves"},
+        "rho_eos": {"changes", "takes_back"},
+    }
+    for name, one in parts.items():
+        assert one.traits.changes == (type(one).change is not Length.change), name

@@ -54,6 +54,12 @@ def test_few_positions_are_few_candidates_and_rows_differ_in_them() -> None:
     assert step.state["creation"].shape == (3, 6)
 
 
+def test_a_canvas_may_be_narrower_than_the_lookaheads() -> None:
+    step = looked(Game(LoPA(0.9, 8, "confidence"), 4), [0.95, 0.1, 0.2, 0.3])
+    assert positions(step.commit) == [[0], [0, 3], [0, 2], [0, 1]]
+    assert step.state["creation"].tolist() == [[1.0, 0.3, 0.2, 0.1, *[1.0] * 5]]
+
+
 @pytest.mark.parametrize("factor", [0, 1])
 def test_a_factor_of_one_is_the_anchor_alone(factor: int) -> None:
     rule = LoPA(0.9, factor, "confidence")

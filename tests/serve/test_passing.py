@@ -22,6 +22,7 @@ from dllm.parts import (
     ParsedRequest,
     ServeSettings,
     UserError,
+    note_of,
     parse_messages,
     parse_ollama,
     parse_request,
@@ -127,6 +128,7 @@ def test_a_field_that_nobody_knows_passes_with_a_note(mini: Defaults) -> None:
     assert same(replace(found, unknown=()), chat(mini, messages=MESSAGES * 3))
     body = {"model": "mini", "input": [{**MESSAGES[0], "timestamp": 5}], "zzz": 1, "reasoning": {"mode": 1}}
     assert parse_response(body, mini).unknown == ("zzz", "reasoning.mode", "input[0].timestamp")
+    assert note_of(["a" * 64, "b" * 65]) == f"Not known here, and passed over: {'a' * 64}, {'b' * 64}...."
     strict = replace(mini, refuses_unknown=True)
     for route in (True, False):
         with pytest.raises(ApiError, match="'zzz' is not a field of this request."):

@@ -15,6 +15,7 @@ import pytest
 from dllm.parts import (
     AnswerText,
     Done,
+    Ending,
     Failed,
     Mailbox,
     Model,
@@ -114,6 +115,12 @@ def test_a_stop_string_waits_for_a_longer_one_that_began_before_it() -> None:
 def test_an_end_of_text_lets_everything_go() -> None:
     follower = AnswerText(decoded, {END}, ("stop",))
     assert follower.follow([*b"sto", 0xE2, END, *b"later"], 8) == ("sto\N{REPLACEMENT CHARACTER}", None)
+
+
+def test_what_was_sent_is_as_many_tokens_as_write_it() -> None:
+    follower = AnswerText(decoded, {END})
+    follower.follow([*b"ab", 0xE2], 3)
+    assert follower.written([*b"ab", 0xE2], 3) == Ending("ab", [*b"ab"], "length", None)
 
 
 def test_an_infilling_keeps_what_stands_behind_an_end() -> None:

@@ -17,7 +17,7 @@ LARK_GRAMMARS = ("common", "lark", "python", "unicode")  # what Lark brings alon
 MOST_PARTS = 20_000  # of all terminals; Lark takes a second for as many
 
 
-def grammar_language(text: str, *, start: str = "start", depth: int = 4, words: bool = False) -> Language:
+def grammar_language(text: str, *, start: str, depth: int, words: bool) -> Language:
     """The texts of a grammar's rule ``start``, with rules that contain themselves entered ``depth`` times.
 
     words: a terminal that begins with a word character does not follow directly on one that ends in such. Raises
