@@ -476,11 +476,12 @@ def places_of_tests() -> list[str]:
 
 
 def listed(file: Path) -> list[Mutant]:
-    """Changes that an earlier run printed, wherever their lines are now."""
+    """Changes that an earlier run printed, wherever their lines are now; without those whose text is gone."""
     out = list[Mutant]()
     pattern = re.compile(r"(dllm/\S+\.py):(\d+)(?::(\d+))? (.*?)(?:  \[.*)?$", re.MULTILINE)
     for path, line, column, name in pattern.findall(file.read_text(encoding="utf-8")):
-        alike = [one for one in mutants(path) if one.name == f"{path} {name}"]
+        known = mutants(path) if (ROOT / path).exists() else ()
+        alike = [one for one in known if one.name == f"{path} {name}"]
         out += sorted(alike, key=lambda one: (abs(one.line - int(line)), one.column != int(column or 0)))[:1]
     return out
 
