@@ -289,7 +289,7 @@ def d2f(params: Case) -> CaseParts:
     rule = D2F(params["skip_threshold"], params["decoded_token_threshold"], D2F_SCORES[params["sampling_strategy"]])
     blocks = Pipelined(params["block_size"], params["block_add_threshold"])
     return CaseParts(
-        rule, blocks, Finished(), StopOpening(), Sampling(tempered=True), whole_blocks=params["block_size"]
+        rule, blocks, Finished(), StopOpening(), Sampling(suppress_mask=False, tempered=True), whole_blocks=params["block_size"]
     )
 
 
