@@ -58,8 +58,8 @@ def compared(data: Row, models: Path = MODELS) -> Row:
 
 def sharp(data: Row, models: Path = MODELS) -> Row:
     """How many cases notice each parameter."""
-    found = {name: noticing(data, name, models) for name in names_of(data)}
-    return {name: len({*ways[-1], *ways[1]}) for name, ways in found.items() if any(ways.values())}
+    cases = {name: noticing(data, name, models) for name in names_of(data)}
+    return {name: len({*ways[-1], *ways[1]}) for name, ways in cases.items() if ways and any(ways.values())}
 
 
 def line(name: str, row: Row) -> str:

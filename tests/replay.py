@@ -1,7 +1,8 @@
 """Replay recorded decodes of published implementations: ``python tests/replay.py FILE... [--models DIR]``.
 
-``replay_parts`` maps each reference's parameter names to the parts of this project, ``replay_caches`` those of the
-caches that came later, ``replay_causal`` those of causal models. Every field of a case is compared, and a file's
+METHOD.yaml beside a golden file maps the reference's parameter names to the parts of this project (``mapped``); what a
+mapping cannot say is a function of ``replay_parts``, ``replay_caches`` or ``replay_authors``, and ``replay_causal`` has
+the causal models. Every field of a case is compared, and a file's
 sampler_cases and batches. ``model: tiny-llada-flat3`` is made from ``tiny-llada`` (``flattened``). The exit code is 1,
 and stderr says why, where a case is not equal, and also where its method, its model, its cache or one of its fields is
 unknown here, or the mapping does not read one of its parameters. Files that hold no decodes of a model have scripts of
@@ -24,6 +25,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "support"))  # what the tests share
 
 import accidents
+import mapped
 import replay_authors
 import replay_caches
 import replay_causal
@@ -65,7 +67,7 @@ from dllm.parts import (
 )
 
 MODELS = Path(__file__).parent / "data" / "models"
-METHODS = replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS
+METHODS = mapped.METHODS | replay_parts.METHODS | replay_caches.METHODS | replay_authors.METHODS
 
 
 @cache
@@ -277,7 +279,7 @@ def outcomes(data: Case, models: Path, sample: bool = False) -> list[str | None]
     asked = [(part, case) for part in PARTS for case in data.get(part, ())]
     if data["method"] not in REPLAYERS:
         return [f"method={data['method']} is unknown here"] * max(1, len(asked))
-    refused = [refusal(case, models) for _, case in asked]
+    refused = [refusal(case, models, data["method"]) for _, case in asked]
     noted = [{**case, "params": Params(case["params"])} if "params" in case else case for _, case in asked]
     asked_for = [None if data["method"] in MARKED else case.get("accident") for _, case in asked]
     noted = [{name: value for name, value in case.items() if name != "accident" or data["method"] in MARKED}
@@ -292,15 +294,18 @@ def outcomes(data: Case, models: Path, sample: bool = False) -> list[str | None]
     return out
 
 
-def refusal(case: Case, models: Path) -> str | None:
+def refusal(case: Case, models: Path, method: str) -> str | None:
     """Why a case cannot be tried at all."""
+    model, marks = case.get("model", ""), MARKS if method in MARKED else set[str]()
+    if not isinstance(model, str):
+        return f"model={model} is no name of a folder in --models, as in tiny-llada or tiny-llada-flat3"
     try:
         if "model" in case:
-            base_of(models / case["model"])
+            base_of(models / model)
     except UserError as error:
         return str(error)
-    unknown = sorted({*accidents.named(case)} - accidents.ACCIDENTS.keys() - MARKS)
-    known = f"those are {', '.join(sorted(accidents.ACCIDENTS))}; [] is the shipped parts alone"
+    unknown = sorted({*accidents.named(case)} - accidents.ACCIDENTS.keys() - marks)
+    known = f"those are {', '.join(sorted({*accidents.ACCIDENTS, *marks}))}; [] is the shipped parts alone"
     return f"accident={', '.join(unknown)} is unknown here: {known}" if unknown else None
 
 

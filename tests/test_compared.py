@@ -50,3 +50,10 @@ def test_an_unknown_accident_is_a_failure_that_names_the_known_ones() -> None:
     (fault,) = outcomes(slowfast(accident=["Later"]), MODELS)
     known = ", ".join(sorted(ACCIDENTS))
     assert fault == f"accident=Later is unknown here: those are {known}; [] is the shipped parts alone"
+
+
+@pytest.mark.parametrize("name", ["mask proposed", 3, ["AllSlow", "Later"]])
+def test_a_mark_of_another_method_is_no_accident_here(name: Any) -> None:
+    """DMax's files mark cases by words which mean nothing to other methods."""
+    (fault,) = outcomes(slowfast(accident=name), MODELS)
+    assert fault is not None and fault.startswith(f"accident={name[-1] if isinstance(name, list) else name} is unknown")

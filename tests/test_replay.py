@@ -102,7 +102,7 @@ def test_what_differs_in_a_causal_decode_is_named(data: dict[str, Any], words: s
     assert replay(file, MODELS, sample=True)[1] == [words]
 
 
-def of_model(name: str, **params: Any) -> dict[str, Any]:
+def of_model(name: Any, **params: Any) -> dict[str, Any]:
     """A file of one case, of a model of that name."""
     data = json.loads((FOLDER / "sharp" / "dkv_decode.json").read_text())
     first = data["cases"][0]
@@ -125,6 +125,11 @@ def test_a_model_that_cannot_be_made_is_a_failure_that_says_why(
     file.write_text(json.dumps(of_model(name)))
     assert main([str(file)]) == 1
     assert f"golden.json, case 0: {words.format(MODELS)}" in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_name_is_a_failure_that_says_what_one_is() -> None:
+    words = "model=3 is no name of a folder in --models, as in tiny-llada or tiny-llada-flat3"
+    assert outcomes(of_model(3), MODELS) == [words]
 
 
 @pytest.mark.parametrize("scale", ["3", "2.5", "1"])

@@ -56,6 +56,43 @@ def test_a_parameter_that_no_case_notices_needs_a_reason(
     assert words in out.splitlines() and (words in err) == bool(code)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": "tiny-later"}, "model=tiny-later is unknown"),
+        ({"model": "tiny-llada-flat0"}, "model=tiny-llada-flat0: its scale is no number above 0"),
+        ({"accident": ["Later"]}, "accident=Later is unknown here: those are Above, "),
+    ],
+)
+def test_a_case_that_cannot_be_tried_is_named_and_moves_nothing(
+    change: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, data = tmp_path / "golden.json", blunt()
+    file.write_text(json.dumps({**data, "cases": [data["cases"][0], {**data["cases"][0], **change}]}))
+    assert main([str(file)]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"golden.json, case 1: {words}") and out.count("\n") == 1 and words in err
+
+
+def test_a_parameter_whose_changes_are_all_refused_needs_no_reason(tmp_path: Path) -> None:
+    """An even width of Sparse-dLLM's kernel is refused, and from 3 each step leads to one."""
+    data = json.loads((FOLDER / "sharp" / "sparse_dllm.json").read_text())
+    file = tmp_path / "golden.json"
+    file.write_text(json.dumps({**data, "cases": data["cases"][:1]}))
+    assert ("golden.json kernel_size: each change is refused", True) in [*lines(file, MODELS, first=True)]
+
+
+def test_every_method_is_recorded_on_a_flatter_model_or_says_why_not() -> None:
+    files = [json.loads(file.read_text()) | {"name": file.name} for file in FOLDER.glob("*.json")]
+    without = [data for data in files if not (FOLDER / "sharp" / data["name"]).is_file()]
+    assert [data["name"] for data in without if data["method"] not in ELSEWHERE and not data.get("sharp")] == []
+
+
+def test_why_a_method_was_not_recorded_again_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(FOLDER / "aup.json")])
+    assert capsys.readouterr().out == "aup.json: not recorded on flatter models: points of a curve: no model decodes\n"
+
+
 def test_the_cases_that_notice_a_parameter_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(FOLDER / "sharp" / "frechet.json")]) == 0
     out = capsys.readouterr().out.splitlines()

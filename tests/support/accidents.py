@@ -92,5 +92,5 @@ def permitted(part: Any) -> Any:
 
 def named(case: Any) -> list[str]:
     """The accidents that a case names."""
-    said = case.get("accident", [])
-    return [said] if isinstance(said, str) else list(said)
+    words = case.get("accident", [])
+    return [str(one) for one in words] if isinstance(words, list) else [str(words)]

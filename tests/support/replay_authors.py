@@ -17,12 +17,8 @@ from replay_parts import Case, CaseParts, steps_of_a_block
 from torch import Tensor
 
 from dllm.parts import (
-    D2F,
     DUS,
-    KLASS,
     PC,
-    RCR,
-    WINO,
     AllLogits,
     BlockState,
     CacheView,
@@ -30,28 +26,22 @@ from dllm.parts import (
     Confidence,
     EntropyBound,
     Factor,
-    Finished,
     Fixed,
     ForwardPlan,
-    Groups,
     Growing,
     Need,
     Owner,
-    Pipelined,
     Prior,
     Recap,
-    ReMDM,
     Saber,
     Sampler,
     SamplerTraits,
-    Sampling,
     Schedule,
     SlowFast,
     Spaced,
     SpanCache,
     State,
     Step,
-    StopOpening,
     View,
     Whole,
     rank,
@@ -88,15 +78,6 @@ class NeverLast(Factor):
         return view.step(view.open & (place < count[:, None]))
 
 
-def klass(params: Case) -> CaseParts:
-    names = {"threshold": "conf_threshold", "kl": "kl_threshold", "history": "kl_history_length",
-             "strategy": "unmask_strategy"}  # fmt: skip
-    options = {ours: params[theirs] for ours, theirs in names.items()}
-    if "block_length" in params:
-        return CaseParts(KLASS(**options, steps=params["steps"]), Fixed(params["block_length"]))
-    return CaseParts(KLASS(**options), Whole())
-
-
 def pc(params: Case) -> CaseParts:
     """The table is one of the file's ``baselines``."""
     with NamedTemporaryFile("w", suffix=".json") as file:
@@ -104,19 +85,6 @@ def pc(params: Case) -> CaseParts:
         file.flush()
         rule = PC(params["lambd"], params["alpha"], str(Path(file.name)), params["steps"])
     return CaseParts(rule, Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
-
-
-def remdm(params: Case) -> CaseParts:
-    rule = ReMDM(None, params["remdm_steps"], params["remdm_number"], params["steps"])
-    return CaseParts(rule, Fixed(params["block_length"]))
-
-
-def rcr(params: Case) -> CaseParts:
-    """MDPO's code and ParallelBench's. A block gets all its forwards."""
-    steps, score = steps_of_a_block(params), {"topk_margin": "margin", "entropy": "entropy"}
-    curve = {"pow2": "square", "pow3": "cubic"}.get(params["mode"], params["mode"])
-    rule = RCR(steps=params["steps"], curve=curve, score=score.get(params.get("conf_alg", ""), "low_confidence"))
-    return CaseParts(rule, Growing(params["block_length"], min_forwards=steps))
 
 
 def saber(params: Case) -> CaseParts:
@@ -150,10 +118,6 @@ class Penalised(Saber):
 
     def _doubted(self, view: View, state: State, chosen: Tensor) -> tuple[Tensor, State]:
         return super()._doubted(replace(view, scores=replace(view.scores, confidence=self.own)), state, chosen)
-
-
-def wino(params: Case) -> CaseParts:
-    return CaseParts(WINO(params["threshold"], params["threshold_back"]), Fixed(params["block_length"]))
 
 
 def dus(params: Case) -> CaseParts:
@@ -201,14 +165,6 @@ class Leaving(Fixed):
         return super().advance(rest, blocks, owner, blocks.full(rest, owner), stopped)
 
 
-def recap_groups(params: Case) -> CaseParts:
-    """The published loop always takes all its steps."""
-    steps = params["gen_step"]
-    rule = Groups(steps, 2.5, params["pre_full_iters"], params["num_cache_iters"])
-    cache = ClassToken(targets="announced")
-    return CaseParts(rule, Whole(min_forwards=steps), cache, sampling=Sampling(suppress_mask=True))
-
-
 @accident("every forward computes the first column")
 class ClassToken(Recap):
     """The first column stands for the class token, which every forward computes."""
@@ -248,14 +204,6 @@ class AllSlow(SlowFast):
         return step.but(edit=view.canvas.no_positions, keep_open=cycle < self.explore, state=new | shown)
 
 
-def acfg(params: Case) -> CaseParts:
-    """OpenDLM's loop: the whole answer as one block."""
-    sampling = Sampling(suppress_mask=False, guidance=params["guidance_scale"], guidance_against="doubted",
-                        guidance_ratio=params["remask_ratio"])  # fmt: skip
-    rule = Timesteps(params["timesteps"], params["schedule_type"], params["score_type"])
-    return CaseParts(rule, Whole(), sampling=sampling)
-
-
 CURVES: dict[str, Callable[[float], float]] = {
     "linear": lambda r: 1 - r, "cosine": lambda r: math.cos(math.pi * r / 2), "square": lambda r: (1 - r) ** 2,
     "log": lambda r: 1 - math.log(1 + 9 * r) / math.log(10),
@@ -281,32 +229,13 @@ class Timesteps(Sampler):
         return view.step(top_k_mask(ranking(view.scores, self.score), view.open, count))
 
 
-D2F_SCORES = {"default": "low_confidence", "neg_entropy": "entropy", "margin_confidence": "margin"}
-
-
-def d2f(params: Case) -> CaseParts:
-    """A remainder behind the last whole block is never decoded. The mask is never proposed."""
-    rule = D2F(params["skip_threshold"], params["decoded_token_threshold"], D2F_SCORES[params["sampling_strategy"]])
-    blocks = Pipelined(params["block_size"], params["block_add_threshold"])
-    return CaseParts(
-        rule, blocks, Finished(), StopOpening(), Sampling(suppress_mask=False, tempered=True), whole_blocks=params["block_size"]
-    )
-
-
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "acfg": acfg,
-    "d2f": d2f,
     "d3llm": d3llm,
     "dus": dus,
     "easing": suffix,
     "eb": eb,
-    "klass": klass,
     "pc": pc,
     "prior": prior,
-    "rcr": rcr,
-    "recap_groups": recap_groups,
-    "remdm": remdm,
     "saber": saber,
     "slowfast": slowfast,
-    "wino": wino,
 }

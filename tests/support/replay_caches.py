@@ -18,13 +18,10 @@ from dllm.parts import (
     Confidence,
     D2Cache,
     DLLMCache,
-    Dream,
     Dual,
     Easing,
-    Entropy,
     FillAfterBlock,
     Fixed,
-    FlashDLLM,
     FlashVerify,
     ForwardPlan,
     FullLength,
@@ -38,8 +35,6 @@ from dllm.parts import (
     Scores,
     Sliding,
     SlidingCache,
-    SparseD,
-    SparseDLLM,
     State,
     Static,
     StopAtLastEos,
@@ -101,28 +96,6 @@ class Unrolled(Fixed):
     ) -> BlockState:
         self.left -= not self.policy.refreshes
         return blocks if self.left else super().advance(candidates, blocks, owner, full, stopped)
-
-
-def sparse_dllm(params: Case) -> CaseParts:
-    """Dream: the first forward of a block commits its first position, and uses up a point of the time grid."""
-    dream, steps = "alg" in params, params["steps"]
-    sampler: Sampler = Dream(params["alg"], steps, params.get("eps", 1e-3)) if dream else Static(steps)
-    blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-    policy = SparseDLLM(params["keep_ratio"], params["kernel_size"] or 1, query_left=False)
-    return CaseParts(sampler, blocks, policy, sampling=Sampling(suppress_mask=False, tempered=dream))
-
-
-def sparsed(params: Case) -> CaseParts:
-    """LLaDA's code measures with the number of heads in the place of their size."""
-    dream, steps = "alg" in params, params["steps"]
-    names = ("select", "block_size", "skip", "steps")
-    policy = SparseD(**{name: params[name] for name in names}, measure_scale="head_dim" if dream else "heads")
-    if not dream:
-        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-        return CaseParts(Static(steps), blocks, policy)
-    sampling = Sampling(suppress_mask=False, tempered=True)
-    sampler = Dream(params["alg"], steps, params["eps"])
-    return CaseParts(sampler, Whole(min_forwards=steps), policy, sampling=sampling)
 
 
 def suffix(params: Case) -> CaseParts:
@@ -192,16 +165,6 @@ class Unrepaired(D2Cache):
 
     def searched(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         return blocks.in_block & canvas.masked
-
-
-def entropy(params: Case) -> CaseParts:
-    sampler = EachTurn(params["per_step"]) if params["threshold"] is None else Confidence(params["threshold"])
-    return CaseParts(sampler, Fixed(params["block_length"]), Entropy(params["tau"], params["k"]))
-
-
-def flash(params: Case) -> CaseParts:
-    policy = FlashDLLM(params["block_length"], params["mask_num"], params["track_num"])
-    return CaseParts(Confidence(params["threshold"]), Whole(), policy, StopAtLastEos())
 
 
 def flash_verify(params: Case) -> CaseParts:
@@ -275,7 +238,7 @@ class Slipped(SlidingCache):
 
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb, "entropy": entropy, "flash": flash,
-    "flash_verify": flash_verify, "sparse_dllm": sparse_dllm, "sparsed": sparsed,
+    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb,
+    "flash_verify": flash_verify,
     "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -39,19 +39,11 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
               "steps": "of the penalty's grid alone"},
     "sliding": {"factor": "a threshold goes before it"},
     "suffix": {"steps": "a threshold goes before it"} | dict.fromkeys(
-        ("dropout", "k_sigma", "scale", "preserved_tokens"), "the draws that it makes are recorded"),
+        ("dropout", "k_sigma", "scale", "preserved_tokens", "window"), "the draws that it makes are recorded"),
     "tacg": {"alg": "the only one here", "steps": "a bound that no case reaches",
              "kl_threshold": "Dream's program does not test it here"},
     "window_diffusion": {"eps": "one token a step has no grid"},
 }  # fmt: skip
-
-
-# Parameters that no recorded decode notices if they are moved a little, and why.
-SILENT: Mapping[str, Mapping[str, str]] = {
-    "sparse_dllm": {"kernel_size": "an even width is refused"},
-    "suffix": {"window": "the draws that it makes are recorded"},
-    "tacg": {"tilg_extra_ratio": "a share of few positions, rounded up: 5 % seldom reach the next whole number"},
-}
 # Numbers that are no parameter of a rule: tokens, what was drawn, how long the answer is.
 CANVAS = frozenset({
     "gen_length", "max_new_tokens", "max_tokens", "max_token", "final_tokens", "temperature", "mask_id",

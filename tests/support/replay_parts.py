@@ -12,22 +12,17 @@ from accidents import accident, permitted, permitted_class, stand_in
 from torch import Tensor
 
 from dllm.parts import (
-    BACD,
     DKV,
-    ETE,
     TACG,
     WEIGHTS,
-    AdaBlock,
     Blocks,
     BlockState,
     Cache,
     Canvas,
     Confidence,
-    Credit,
     Dawn,
     DKVGreedy,
     DKVPrefill,
-    DParallel,
     Dream,
     Dual,
     Elastic,
@@ -38,13 +33,10 @@ from dllm.parts import (
     FillAfterBlock,
     Fixed,
     Forward,
-    Frechet,
     FreeDave,
     FullLength,
     JointThreshold,
     Learn2PD,
-    LocalLeap,
-    LoPA,
     NoCache,
     Order,
     Owner,
@@ -61,10 +53,8 @@ from dllm.parts import (
     Static,
     Step,
     StopAtEos,
-    TruncateAtEos,
     View,
     Whole,
-    Window,
     answer_ends,
     top_k_mask,
 )
@@ -94,56 +84,9 @@ class CaseParts(Parts):
         object.__setattr__(self, "forward", permitted_class(self.forward))
 
 
-def llada_generate(params: Case) -> CaseParts:
-    """static: LLaDA's generate; threshold and factor: Fast-dLLM's, without cache."""
-    blocks = Fixed(params["block_length"])
-    if params["sampler"] == "static":
-        return CaseParts(Static(params["steps"]), Fixed(params["block_length"], min_forwards=steps_of_a_block(params)))
-    if params["sampler"] == "threshold":
-        return CaseParts(Confidence(params["threshold"]), blocks)
-    return CaseParts(Factor(params["factor"]), blocks)
-
-
 def steps_of_a_block(params: Case) -> int:
     """LLaDA's loop always runs this many forwards on a block."""
     return int(params["steps"] // (params["gen_length"] // params["block_length"]))
-
-
-def dream_generate(params: Case) -> CaseParts:
-    """Dream's diffusion_generate: the whole answer, always all steps."""
-    sampler = Dream(params["alg"], params["steps"], params["eps"], params["alg_temp"] or 0.0)
-    sampling = Sampling(top_p=params["top_p"], top_k=params["top_k"], suppress_mask=False, tempered=True)
-    return CaseParts(sampler, Whole(min_forwards=params["steps"]), sampling=sampling)
-
-
-def frechet(params: Case) -> CaseParts:
-    return CaseParts(Frechet(params["frechet_margin"]), Fixed(params["block_length"]), CACHES[params["cache"]]())
-
-
-def localleap(params: Case) -> CaseParts:
-    sampler = LocalLeap(params["threshold"], params["relaxed_threshold"], params["radius"])
-    eos = FillAfterBlock("any") if params["early_stop"] else FullLength()
-    return CaseParts(sampler, Fixed(params["block_length"]), eos=eos)
-
-
-def creditdecoding(params: Case) -> CaseParts:
-    """dInfer's names: decay_beta, boost_gamma (the exponent), fusion_alpha."""
-    inner = Confidence(params["threshold"])
-    sampler = Credit(inner, params["decay_beta"], params["boost_gamma"], params["fusion_alpha"])
-    return CaseParts(sampler, Fixed(params["block_length"]))
-
-
-def ete(params: Case) -> CaseParts:
-    options = {key: params[key] for key in params if key.startswith(("threshold", "cross", "lookahead", "explore"))}
-    return CaseParts(ETE(**options), Fixed(params["block_length"]))
-
-
-def dparallel(params: Case) -> CaseParts:
-    return CaseParts(DParallel(params["threshold"]), Fixed(params["block_length"]))
-
-
-def bacd(params: Case) -> CaseParts:
-    return CaseParts(BACD(params["lower"], params["upper"]), Fixed(params["block_length"]))
 
 
 def prophet(params: Case) -> CaseParts:
@@ -164,13 +107,6 @@ def learn2pd(params: Case) -> CaseParts:
         sampler = Learn2PD(weights, params["accept_threshold"], params["steps"])
     eos = EoTP("suffix" if params["cache"] == "none" else "block") if params["eotp"] else FullLength()
     return CaseParts(sampler, Fixed(params["block_length"]), CACHES[params["cache"]](), eos)
-
-
-def adablock(params: Case) -> CaseParts:
-    blocks = AdaBlock(
-        params["block_length"], params["delimiter_ids"], params["delimiter_threshold"], params["window_ratio"]
-    )
-    return CaseParts(Confidence(params["threshold"]), blocks, CACHES[params["cache"]]())
 
 
 def freedave(params: Case) -> CaseParts:
@@ -266,15 +202,6 @@ def elastic(params: Case) -> CaseParts:
     return CaseParts(sampler, Whole(), policy, StopAtEos())
 
 
-def lopa(params: Case) -> CaseParts:
-    score = {"default": "confidence", "margin": "margin", "neg_entropy": "entropy"}[params["sampling_strategy"]]
-    sampler = LoPA(
-        params["skip_threshold"], params["branching_factor"], score, params["branch_topp"],
-        params["selection_conf_alpha"], as_published=True,
-    )  # fmt: skip
-    return CaseParts(sampler, Fixed(params["block_size"]))
-
-
 def dawn(params: Case) -> CaseParts:
     """The tiny models have four layers. Dream's code reads the attention of the position's own row."""
     sampler = Dawn(
@@ -314,16 +241,6 @@ def joint_threshold(params: Case) -> CaseParts:
         sampler.quotas = params["block_length"], params["num_inference_steps"]
     eos = StopAfterBlock() if params.get("eos_early_stop") else FullLength()
     return CaseParts(sampler, Fixed(params["block_length"]), eos=eos, fills_up=params["block_length"])
-
-
-def token_to_mask(params: Case) -> CaseParts:
-    test = {"low_prob": "low_prob", "t2t_remask": "mirrored", "logit_diff": "drop"}[params["strategy"]]
-    length, steps = params["block_length"], params["max_post_steps"]
-    rule = JointThreshold(
-        params["threshold"], post_edit_steps=steps, repair=test, remask_threshold=params["remask_threshold"],
-        budget=params["budget"], ratio=params["ratio"],
-    )  # fmt: skip
-    return CaseParts(rule, Fixed(length), fills_up=length)
 
 
 @accident("the forward that exceeds the count runs, and edits nothing")
@@ -377,23 +294,6 @@ class EachTurn(Sampler):
         return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
-def window_diffusion(params: Case) -> CaseParts:
-    """LLaDA: a fixed schedule, the far field in every phase's first forward. Dream: its time grid, or one token a step
-    and the adaptive length."""
-    interval, steps = params["refresh_cycle"], params["steps"]
-    if "alg" not in params:
-        policy = Window(params["active_tokens"], params["window_tokens"], interval, refresh_scope="all",
-                        refresh_candidates="all", recent_includes_refresh=False)  # fmt: skip
-        return CaseParts(Static(steps), Whole(min_forwards=steps), policy)
-    policy = Window(params["i_win_size"], params["o_win_size"], interval, "range",
-                    refresh_candidates="first", eos_as_published=params["early_stop"])  # fmt: skip
-    if params["early_stop"]:
-        return CaseParts(Static(score=params["alg"]), Whole(), policy, TruncateAtEos())
-    sampling = Sampling(suppress_mask=False, tempered=True)
-    # The published loop ends with its last step, even if that opens a phase and leaves masks.
-    return CaseParts(Dream(params["alg"], steps, params["eps"]), Whole(), policy, sampling=sampling, turns=steps)
-
-
 def sliding(params: Case) -> CaseParts:
     """DSB's window; -1 is not a bound."""
     bound, threshold = params["max_block_length"], params["threshold"]
@@ -404,11 +304,10 @@ def sliding(params: Case) -> CaseParts:
 
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "llada_generate": llada_generate, "dream_generate": dream_generate, "localleap": localleap, "ete": ete,
-    "creditdecoding": creditdecoding, "dparallel": dparallel, "bacd": bacd, "prophet": prophet, "learn2pd": learn2pd,
-    "adablock": adablock, "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "window_diffusion": window_diffusion, "frechet": frechet, "tacg": tacg, "lopa": lopa, "sliding": sliding,
-    "joint_threshold": joint_threshold, "token_to_mask": token_to_mask, "dawn": dawn,
+    "prophet": prophet, "learn2pd": learn2pd,
+    "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
+    "tacg": tacg, "sliding": sliding,
+    "joint_threshold": joint_threshold, "dawn": dawn,
     "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 # What is no decode of a model, and by which script it is replayed.
