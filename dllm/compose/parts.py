@@ -44,7 +44,8 @@ BASE_CLASSES = {
     "task": "dllm.tasks.base.Task", "engine": "dllm.app.engines.base.Engine",
 }  # fmt: skip
 INNER_GROUP = "sampler/inner"  # the rule inside a wrapper
-MORE = {"experiment": "published"}  # folders in a group that are not groups of their own: experiment=published/prefix
+# Folders in a group that are not groups of their own: experiment=published/prefix.
+MORE = {"experiment": ("published", "tables")}
 
 
 SHIPPED = files("dllm.conf")
@@ -389,7 +390,7 @@ def choices(group: str) -> list[str]:
     (``published/prefix``)."""
     group = group.removesuffix("/inner")  # every sampler may be inside another
     found = {entry.name[:-5] for entry in (SHIPPED / group).iterdir() if entry.name.endswith(".yaml")}
-    inner = [f"{MORE[group]}/{name}" for name in choices(f"{group}/{MORE[group]}")] if group in MORE else []
+    inner = [f"{folder}/{name}" for folder in MORE.get(group, ()) for name in choices(f"{group}/{folder}")]
     return sorted(found.union(OWN.names(group))) + inner
 
 
@@ -448,7 +449,7 @@ def config_groups() -> list[str]:
 
     def below(folder: Traversable, prefix: str) -> Iterator[str]:
         for entry in folder.iterdir():
-            if entry.is_dir() and not entry.name.startswith("_") and MORE.get(prefix.rstrip("/")) != entry.name:
+            if entry.is_dir() and not entry.name.startswith("_") and entry.name not in MORE.get(prefix.rstrip("/"), ()):
                 yield prefix + entry.name
                 yield from below(entry, f"{prefix}{entry.name}/")
 

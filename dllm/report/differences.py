@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from statistics import fmean, variance
 
+from pandas import Series, concat
+
 from dllm.report.methods import Method, baseline, each_setting, methods
 from dllm.report.page_pieces import ReportTable, task_words
-from dllm.report.pooling import SampleRow, SettingResults
+from dllm.report.pooling import SettingResults
 from dllm.report.setting_tables import NAME_HEADS
 
 METHOD = (
@@ -21,23 +24,30 @@ METHOD = (
 )
 
 
+ITEM = ["task", "id"]
+SAMPLE = [*ITEM, "run", "prompt"]  # what two samples share that can be compared: item, seed, number and words
+
+
 @dataclass(frozen=True)
 class Compared:
     """A setting beside the baseline."""
 
-    groups: dict[str, list[float]]  # for each sub-task the difference of every item
+    differences: Series  # of every item that both judged, by sub-task and item; answers to an item count as one
     left_out: int  # how many items could not be paired
 
     @staticmethod
     def of(setting: SettingResults, base: SettingResults) -> Compared:
         if not (setting.by_answer and base.by_answer):
-            return Compared({}, 0)  # a score over all answers belongs to no item
-        mine, theirs = by_item(setting), by_item(base)
-        groups: dict[str, list[float]] = {}
-        for (task, item), here in mine.items():
-            if values := _differences(here, theirs.get((task, item), {})):
-                groups.setdefault(task, []).append(fmean(values))
-        return Compared(groups, len(mine.keys() | theirs.keys()) - sum(map(len, groups.values())))
+            return Compared(Series(dtype=float), 0)  # a score over all answers belongs to no item
+        both = setting.frame[[*SAMPLE, "score"]].merge(base.frame[[*SAMPLE, "score"]], on=SAMPLE)
+        found = (both["score_x"] - both["score_y"]).groupby([both[name] for name in ITEM], sort=False).mean().dropna()
+        items = concat([setting.frame[ITEM], base.frame[ITEM]]).drop_duplicates()
+        return Compared(found, len(items) - len(found))
+
+    @cached_property
+    def groups(self) -> dict[str, list[float]]:
+        """The differences of the items of each sub-task."""
+        return {str(task): list(values) for task, values in self.differences.groupby(level=0, sort=False)}
 
     @property
     def whole(self) -> PairedDifference | None:
@@ -46,22 +56,6 @@ class Compared:
 
     def of_task(self, task: str) -> PairedDifference | None:
         return paired_difference([self.groups[task]]) if task in self.groups else None
-
-
-def by_item(setting: SettingResults) -> dict[tuple[str, str], dict[str, SampleRow]]:
-    """The samples of each item of each sub-task, by seed and number."""
-    found: dict[tuple[str, str], dict[str, SampleRow]] = {}
-    for row in setting.rows:
-        found.setdefault((row["task"], str(row["id"])), {})[row["run"]] = row
-    return found
-
-
-def _differences(mine: dict[str, SampleRow], theirs: dict[str, SampleRow]) -> list[float]:
-    """Of each sample of an item that both have, asked in the same words and judged in both."""
-    both = [(mine[run], theirs[run]) for run in mine if run in theirs]
-    same = [(one, other) for one, other in both if one.get("prompt") == other.get("prompt")]
-    scores = [(one["scores"].get("score"), other["scores"].get("score")) for one, other in same]
-    return [one - other for one, other in scores if one is not None and other is not None]
 
 
 def baseline_of(found: Sequence[Method]) -> SettingResults:
@@ -96,44 +90,28 @@ def paired(settings: Sequence[SettingResults], base: SettingResults | None = Non
     unpaired = [f"{one.method}, {one.name}" for one, compared in others if not compared.groups]
     if unpaired:
         notes.append(f"Not compared, since they share no judged item with the baseline: {'; '.join(unpaired)}.")
-    kept = [(one.method, one.name, compared) for one, compared in others if compared.groups]
+    kept = [([one.method, one.name], compared) for one, compared in others if compared.groups]
     if not others:
         return None
     names = list(dict.fromkeys(task for one in settings for task in one.scores))
-    return Differences(notes, together(kept), _by_task(kept, names), one_by_one(kept, names))
-
-
-def together(kept: Sequence[tuple[str, str, Compared]]) -> ReportTable:
-    """A line for each setting."""
-    rows = []
-    for name, setting, compared in kept:
-        whole, single = compared.whole, [compared.of_task(task) for task in compared.groups]
-        worse = sum(one is not None and one.high < 0 for one in single)
-        better = sum(one is not None and one.low > 0 for one in single)
-        rows.append([
-            name, setting, f"{whole.items if whole else 0}", f"{compared.left_out or ''}", points(whole),
-            *ends(whole), f"{worse or ''}", f"{better or ''}",
-        ])  # fmt: skip
     heads = [*NAME_HEADS, "items", "left out", "difference", "low", "high", "worse", "better"]
-    return ReportTable(heads, rows).without_empty()
-
-
-def _by_task(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> ReportTable:
-    """A column for each sub-task; an asterisk where its interval excludes 0."""
-    rows = []
-    for name, setting, compared in kept:
-        found = [compared.of_task(task) for task in names]
-        rows.append([name, setting, *(points(one) + mark(one) for one in found)])
-    return ReportTable([*NAME_HEADS, *map(task_words, names)], rows)
-
-
-def one_by_one(kept: Sequence[tuple[str, str, Compared]], names: Sequence[str]) -> ReportTable:
-    """A line for each setting and sub-task, with its interval."""
-    rows = [
-        [name, setting, task_words(task), f"{one.items}", points(one), *ends(one)]
-        for name, setting, compared in kept for task in names if (one := compared.of_task(task)) is not None
+    whole = ReportTable(heads, [[*name, *_whole(compared)] for name, compared in kept]).without_empty()
+    by_task = [[*name, *(points(one) + mark(one) for one in map(compared.of_task, names))] for name, compared in kept]
+    every = [
+        [*name, task_words(task), f"{one.items}", points(one), *ends(one)]
+        for name, compared in kept for task in names if (one := compared.of_task(task)) is not None
     ]  # fmt: skip
-    return ReportTable([*NAME_HEADS, "sub-task", "items", "difference", "low", "high"], rows, words=3)
+    every_heads = [*NAME_HEADS, "sub-task", "items", "difference", "low", "high"]
+    tasks = ReportTable([*NAME_HEADS, *map(task_words, names)], by_task)
+    return Differences(notes, whole, tasks, ReportTable(every_heads, every, words=3))
+
+
+def _whole(compared: Compared) -> list[str]:
+    """The cells of a setting, over all sub-tasks."""
+    whole, single = compared.whole, [one for one in map(compared.of_task, compared.groups) if one is not None]
+    worse, better = sum(one.high < 0 for one in single), sum(one.low > 0 for one in single)
+    items = f"{whole.items if whole else 0}"
+    return [items, f"{compared.left_out or ''}", points(whole), *ends(whole), f"{worse or ''}", f"{better or ''}"]
 
 
 def mark(found: PairedDifference | None) -> str:

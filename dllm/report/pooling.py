@@ -6,12 +6,15 @@ A report has one point for each setting.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+from pandas import DataFrame
 
 from dllm.compose.naming import typed_name
 from dllm.errors import UserError
@@ -25,7 +28,6 @@ from dllm.record.measures import (
     scores_of,
     sum_over_batches,
 )
-from dllm.record.results import ResultRow
 from dllm.record.stored import RefusedCell, StoredCell, refused_cells, stored_cells
 
 SampleRow = dict[str, Any]
@@ -91,22 +93,17 @@ def read_cells(*folders: Path) -> tuple[list[CellResults], list[RefusedCell]]:
     return list(cells.values()), list(refused.values())
 
 
-def rows_of(cells: Sequence[CellResults]) -> Iterator[SampleRow]:
+def rows_of(cells: Sequence[CellResults]) -> list[SampleRow]:
     """The rows of pooled cells, each sample of each seed once.
 
     ``run`` tells the samples of an item apart, by seed and number; ``batch`` the batches of the cells.
     """
-    seen: set[tuple[Any, ...]] = set()
+    found: dict[tuple[Any, ...], SampleRow] = {}
     for number, cell in enumerate(cells):
         for row in cell.rows:
             run = f"{cell.config['seed']}/{row['sample']}"
-            if (key := (row["task"], row["id"], run)) not in seen:
-                seen.add(key)
-                yield {**_plain(row), "run": run, "batch": f"{number}/{row['batch']}"}
-
-
-def _plain(row: ResultRow) -> SampleRow:
-    return dict(row)
+            found.setdefault((row["task"], row["id"], run), {**row, "run": run, "batch": f"{number}/{row['batch']}"})
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -125,13 +122,13 @@ class SettingResults:
     def of(cells: Sequence[CellResults]) -> SettingResults:
         """Raises UserError where two of them are one cell twice."""
         ordered = sorted(cells, key=lambda cell: (cell.config["seed"], -cell.config["samples"], str(cell.folder)))
-        for one, other in zip(ordered, ordered[1:], strict=False):
-            if all(one.config[name] == other.config[name] for name in ("seed", "samples")):
+        for one, other in pairwise(ordered):
+            if all(one.config[name] == other.config[name] for name in POOLED):
                 raise UserError(
                     f"{one.folder} and {other.folder} hold the same cell: no setting, seed, checkpoint or code "
                     "differs, so nothing can tell them apart. Give the report one of them."
                 )
-        return SettingResults(tuple(ordered), list(rows_of(ordered)))
+        return SettingResults(tuple(ordered), rows_of(ordered))
 
     @property
     def first(self) -> CellResults:
@@ -166,8 +163,17 @@ class SettingResults:
 
     @cached_property
     def scores(self) -> dict[str, float]:
-        """Mean score of each sub-task in percent, without those that could not be judged."""
-        return scores_in(self.rows, self.cells)
+        """Score of each sub-task in percent, without those that could not be judged. One that is not a mean over
+        answers is the mean of the cells'."""
+        found = {task: self._score(task, rows) for task, rows in self.tasks.items()}
+        return {task: value for task, value in found.items() if value is not None}
+
+    def _score(self, task: str, rows: Sequence[SampleRow]) -> float | None:
+        totals = [cell.totals.get(task, {}) for cell in self.cells]
+        if not any("score" in total for total in totals):
+            return in_percent(scores_of(rows))
+        each = [total.get("score") for total in totals]
+        return None if None in each else 100 * fmean(one for one in each if one is not None)
 
     @cached_property
     def by_answer(self) -> bool:
@@ -182,8 +188,8 @@ class SettingResults:
 
     @property
     def quality(self) -> float:
-        """Mean over sub-tasks, in percent."""
-        return quality_of(self.rows, self.cells)
+        """Mean over sub-tasks, in percent; NaN where nothing was judged."""
+        return fmean(self.scores.values()) if self.scores else float("nan")
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
@@ -198,28 +204,41 @@ class SettingResults:
         return sorted({cell.config["seed"] for cell in self.cells})
 
     @cached_property
+    def frame(self) -> DataFrame:
+        """A line for each sample, by item and run: whatever is one value, with the score and the canvas's width."""
+        kept = [
+            {**{key: value for key, value in row.items() if not isinstance(value, list | dict)},
+             "score": row["scores"].get("score"), "prompt": row.get("prompt", ""), "width": len(row["canvas"])}
+            for row in self.rows
+        ]  # fmt: skip
+        return DataFrame(kept).astype({"id": str, "score": float})
+
+    @cached_property
+    def of_seeds(self) -> dict[int, SettingResults]:
+        """What each seed decoded."""
+        return {
+            seed: replace(self, cells=tuple(cell for cell in self.cells if cell.config["seed"] == seed),
+                          rows=[row for row in self.rows if row["run"].startswith(f"{seed}/")])
+            for seed in self.seeds
+        }  # fmt: skip
+
+    @cached_property
     def spread(self) -> float | None:
         """Standard deviation of ``quality`` over seeds, in points; None for one seed."""
-        found = [
-            quality_of(self._of_seed(seed), [cell for cell in self.cells if cell.config["seed"] == seed])
-            for seed in self.seeds
-        ]
-        return stdev(found) if len(found) > 1 else None
+        return stdev(one.quality for one in self.of_seeds.values()) if len(self.seeds) > 1 else None
 
     @cached_property
     def seeds_change_nothing(self) -> bool:
         """Whether every seed decoded the same answers, so that their spread says nothing."""
-        each = [{(row["task"], row["id"], row["sample"]): row.get("tokens") for row in self._of_seed(seed)}
-                for seed in self.seeds]  # fmt: skip
+        each = [{(row["task"], row["id"], row["sample"]): row.get("tokens") for row in one.rows}
+                for one in self.of_seeds.values()]  # fmt: skip
         return self.spread == 0 and None not in each[0].values() and all(one == each[0] for one in each)
-
-    def _of_seed(self, seed: int) -> list[SampleRow]:
-        return [row for row in self.rows if row["run"].startswith(f"{seed}/")]
 
     @cached_property
     def tokens_per_step(self) -> float:
         """ParallelBench's measure: canvas positions over forwards of a sample, mean over sub-tasks. Padding counts."""
-        return fmean(fmean(len(row["canvas"]) / max(1, row["nfe"]) for row in rows) for rows in self.tasks.values())
+        steps = self.frame["width"] / self.frame["nfe"].clip(lower=1)
+        return float(steps.groupby(self.frame["task"]).mean().mean())
 
     @property
     def stretch(self) -> float | None:
@@ -227,38 +246,14 @@ class SettingResults:
         spent = None if self.column("cpu_seconds") is None else sum_over_batches(self.rows, "cpu_seconds")
         return self.measures.seconds / spent if spent else None
 
-    @property
-    def load(self) -> float | None:
-        """Running and waiting processes per core, mean over samples."""
-        total = self.column("load")
-        return None if total is None else total / len(self.rows)
-
     def column(self, name: str) -> float | None:
         """The sum of an entry over the rows. None: not all rows have it."""
-        values = [row[name] for row in self.rows if row.get(name) is not None]
-        return float(sum(values)) if len(values) == len(self.rows) else None
+        values = self.frame.get(name)
+        return float(values.sum()) if values is not None and values.notna().all() else None
 
-
-def scores_in(rows: Sequence[SampleRow], cells: Sequence[CellResults]) -> dict[str, float]:
-    """Score of each sub-task in percent, without those that could not be judged. One that is not a mean over answers is
-    the mean of the cells'."""
-    found: dict[str, float] = {}
-    for task, mine in by_task(rows).items():
-        totals = [cell.totals.get(task, {}) for cell in cells]
-        if any("score" in total for total in totals):
-            each = [total.get("score") for total in totals]
-            value = None if None in each else 100 * fmean(one for one in each if one is not None)
-        else:
-            value = in_percent(scores_of(mine))
-        if value is not None:
-            found[task] = value
-    return found
-
-
-def quality_of(rows: Sequence[SampleRow], cells: Sequence[CellResults]) -> float:
-    """Mean over sub-tasks, in percent; NaN where nothing was judged."""
-    found = scores_in(rows, cells)
-    return fmean(found.values()) if found else float("nan")
+    def mean(self, name: str) -> float | None:
+        total = self.column(name)
+        return None if total is None else total / len(self.rows)
 
 
 def pooled(cells: Sequence[CellResults]) -> list[SettingResults]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from dllm.common.atomic_write import write_whole
-from dllm.errors import not_installed
 from dllm.record.cost import Machine, machine
 from dllm.report import methods
 from dllm.report import setting_tables as tables
@@ -46,11 +44,9 @@ class ReportOptions:
 def write_report(folders: Sequence[Path], out: Path, choice: ReportOptions | None = None) -> Path:
     """Write everything to the folder ``out``, and return the page.
 
-    Raises UserError without matplotlib, when there are no results, when two settings cannot be told apart, and for a
-    method that is not there.
+    Raises UserError when there are no results, when two settings cannot be told apart, and for a method that is not
+    there.
     """
-    if find_spec("matplotlib") is None:
-        raise not_installed("a report", "matplotlib", "report")
     choice = choice or ReportOptions()
     cells, refused = read_cells(*folders)
     every = named_settings(cells)

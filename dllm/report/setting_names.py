@@ -53,9 +53,9 @@ class Labels:
         every = dict.fromkeys(key for one in mine for key in one.first.settings)
         self.numbers = {key for key in every if key.startswith(CURVE_PARTS) and self._is_number(key)}
         self.shown = [key for key in every if key not in self.numbers and self._differs(key)]
-        classes = {(group, typed_name(one.config, group), target(one, group)) for one in mine for group in CURVE_PARTS}
         # Two classes under one name, as of two files of the user's own, are called by their classes.
-        self.twice = {key for key, count in Counter((group, name) for group, name, _ in classes).items() if count > 1}
+        said = {(group, self._part(one, group), target(one, group)) for one in mine for group in CURVE_PARTS}
+        self.twice = {key for key, count in Counter((group, words) for group, words, _ in said).items() if count > 1}
 
     def named(self) -> list[SettingResults]:
         curves: dict[str, list[SettingResults]] = {}
@@ -100,9 +100,12 @@ class Labels:
 
     def _words(self, one: SettingResults, group: str) -> str:
         """A part with its options in words: ``static(score=random)``, ``prophet(localleap)``."""
-        words = part_words(one.config, group, lambda key: key not in self.numbers)
-        name = typed_name(one.config, group)
-        return words.replace(name, target(one, group), 1) if (group, name) in self.twice else words
+        words = self._part(one, group)
+        is_shared = (group, words) in self.twice
+        return words.replace(typed_name(one.config, group), target(one, group), 1) if is_shared else words
+
+    def _part(self, one: SettingResults, group: str) -> str:
+        return part_words(one.config, group, lambda key: key not in self.numbers)
 
     def _context(self, one: SettingResults) -> Iterator[str]:
         """What differs beside the parts and is not usual, as ``T=0.7``, ``eos=none``, ``top_p=0.9``."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan, nan
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from dllm.record.cost import Machine
 from dllm.record.published import Published, beside
@@ -15,7 +16,7 @@ from dllm.report.figures import aup
 from dllm.report.methods import Method, each_setting, methods
 from dllm.report.origin import stamped_device
 from dllm.report.page_pieces import ReportTable, task_words, text
-from dllm.report.pooling import SampleRow, SettingResults
+from dllm.report.pooling import SettingResults
 
 PB_LEVELS = (90, 80, 70, 60)
 NAME_HEADS = ["method", "setting"]
@@ -25,12 +26,43 @@ PUBLISHED_WORDS = 6  # columns of words, before the numbers
 _Value = float | None
 
 
-def _named(heads: Sequence[str], found: Sequence[Method], rows: list[list[str]]) -> ReportTable:
-    """A table with a line for each setting, which its name opens."""
-    settings = [one for _, one in each_setting(found)]
-    full = [[one.method, one.name, *row] for one, row in zip(settings, rows, strict=True)]
-    bright = frozenset(number for number, one in enumerate(settings) if one.highlighted)
-    return ReportTable([*NAME_HEADS, *heads], full, bright=bright).without_empty()
+LineCells = Mapping[str, Callable[[SettingResults], str]]  # of a line, by the heads of their columns
+
+
+def setting_table(settings: Sequence[SettingResults], cells: LineCells) -> ReportTable:
+    """A table with a line for each setting, which its name opens, without columns that are empty."""
+    ordered = [one for _, one in each_setting(methods(settings))]
+    rows = [[one.method, one.name, *(cell(one) for cell in cells.values())] for one in ordered]
+    bright = frozenset(number for number, one in enumerate(ordered) if one.highlighted)
+    return ReportTable([*NAME_HEADS, *cells], rows, bright=bright).without_empty()
+
+
+def _number(read: Callable[[SettingResults], float | None], digits: int = 1) -> Callable[[SettingResults], str]:
+    """A cell; empty for None and NaN."""
+    return lambda one: text(read(one), digits)
+
+
+def _over(one: SettingResults, name: str, unit: float) -> float | None:
+    """The mean of an entry, in a unit."""
+    mean = one.mean(name)
+    return None if mean is None else mean / unit
+
+
+OUTCOMES: LineCells = {
+    "seeds": lambda one: f"{len(one.seeds)}" if len(one.seeds) > 1 else "",
+    "samples": lambda one: f"{one.measures.samples}",
+    "score": _number(lambda one: one.quality),
+    "low": _number(lambda one: one.interval and one.interval[0]),
+    "high": _number(lambda one: one.interval and one.interval[1]),
+    "SD over seeds": lambda one: "-" if one.seeds_change_nothing else text(one.spread),
+    "missing scores": lambda one: ", ".join(sorted(set(one.tasks) - set(one.scores))),
+    "tokens / forward": _number(lambda one: one.measures.tpf, 2),
+    "positions / forward": _number(lambda one: one.tokens_per_step, 2),
+    "forwards": _number(lambda one: one.measures.nfe),
+    "query tokens": _number(lambda one: one.mean("query_tokens"), 0),
+    "GFLOP": _number(lambda one: _over(one, "flops", 1e9), 2),
+    "MB moved": _number(lambda one: _over(one, "bytes", 1e6), 0),
+}
 
 
 def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
@@ -38,21 +70,7 @@ def outcomes(settings: Sequence[SettingResults]) -> ReportTable:
 
     Columns low and high are the 95 % interval of the score, of all seeds together. SD over seeds is in points.
     """
-    heads = ["seeds", "samples", "score", "low", "high", "SD over seeds", "missing scores", "tokens / forward",
-             "positions / forward", "forwards", "query tokens", "GFLOP", "MB moved"]  # fmt: skip
-    ordered, rows = methods(settings), []
-    for _, one in each_setting(ordered):
-        found, (low, high) = one.measures, one.interval or (None, None)
-        count, missing = found.samples, sorted(set(one.tasks) - set(one.scores))
-        flops, moved = one.column("flops"), one.column("bytes")
-        rows.append([
-            f"{len(one.seeds)}" if len(one.seeds) > 1 else "", f"{count}", text(one.quality), text(low), text(high),
-            "-" if one.seeds_change_nothing else text(one.spread), ", ".join(missing),
-            text(found.tpf, 2), text(one.tokens_per_step, 2), text(found.nfe),
-            text(found.query_tokens / count, 0), text(flops and flops / count / 1e9, 2),
-            text(moved and moved / count / 1e6, 0),
-        ])  # fmt: skip
-    return _named(heads, ordered, rows)
+    return setting_table(settings, OUTCOMES)
 
 
 def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> ReportTable:
@@ -62,20 +80,27 @@ def speeds(settings: Sequence[SettingResults], machine: Machine | None) -> Repor
     positions that ran over those that were asked for; wall / CPU, 1 where the thread that decoded had a core to
     itself; load, running and waiting processes per core. ``Measures`` explains the warning.
     """
-    heads = ["tokens / s", "p50 s", "p95 s", "forwards / s", "floor s", "floor / time",
-             "computed / query tokens", "idle forwards", "wall / CPU", "load", "warning"]  # fmt: skip
-    ordered, rows = methods(settings), []
-    for _, one in each_setting(ordered):
-        found, floor = one.measures, floor_of(one, machine)
-        rows.append([
-            text(found.speed), text(found.p50, 3), text(found.p95, 3),
-            text(found.forwards / found.seconds if found.seconds else None), text(floor, 4),
-            text(floor * found.samples / found.seconds if floor and found.seconds else None, 3),
-            text(found.computed / found.query_tokens if found.computed else None, 2),
-            text(found.idle / found.samples if found.idle else None),
-            text(one.stretch, 2), text(one.load, 2), found.warning,
-        ])  # fmt: skip
-    return _named(heads, ordered, rows)
+
+    def share_of_floor(one: SettingResults) -> float | None:
+        floor, spent = floor_of(one, machine), one.measures.seconds
+        return floor * one.measures.samples / spent if floor and spent else None
+
+    cells: LineCells = {
+        "tokens / s": _number(lambda one: one.measures.speed),
+        "p50 s": _number(lambda one: one.measures.p50, 3),
+        "p95 s": _number(lambda one: one.measures.p95, 3),
+        "forwards / s": _number(lambda one: one.measures.forwards / (one.measures.seconds or nan)),
+        "floor s": _number(lambda one: floor_of(one, machine), 4),
+        "floor / time": _number(share_of_floor, 3),
+        "computed / query tokens": _number(
+            lambda one: one.measures.computed / one.measures.query_tokens if one.measures.computed else None, 2
+        ),
+        "idle forwards": _number(lambda one: one.measures.idle / one.measures.samples or None),
+        "wall / CPU": _number(lambda one: one.stretch, 2),
+        "load": _number(lambda one: one.mean("load"), 2),
+        "warning": lambda one: one.measures.warning,
+    }
+    return setting_table(settings, cells)
 
 
 def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
@@ -87,18 +112,19 @@ def floor_of(one: SettingResults, machine: Machine | None) -> float | None:
     return alone / ranks
 
 
+LIMIT_COLUMNS = {  # the key of ``figures.limits`` and the digits, by the column's head
+    "oracle / forwards": ("closeness", 2), "lossless minimum / forwards": ("lossless", 2),
+    "as one per step %": ("same", 0), "bits / forward": ("bits", 2), "forced %": ("forced", 0),
+    "budget used %": ("budget", 0),
+}  # fmt: skip
+
+
 def limit_distances(settings: Sequence[SettingResults], every: Sequence[SettingResults] | None = None) -> ReportTable:
     """The distance of each setting to its limits. every: among which its oracle is, by default the same."""
-    heads = ["oracle / forwards", "lossless minimum / forwards", "as one per step %",
-             "bits / forward", "forced %", "budget used %"]  # fmt: skip
-    ordered, rows = methods(settings), []
-    for _, one in each_setting(ordered):
-        found = figures.limits(one, settings if every is None else every)
-        rows.append([
-            text(found["closeness"], 2), text(found["lossless"], 2), text(found["same"], 0), text(found["bits"], 2),
-            text(found["forced"], 0), text(found["budget"], 0),
-        ])  # fmt: skip
-    return _named(heads, ordered, rows)
+    found = {id(one): figures.limits(one, settings if every is None else every) for one in settings}
+    cells = {head: _number(lambda one, key=key: found[id(one)][key], digits)  # type: ignore[misc]
+             for head, (key, digits) in LIMIT_COLUMNS.items()}  # fmt: skip
+    return setting_table(settings, cells)
 
 
 def curves(settings: Sequence[SettingResults]) -> ReportTable:
@@ -135,12 +161,8 @@ def areas(settings: Sequence[SettingResults]) -> ReportTable:
 def tasks(settings: Sequence[SettingResults]) -> ReportTable:
     """The score of each sub-task at each setting."""
     names = list(dict.fromkeys(task for one in settings for task in one.tasks))
-    ordered = methods(settings)
-    rows = [
-        [text(one.measures.tpf, 2), *(text(one.scores.get(name), 0) for name in names)]
-        for _, one in each_setting(ordered)
-    ]
-    return _named(["tokens / forward", *map(task_words, names)], ordered, rows)
+    scores = {task_words(name): _number(lambda one, name=name: one.scores.get(name), 0) for name in names}  # type: ignore[misc]
+    return setting_table(settings, {"tokens / forward": _number(lambda one: one.measures.tpf, 2), **scores})
 
 
 def published(settings: Sequence[SettingResults]) -> ReportTable | None:
@@ -184,32 +206,6 @@ RESAMPLES = 400  # of the items; the ends of an interval then move by about a te
 QUANTILES = (0.025, 0.975)
 
 
-@dataclass(frozen=True)
-class ItemSums:
-    """The samples of a setting on one sub-task, summed over each item."""
-
-    scores: Tensor  # [items] of the judged answers, each in [0, 1]
-    judged: Tensor  # [items] how many answers were judged
-    tokens: Tensor  # [items] useful tokens
-    forwards: Tensor  # [items]
-
-    @staticmethod
-    def of(rows: Sequence[SampleRow], places: dict[str, int]) -> ItemSums:
-        """places: of the sub-task's items, by id."""
-        sums = torch.zeros(4, len(places), dtype=torch.float64)
-        for row in rows:
-            score = row["scores"].get("score")
-            counted = (score or 0.0, float(score is not None), row["useful_tokens"], row["nfe"])
-            sums[:, places[str(row["id"])]] += torch.tensor(counted, dtype=torch.float64)
-        return ItemSums(*sums)
-
-    def points(self, weights: Tensor) -> Tensor:
-        """[resamples, 2] useful tokens per forward, and the score in percent; NaN where no answer was judged. weights
-        [resamples, items]: how often each item was drawn."""
-        speed = weights @ self.tokens / (weights @ self.forwards).clamp(min=1)
-        return torch.stack([speed, 100 * (weights @ self.scores) / (weights @ self.judged)], dim=1)
-
-
 def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, float] | None]:
     """The interval of each method's ``mean_aup``. None: a sub-task has one item, which says nothing of others, or a
     score is not a mean over answers.
@@ -219,34 +215,35 @@ def aup_intervals(found: Sequence[Method], seed: int = 0) -> list[tuple[float, f
     """
     settings = [one for _, one in each_setting(found)]
     tasks = sorted({task for one in settings for task in one.scores})
-    places = {task: _places(settings, task) for task in tasks}
-    if not tasks or any(len(items) < 2 for items in places.values()) or not all(one.by_answer for one in settings):
+    items = {task: list(dict.fromkeys(str(row["id"]) for one in settings for row in one.tasks.get(task, ())))
+             for task in tasks}  # fmt: skip
+    if not tasks or any(len(names) < 2 for names in items.values()) or not all(one.by_answer for one in settings):
         return [None] * len(found)
     generator = torch.Generator().manual_seed(seed)
-    drawn = sum(_one_task(found, task, places[task], generator) for task in tasks)
-    assert isinstance(drawn, Tensor)
-    low, high = (drawn / len(tasks)).quantile(torch.tensor(QUANTILES, dtype=torch.float64), dim=0)
+    drawn = sum(_drawn_areas(found, task, items[task], generator) for task in tasks)
+    low, high = np.quantile(drawn / len(tasks), QUANTILES, axis=0)
     return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
-def _places(settings: Sequence[SettingResults], task: str) -> dict[str, int]:
-    ids = dict.fromkeys(str(row["id"]) for one in settings for row in one.tasks.get(task, ()))
-    return {name: place for place, name in enumerate(ids)}
-
-
-def _one_task(found: Sequence[Method], task: str, places: dict[str, int], generator: torch.Generator) -> Tensor:
+def _drawn_areas(found: Sequence[Method], task: str, items: list[str], generator: torch.Generator) -> Any:
     """[resamples, methods] AUP on one sub-task."""
-    chosen = torch.randint(len(places), (RESAMPLES, len(places)), generator=generator)
-    weights = torch.zeros(RESAMPLES, len(places), dtype=torch.float64)
-    weights.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
-    curves = [
-        [ItemSums.of(one.tasks[task], places).points(weights) for one in method.settings if task in one.scores]
-        for method in found
-    ]
-    out = torch.zeros(RESAMPLES, len(found), dtype=torch.float64)
-    for number in range(RESAMPLES):
-        drawn = [[point[number].tolist() for point in curve] for curve in curves]
-        here = [[(speed, score) for speed, score in curve if score == score] for curve in drawn]
+    chosen = torch.randint(len(items), (RESAMPLES, len(items)), generator=generator).numpy()
+    weights = np.stack([np.bincount(one, minlength=len(items)) for one in chosen])  # how often each item was drawn
+    curves = [[_drawn_points(one, task, items, weights) for one in method.settings if task in one.scores]
+              for method in found]  # fmt: skip
+    out = np.zeros((RESAMPLES, len(found)))
+    for draw in range(RESAMPLES):
+        here = [[points[draw] for points in curve if not isnan(points[draw][1])] for curve in curves]
         best = max((score for curve in here for _, score in curve), default=0.0)
-        out[number] = torch.tensor([aup(curve, best) if curve else 0.0 for curve in here], dtype=torch.float64)
+        out[draw] = [aup(curve, best) if curve else 0.0 for curve in here]
     return out
+
+
+def _drawn_points(one: SettingResults, task: str, items: list[str], weights: Any) -> list[tuple[float, float]]:
+    """Useful tokens per forward, and the score in percent, of each draw; NaN where no answer was judged."""
+    mine = one.frame[one.frame["task"] == task]
+    sums = mine.assign(judged=mine["score"].notna()).groupby("id")[["score", "judged", "useful_tokens", "nfe"]].sum()
+    right, judged, tokens, forwards = weights @ sums.reindex(items, fill_value=0).to_numpy(float).T[:, :, None]
+    with np.errstate(invalid="ignore"):
+        points = np.hstack([tokens / np.maximum(forwards, 1), 100 * right / judged])
+    return [(speed, score) for speed, score in points.tolist()]

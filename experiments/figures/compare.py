@@ -71,6 +71,8 @@ def same_tables(entry: Entry, printed: str, folder: Path) -> Iterator[str]:
         yield "the command printed no table"
         return
     made = rows(found)
+    kinds = [one.name() for one in found if one.heading >= 0]
+    places = [one for one in places if not kinds or one.name() in kinds]  # others may have the same heading
     headings = {heading for heading, _ in made}
     if headings == {""}:  # the command prints a bare table: find where the document has it
         firsts = [one.name()[1] for one in found]

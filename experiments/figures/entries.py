@@ -29,11 +29,7 @@ LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
 
-def claim(part: str) -> tuple[tuple[str, ...], ...]:
-    """The command of a method's claim."""
-    return (("-m", "experiments.method_claims", "mini-llada", "--only", part),)
-
-
+SHORT = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
 SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
 REPORT = ("run.py", "report", "OUT/small", "--out", "OUT/report")
 
@@ -44,6 +40,16 @@ def one_model(name: str) -> str:
     grids = [{**grid, "model": name} for grid in settings["grids"]]
     return f"grids={yaml.safe_dump(grids, default_flow_style=True, width=10_000).strip()}"
 
+
+def table(name: str, columns: str, *words: str, experiment: str = "") -> tuple[tuple[str, ...], ...]:
+    """A sweep of its own, and the table with these columns of it. words: more of the sweep's."""
+    chosen = f"experiment={experiment or f'tables/{name}'}"
+    made = ("run.py", "-m", chosen, "output=OUT", f"name={name}", *words)
+    return made, ("run.py", "report", f"OUT/{name}", "--columns", *columns.split())
+
+
+BOTH = "model=mini-llada,mini-dream"
+AGAINST_CONFIDENCE = "--against sampler=confidence sampler.threshold=0.9"
 
 ENTRIES = [
     Entry("pictures", "docs/pictures", (("-m", "experiments.pages.pictures", "OUT"),), 0.3, same_files, Tolerance(0.2)),
@@ -57,35 +63,48 @@ ENTRIES = [
         all_equal,
     ),
     Entry(
-        "caches", METHODS, (("-m", "experiments.compare.caches", "mini-llada"),), 1.5, same_tables,
-        Tolerance(3), shown=".*sampler=(confidence|order), .*",
+        "samplers", METHODS,
+        table("samplers", "score nfe tpf same oracle --against sampler=static", *SHORT,
+              experiment="methods"),
+        3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
-        "blocks", METHODS, (("-m", "experiments.compare.blocks", "mini-llada"),), 3, same_tables,
-        Tolerance(3, 0.05), shown=".*long answers.*AdaBlock",
+        "caches", METHODS, table("caches", "score same nfe queries_share flops_share --against cache=none"), 1.5,
+        same_tables, Tolerance(3),
     ),
     Entry(
-        "pipeline", METHODS, (("-m", "experiments.compare.pipeline", "mini-llada"),), 0.5, same_tables,
+        "adablock", METHODS, table("adablock", "score difference nfe fewer forced --against blocks=fixed"), 0.5,
+        same_tables, Tolerance(3, 0.05),
+    ),
+    Entry(
+        "pipeline", METHODS, table("pipeline", "score nfe queries"), 0.5, same_tables, Tolerance(3, 0.05),
+    ),
+    Entry(
+        "guidance", METHODS,
+        table("guidance", "score experiments.tables.of_many_right_answers nfe queries", BOTH), 2, same_tables,
         Tolerance(3, 0.05),
     ),
     Entry(
-        "doubts", METHODS, (("-m", "experiments.compare.doubts"),), 2, same_tables, Tolerance(3, 0.05),
+        "credit", METHODS, table("credit", f"score nfe fewer queries same {AGAINST_CONFIDENCE}"), 0.5, same_tables,
+        Tolerance(4, 0.05),
     ),
     Entry(
-        "kinds", "docs/measured/speed.md", (("-m", "experiments.compare.kinds"),), 3, same_tables, Tolerance(3, 0.05),
+        "ends", METHODS, table("ends", "score nfe queries queries_share --against eos=none cache=none"), 0.5,
+        same_tables, Tolerance(6, 0.05),
+    ),
+    Entry(
+        "knobs", METHODS,
+        table("knobs", "score difference nfe fewer oracle --against sampler=lopa sampler.threshold=0.9"), 2,
+        same_tables, Tolerance(4, 0.05),
+    ),
+    Entry(
+        "kinds", "docs/measured/speed.md", table("kinds", "score nfe tpf queries useful"), 3, same_tables,
+        Tolerance(3, 0.05),
     ),
     Entry(
         "speed", METHODS, (("-m", "experiments.bench.cache", "--answers", "1024", "--window", "--threads", "2"),), 3,
         same_tables, Tolerance(share=0.03),
         columns={2: ANY, 3: Tolerance(share=0.4), 5: ANY, 6: Tolerance(0.2)}, timed=True,
-    ),
-    Entry(
-        "samplers", METHODS, (("-m", "experiments.compare.samplers", "mini-llada"),), 3, same_tables,
-        Tolerance(2, 0.05),
-    ),
-    Entry(
-        "filters", METHODS, (("-m", "experiments.distill.judge_filter", "mini-llada"),), 1, same_tables,
-        Tolerance(1, 0.03), shown=".*one block.*",
     ),
     Entry("lengths", "docs/lengths.md", (("-m", "experiments.bench.lengths"),), 4, same_tables, Tolerance(3, 0.05)),
     Entry(
@@ -114,26 +133,6 @@ ENTRIES = [
     Entry(
         "rounding", "docs/measured/speed.md", (("-m", "experiments.compare.rounding", "mini-llada"),), 1, same_tables,
         Tolerance(1.5, 0.15),
-    ),
-    Entry(
-        "scout", METHODS, (("-m", "experiments.compare.own_sampler", "mini-llada"),), 6, same_tables,
-        Tolerance(2, 0.05),
-        columns={9: ANY}, shown=".* first half, .*",
-    ),
-    Entry(
-        "claim-prophet", METHODS, claim("prophet"), 2.5, same_tables, Tolerance(4), shown="Answers that stand early.*",
-    ),
-    Entry(
-        "claim-eotp", METHODS, claim("eotp"), 2, same_tables, Tolerance(4),
-        columns={3: Tolerance(share=0.05), 4: Tolerance(share=0.05)}, shown=".*4 a forward.* 128",
-    ),
-    Entry(
-        "claim-ete", METHODS, claim("ete"), 1, same_tables, Tolerance(0.05, 0.1),
-        columns={2: Tolerance(4), 10: Tolerance(4)},
-    ),
-    Entry(
-        "claim-credit", METHODS, claim("credit"), 0.5, same_tables, Tolerance(4),
-        columns={3: Tolerance(share=0.05), 5: Tolerance(share=0.05)}, shown=".* 32 tokens .*",
     ),
     Entry(
         "constrained", "docs/measured/constraints.md", (("-m", "experiments.compare.constrained_tasks"),), 4,
@@ -167,14 +166,7 @@ ENTRIES = [
         )
         for name in CAUSAL_MODELS
     ),
-    Entry(
-        "distillation", "docs/distillation.md",
-        (
-            ("-m", "experiments.distill.ablations", "recipe=mini-llada-distilled", "out=OUT/distilled"),
-            ("-m", "experiments.distill.thresholds"),
-        ),
-        1, same_tables, Tolerance(3, 0.1), part=(("-m", "experiments.distill.thresholds"),),
-    ),
+    Entry("students", "docs/distillation.md", table("students", "score tpf"), 1, same_tables, Tolerance(3, 0.1)),
     Entry(
         "rollouts", "docs/rollouts.md",
         (

@@ -27,10 +27,11 @@ from rich.text import Text
 from dllm import Decoder, Model, Result, load, part
 from dllm.common.palette import hexes
 from dllm.compose.parts import composed
+from dllm.contract import Need, Turn
+from dllm.samplers.confidence import Confidence
 from dllm.view.live import LiveView
 from dllm.view.page import Pane, trace_page
 from dllm.view.picture import Picture
-from experiments.compare.confidence_band import HIGH, LOW, BandRecorder, Watched, text_length
 from experiments.support.scripts import refusing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
@@ -43,6 +44,7 @@ DEAL = (
 LETTER, ROW = 8.4, 26  # width of a monospaced letter at 14 px, height of a line
 DECODED = "() => [...document.querySelectorAll('.status')].every((p) => p.textContent.startsWith('done'))"
 TERMINAL_TURNS = 22  # of 32
+HIGH, LOW = 0.8, 0.1  # confidences that the paper of AdaBlock describes its figures with
 BAND_BLOCK, TAIL = 32, 12  # AdaBlock's block; positions shown after the text
 REGION_FILLS = ("#e4e4ea", "#31688e", "#e69f00", "#1b1b1f")  # decided, and masks of the three regions of confidence
 INK, DIM, PAPER = "#1b1b1f", "#5d5d66", "#ffffff"
@@ -176,28 +178,43 @@ def terminal() -> str:
     return console.export_svg(title="dllm", unique_id="terminal")
 
 
+class Watched(Confidence):
+    """The threshold rule, which also has the masks scored that are not open, so that an observer sees them."""
+
+    def needs(self) -> tuple[Need, ...]:
+        return (Need("answer"),)
+
+
+def masks_of(turn: Turn) -> dict[int, float]:
+    """The confidence of each mask of the only row, by its position in the answer."""
+    view, start = turn.view, int(turn.view.canvas.start[0])
+    columns = (view.canvas.undecided[0] & view.scores.scored[0]).nonzero()[:, 0]
+    return dict(zip((columns - start).tolist(), view.scores.confidence[0, columns].tolist(), strict=True))
+
+
 def confidences() -> str:
     """Confidence of every mask in every forward of a long answer: a line per forward, a column per position."""
-    recorder = BandRecorder()
+    forwards: list[dict[int, float]] = []
     decoder = Decoder(
         mini(), Watched(0.9), part("blocks", "fixed", block_length=BAND_BLOCK), eos="fill_at_once", gen_length=128
     )
-    (result,) = decoder(DEAL, observe=recorder)
-    forwards, shown_columns = recorder.requests[0], text_length(result) + TAIL
+    (result,) = decoder(DEAL, observe=lambda turn: forwards.append(masks_of(turn)))
+    text_length = min(result.useful_tokens + 1, len(result.canvas))  # the end counts
+    shown_columns = text_length + TAIL
     wide, tall, left, top = 10.5, 18, 110.0, 34
     drawing = Drawing.of(left + wide * shown_columns + 10, top + tall * len(forwards) + 26)
     words = ("decided", f"{HIGH} and more", f"{LOW} to {HIGH}", f"below {LOW}")
     for at, (word, fill) in enumerate(zip(words, REGION_FILLS, strict=True)):
         drawing.box(left + 140 * at, 9, 12, 12, fill)
         drawing.text(left + 140 * at + 18, 20, word)
-    for turn, seen in enumerate(forwards):
+    for turn, masks in enumerate(forwards):
         y = top + tall * turn
         drawing.text(8, y + 14, f"forward {turn + 1}", DIM)
         for at in range(shown_columns):
-            drawing.box(left + wide * at, y + 1, wide - 1, tall - 2, region_fill(seen.confidence.get(at)))
+            drawing.box(left + wide * at, y + 1, wide - 1, tall - 2, region_fill(masks.get(at)))
     for border in range(0, shown_columns, BAND_BLOCK):
         drawing.box(left + wide * border - 1.5, top - 4, 2, tall * len(forwards) + 8, INK)
-    end = left + wide * text_length(result)
+    end = left + wide * text_length
     drawing.box(end - 1.5, top - 4, 2, tall * len(forwards) + 8, "#c0392b")
     drawing.text(end, top + tall * len(forwards) + 18, "end of the text", "#c0392b", "middle")
     return drawing.svg("Where the masks are sure: confidence by position in every forward, in blocks of 32")

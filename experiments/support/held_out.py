@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,12 +34,3 @@ def answered(decoder: Decoder, items: Sequence[Sample], **asked: Any) -> Answers
     prompts: list[Prompt] = [item.messages for item in items]
     rows = list(decoder(prompts, **asked))
     return rows, [mini.score(item, row.text)["score"] for item, row in zip(items, rows, strict=True)]
-
-
-def answered_by_length(decoder_of: Callable[[int], Decoder], items: Sequence[Sample]) -> Answers:
-    """The same, by a decoder for each length of answers."""
-    rows, right = list[Result](), list[float]()
-    for length, group in groupby(items, lambda item: mini.longest(item.task)):
-        found = answered(decoder_of(length), list(group))
-        rows, right = rows + found[0], right + found[1]
-    return rows, right

@@ -214,7 +214,7 @@ def family(name: str, sampler: str) -> int:
 
 
 # Experiments that are no grids: the parts of a published decoder under one word, as their head says.
-EXPERIMENTS = [name for name in choices("experiment") if "/" not in name]
+EXPERIMENTS = [name for name in choices("experiment") if not name.startswith("published/")]
 PRESETS = [name for name in EXPERIMENTS if "(no grid)" in choice_file("experiment", name)]
 
 

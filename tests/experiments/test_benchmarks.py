@@ -15,7 +15,6 @@ from dllm import Result, UserError
 from dllm.parts import Machine, Runtime
 from experiments.bench import attention as bench_attention
 from experiments.bench import cache as bench_cache
-from experiments.bench import constraint_overhead as bench
 from experiments.bench import kernels as bench_kernels
 from experiments.bench import llama_cpp
 from experiments.bench import scheduler as bench_scheduler
@@ -100,20 +99,6 @@ def test_random_weights_bring_the_tokens_that_are_prescribed() -> None:
                      eos_id=498, pad_id=498, rotary_dim=16)  # fmt: skip
     lines = [line.split(" | ") for line in random_table(config, 5, 16, 1).splitlines()[4:]]
     assert [line[2] for line in lines] == ["1.00", "2.00", "4.00", "8.00"]
-
-
-MINI = Path(bench.__file__).parents[2] / "dllm" / "models" / "checkpoints" / "mini-llada"
-
-
-def test_right_proposals_are_kept_and_wrong_ones_made_anew(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [f"--tokenizer={MINI}", "--languages=date", "--gen-length=32", "--rows=2", "--joint"]
-    assert bench.main(arguments) == 0
-    _, _, *lines = capsys.readouterr().out.splitlines()
-    corrected = {line[8:20].strip(): [float(number) for number in line[20:].split()] for line in lines}
-    assert list(corrected) == ["right", "right joint", "wrong", "wrong joint"]
-    assert (
-        corrected["right"][1] == corrected["right joint"][1] == 0 < corrected["wrong"][1] <= corrected["wrong joint"][1]
-    )
 
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])

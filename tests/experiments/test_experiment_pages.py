@@ -112,8 +112,7 @@ def test_a_page_without_the_lines_is_left_alone(tmp_path: Path) -> None:
 
 
 NOWHERE = {  # commands that take a model, and how they are told of one
-    "bench.overhead": ["--model", "nosuch"], "compare.caches": ["nosuch"], "compare.kinds": ["nosuch"],
-    "compare.samplers": ["nosuch"], "compare.constrained_tasks": ["nosuch"], "compare.own_sampler": ["nosuch"],
+    "compare.constrained_tasks": ["nosuch"], "compare.decisions": ["nosuch"], "compare.rounding": ["nosuch"],
     "mini.card": ["nosuch", "--again", "speed"], "mini.derive": ["nosuch"], "mini.evaluate": ["nosuch"],
     "mini.token_frequencies": [__file__, "--model", "nosuch"], "distill.filter": ["model=nosuch"],
 }  # fmt: skip
@@ -127,7 +126,7 @@ def test_a_model_that_there_is_not(name: str, given: list[str], capsys: pytest.C
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "many"])
-@pytest.mark.parametrize("name", ["compare.caches", "compare.kinds", "compare.samplers", "compare.own_sampler"])
+@pytest.mark.parametrize("name", ["compare.decisions", "compare.rounding"])
 def test_a_count_that_counts_nothing(name: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         import_module(f"experiments.{name}").main(["--count", given])

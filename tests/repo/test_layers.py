@@ -134,7 +134,7 @@ def test_imports_inside_functions_and_for_types_count(tmp_path: Path) -> None:
 
 PLACES = {
     "triton": {"kernels"},
-    "pandas": {"record"},
+    "pandas": {"record", "report"},
     "hydra": {"compose", "app", "tasks"},
     "starlette": {"serve"},
     "sse_starlette": {"serve"},
@@ -153,7 +153,7 @@ def test_a_library_stays_where_it_belongs(library: str) -> None:
 
 # Read by lm-eval alone, or by a report, task=serve once they know that the extra is installed.
 OF_LM_EVAL = {"app.lm_eval.lm", "app.lm_eval.mini_lists"}
-OF_A_REPORT = {"report.plots"}
+OF_A_REPORT = {"report.plots", "report.pooling", "report.differences"}
 OF_SERVE = {
     "starlette",
     "sse_starlette",

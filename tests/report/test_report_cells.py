@@ -121,7 +121,7 @@ def test_an_item_that_cannot_be_paired_is_left_out_and_counted(tmp_path: Path) -
     )
     compared = Compared.of(other, base)
     assert compared.groups == {"lists/copy": [-1, 0]} and compared.left_out == 5  # 2 unjudged, 3 of one cell alone
-    other.rows[0]["prompt"] = "in other words"
+    other = replace(other, rows=[{**other.rows[0], "prompt": "in other words"}, *other.rows[1:]])
     assert Compared.of(other, base).groups == {"lists/copy": [0]}
     found = paired([base, other])
     assert found is not None and found.whole.rows == [["confidence", "defaults", "1", "6", "0.0", "-92.4", "+92.4"]]

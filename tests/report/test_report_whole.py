@@ -27,6 +27,7 @@ from dllm.parts import (
     environment_stamp,
     methods,
     read_cells,
+    run_report,
     warnings,
     wilson,
     write_report,
@@ -341,8 +342,11 @@ def test_methods_at_the_same_place_are_all_seen(many: list[SettingResults]) -> N
     assert faces == [plots.COLOURS[0], "none", "none", "none"]  # one beats the others, which share a place
 
 
-def test_without_matplotlib_nothing_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dllm.report.sections.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"a report needs matplotlib, .* pip install -e '.*\[report\]'"):
-        write_report([tmp_path / "not there"], tmp_path / "out")
+@pytest.mark.parametrize("library", ["pandas", "matplotlib"])
+def test_without_its_libraries_nothing_is_read_or_written(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dllm.app.commands.report.find_spec", lambda name: None if name == library else name)
+    with pytest.raises(UserError, match=rf"a report needs {library}, .* pip install -e '.*\[report\]'"):
+        run_report([str(tmp_path / "not there"), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

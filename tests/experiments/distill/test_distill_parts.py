@@ -1,23 +1,16 @@
-"""Distillation: the terms of the loss and the masks against a slow reference, ablations, thresholds, judged filters."""
+"""Distillation: the terms of the loss and the masks against a slow reference."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from dllm import Decoder, load, part
-from dllm.tasks.mini import tasks as mini
-from experiments.distill import ablations, decoding, thresholds
-from experiments.distill.judge_filter import Judgement, main
 from experiments.distill.student import Loss
 from experiments.distill.train import complementary
-from tests.experiments.distill.conftest import options
 
 
 def slow(
@@ -137,59 +130,3 @@ def test_whole_blocks_alone_leave_an_empty_rest_as_often_as_any_block() -> None:
 
 def test_a_generator_decides_everything() -> None:
     assert drawn(7, 8) == drawn(7, 8) != drawn(8, 8)
-
-
-def test_students_share_the_teachers_answers_and_differ_in_their_loss(
-    tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked, real = [], decoding.teacher
-    monkeypatch.setattr(decoding, "teacher", lambda model, recipe: (asked.append(recipe.beta), real(model, recipe))[1])
-    given = [*options(tiny, data, tmp_path / "out"), "steps=2"]
-    assert ablations.main([*given, "--only", "student"]) == 0
-    capsys.readouterr()
-    assert ablations.main(given) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert asked == [2.0], "one teacher answered once"
-    recipes = {name: json.loads((tmp_path / "out" / name / "recipe.json").read_text()) for name in ablations.STUDENTS}
-    assert [(one["beta"], one["certain"]) for one in recipes.values()] == [(2.0, "right"), (0, "right"), (2.0, "all")]
-    assert lines[-6:-4] == ablations.HEAD.splitlines()
-    before = json.loads((tmp_path / "out" / "student" / "report.json").read_text())["before"]
-    assert lines[-4].startswith(f"| teacher | {before['forwards'][0]:.1f} ±{before['forwards'][1]:.1f} | nan")
-    capsys.readouterr()
-    assert ablations.main([*given, "batch=2"]) == 2 and "begun with batch=4, not 2" in capsys.readouterr().err
-
-
-def test_a_row_has_means_with_intervals() -> None:
-    found = {"forwards": (6.25, 0.5), "equal": (0.5, 0.1), "entropy": (0.125, 0.01), "score": (0.9, 0.02)}
-    wanted = "| no entropy term (`beta=0`) | 6.2 ±0.5 | 90 ±2 | 0.12 ±0.01 | 50 ±10 |"
-    assert ablations.row("no-entropy", found) == wanted
-
-
-def test_lines_are_thresholds_and_columns_models(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples = mini.generate("copy", 1, 2)
-    given = [str(tiny), str(tiny), "--tasks", "copy", "--count", "2", "--thresholds", "0", "1000"]
-    assert thresholds.main(given) == 0
-    head, _, *lines = capsys.readouterr().out.splitlines()
-    assert head == f"| threshold, nats |{f' {tiny.name}: score | {tiny.name}: tokens a forward |' * 2}"
-    for threshold, line in zip((0.0, 1000.0), lines, strict=True):
-        decode = Decoder(load(tiny), part("sampler", "dparallel", threshold=threshold), gen_length=32)
-        rows = decode([sample.messages for sample in samples])
-        tpf = f"{sum(row.useful_tokens for row in rows) / sum(row.nfe for row in rows):.2f}"
-        right = "0 (0-66)"  # of two items
-        assert line == f"| {threshold:g} | {right} | {tpf} | {right} | {tpf} |"
-
-
-def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert thresholds.main(["nothing/here/at/all"]) == 2 and "nothing/here/at/all" in capsys.readouterr().err
-
-
-def test_shares_by_hand() -> None:
-    """Three accepted, of which two are right; four are right; six positions."""
-    accepted = torch.tensor([True, True, True, False, False, False])
-    found = Judgement.of(accepted, torch.tensor([True, True, False, True, True, False]))
-    assert found.cells() == ["66.67", "50.0", "50.0"]
-    assert Judgement.of(~accepted & accepted, accepted) == Judgement(1.0, 0.0, 0.5)  # nothing accepted, nothing wrong
-
-
-def test_no_filter_is_no_table() -> None:
-    assert main(["mini-llada-distilled", "--count", "1"]) == 2

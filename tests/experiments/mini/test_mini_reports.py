@@ -12,11 +12,11 @@ from safetensors import safe_open
 from dllm import Model, load
 from dllm.parts import FULL, Static, composed, locate, read_model_config, shipped_models
 from dllm.tasks.mini import tasks
-from experiments.compare.kinds import line, one_forward_each
 from experiments.mini import card, derive, evaluate, train
-from experiments.mini.decoders import settings_of
+from experiments.mini.decoders import decoder, settings_of
 from experiments.mini.evaluate import answers, fixed, whole
 from experiments.mini.recipe import Recipe, recipe_of
+from experiments.support.held_out import answered
 
 TINY = Recipe(width=16, head_dim=8, layers=1, mlp_width=24, batch=2, steps=1, hard_share=0.0, seed=1)
 
@@ -178,7 +178,8 @@ def test_a_shipped_model_answers_in_every_way_of_its_kind(name: str) -> None:
     """From left to right in one forward for each token."""
     model, items = load(name), [item for task in ("copy", "shuffle") for item in tasks.generate(task, 11, 12)]
     for label, words in settings_of(model).items():
-        found = line(model, label, words, items)
+        rows, right = answered(decoder(model, words, 32, 24), items)
         careful = label in ("left to right", "one token", "no cache")
-        assert sum(found.right) / len(items) >= (0.75 if careful else 0.3), label
-        assert label != "left to right" or one_forward_each(found)
+        assert sum(right) / len(items) >= (0.75 if careful else 0.3), label
+        one_each = all(row.nfe <= row.useful_tokens + (row.stop_reason == "eos") for row in rows)
+        assert label != "left to right" or one_each
