@@ -9,7 +9,9 @@ mlx_lm stacks the experts of Qwen3-MoE's kind (``mlp.switch_mlp.gate_proj`` [E, 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from torch import Tensor
 from dllm.models.affine import Scaled
 from dllm.models.config import ModelConfig
 from dllm.models.files import Contents, Stored, broken
+from dllm.models.gguf_packing import GgufPacking
 from dllm.models.keys import printed
 from dllm.models.packing import Packing, Part
 
@@ -37,32 +40,26 @@ class OneExpert(Packing):
         return self.stack.bytes // self.stack.shape[0]
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
-        return part(self.stack, slice(self.number, self.number + 1), slice(begin, end))[0]
+        return part(self.stack, slice(self.number, self.number + 1), slice(begin, end))[0].float()
 
 
 @dataclass(frozen=True)
 class JoinedRows(Packing):
-    """A tensor [E, N, D] whose rows are those of several, one after the other: of whole stacks, or of the matrices of
-    each expert."""
+    """A tensor [E, N, D] whose rows are those of several matrices of each expert, one after the other."""
 
-    stacks: tuple[Stored, ...] = ()  # each [E, n, D]; empty: there are matrices
-    matrices: tuple[tuple[Stored, ...], ...] = ()  # of each expert those that it has, each [n, D]
+    experts: tuple[tuple[Stored, ...], ...]  # the matrices [n, D] of each
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for group in (self.stacks, *self.matrices) for one in group)
+        return sum(one.bytes for group in self.experts for one in group)
 
     def numbers(self, part: Part, begin: int, end: int) -> Tensor:
-        if self.stacks:
-            return torch.cat([_read(one, part, begin, end) for one in self.stacks], 1)
-        return torch.stack([torch.cat([_read(one, part, 0, one.shape[0]) for one in group])
-                            for group in self.matrices[begin:end]])  # fmt: skip
+        return torch.stack([torch.cat([_read(one, part) for one in group]) for group in self.experts[begin:end]])
 
 
-def _read(stored: Stored, part: Part, begin: int, end: int) -> Tensor:
-    if stored.packing is not None:
-        return stored.packing.numbers(part, begin, end)
-    return part(stored, slice(begin, end)).float()
+def _read(stored: Stored, part: Part) -> Tensor:
+    rows = stored.shape[0]
+    return part(stored).float() if stored.packing is None else stored.packing.numbers(part, 0, rows)
 
 
 def with_published_experts(found: Contents, config: ModelConfig) -> Contents:
@@ -82,22 +79,24 @@ def _apart(tensors: dict[str, Stored]) -> None:
     for name in list(tensors):
         if found := _ROUTER.fullmatch(name):
             leaf = "weight" if found[2] == "weight" else "expert_bias"
-            one = tensors.pop(name)
-            tensors[f"{found[1]}.{leaf}"] = one
+            tensors[f"{found[1]}.{leaf}"] = tensors.pop(name)
         elif (found := _STACK.fullmatch(name)) and len(tensors[name].shape) == 3:
-            stack = tensors.pop(name)
-            for number in range(stack.shape[0]):
+            for number, one in enumerate(_experts_of(tensors.pop(name))):
                 own = f"{found[1]}.experts.{number}.{found[2]}_proj.weight"
-                tensors[own] = _one_of(stack, number, own)
+                tensors[own] = replace(one, name=own)
 
 
-def _one_of(stack: Stored, number: int, name: str) -> Stored:
-    if stack.packing is None:
-        packing: Packing = OneExpert(stack, number)
-    else:
-        assert isinstance(stack.packing, Scaled), "nothing else packs three sizes under these names"
-        packing = replace(stack.packing, expert=number)
-    return Stored(name, stack.file, stack.shape[1:], stack.dtype, packing)
+def _experts_of(stack: Stored) -> tuple[Stored, ...]:
+    """The matrix of each expert in a tensor [E, N, D]."""
+    rows, packing = stack.shape[1], stack.packing
+    made: Callable[[int], Packing] = partial(OneExpert, stack)
+    if isinstance(packing, GgufPacking):
+        made = lambda number: replace(packing, rows=rows, first=number * rows, stacked=False)  # noqa: E731
+    elif packing is not None:
+        assert isinstance(packing, Scaled), "nothing else packs three sizes under these names"
+        made = lambda number: replace(packing, expert=number)  # noqa: E731
+    return tuple(Stored(stack.name, stack.file, stack.shape[1:], stack.dtype, made(number))
+                 for number in range(stack.shape[0]))  # fmt: skip
 
 
 def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
@@ -120,23 +119,19 @@ def _as_gemma(tensors: dict[str, Stored], count: int) -> None:
 def _joined(name: str, held: list[dict[int | None, Stored]], count: int) -> Stored:
     wanted: set[int | None] = {*range(count)}
     first = next(iter(held[0].values()))
-    if all(one.keys() == {None} for one in held):
-        stacks = tuple(one[None] for one in held)
-        if len(stacks) == 1:
-            return replace(first, name=name) if first.packing is not None else first
-        shapes, packing = [one.shape for one in stacks], JoinedRows(stacks)
-        if len({(len(one), one[:1], one[2:]) for one in shapes}) > 1 or len(shapes[0]) != 3:
-            raise broken(f"the tensors that make up {printed(name)} have shapes {' and '.join(map(str, shapes))}")
-        return Stored(
-            name, first.file, (shapes[0][0], sum(one[1] for one in shapes), shapes[0][2]), first.dtype, packing
-        )
-    if any(one.keys() != wanted for one in held):
-        raise broken(f"{printed(name)} is made up of {max(map(len, held))} experts, and config.json has {count}")
-    matrices = tuple(tuple(one[number] for one in held) for number in range(count))
-    if (
-        len({tuple(one.shape for one in group) for group in matrices}) > 1
-        or len({one.shape[1:] for one in matrices[0]}) > 1
-    ):
-        raise broken(f"the experts that make up {printed(name)} differ in shape")
-    rows = sum(one.shape[0] for one in matrices[0])
-    return Stored(name, first.file, (count, rows, *first.shape[1:]), first.dtype, JoinedRows((), matrices))
+    if held[0].keys() == {None} and len(held) == 1:
+        return first if first.packing is None else replace(first, name=name)
+    parts = []
+    for one in held:
+        stack = one.get(None)
+        if stack is None and one.keys() != wanted:
+            raise broken(f"{printed(name)} is made up of {max(map(len, held))} experts, and config.json has {count}")
+        if stack is not None and len(stack.shape) != 3:  # noqa: PLR2004
+            raise broken(f"{printed(stack.name)} has shape {list(stack.shape)}, not those of experts")
+        parts.append([one[number] for number in range(count)] if stack is None else _experts_of(stack))
+    shapes = {tuple(one.shape for one in group) for group in zip(*parts, strict=False)}
+    if len({len(one) for one in parts}) > 1 or len(shapes) != 1 or len({shape[1:] for shape in next(iter(shapes))}) > 1:
+        raise broken(f"the experts that make up {printed(name)} differ in number or shape")
+    experts = tuple(zip(*parts, strict=True))
+    rows = sum(one.shape[0] for one in experts[0])
+    return Stored(name, first.file, (len(experts), rows, *experts[0][0].shape[1:]), first.dtype, JoinedRows(experts))
