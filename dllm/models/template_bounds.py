@@ -18,17 +18,7 @@ Bound = Callable[..., int]
 _STEPS = 1 << 28  # comparisons of characters, a tenth of a second
 _SMALL = 1 << 12  # characters, and numbers, that a filter takes which templates of conversations do not need
 _LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-LIST_FILTERS = (
-    "dictsort",
-    "groupby",
-    "list",
-    "max",
-    "min",
-    "sort",
-    "unique",
-    "join",
-    "sum",
-)  # filters that take lists whole
+LIST_FILTERS = ("dictsort", "groupby", "list", "max", "min", "sort", "unique", "join", "sum")  # take lists whole
 # A directive of a printf format: its key, width, precision and conversion.
 _DIRECTIVE = re.compile(r"%(?:\([^()]*\))?[-+ #0]*(\d{0,4})(?:\.(\d{0,4}))?[hlL]?([a-zA-Z%])")
 
@@ -81,16 +71,13 @@ def _lines(budget: RenderingBudget, text: str, keepends: bool = False) -> int:
     return 4 * len(text) + 64 * (1 + sum(map(text.count, _LINE_ENDS)))
 
 
-def _found(budget: RenderingBudget, text: str, part: Any, *among: int) -> int:
+def _nothing(*args: Any, **fields: Any) -> int:
+    """Of what answers by a number, a truth, or what is there already."""
     return 0
 
 
-def _found_backwards(budget: RenderingBudget, text: str, part: str, *among: int) -> int:
-    _refuse_slow(len(text), len(part))
-    return 0
-
-
-def _parted(budget: RenderingBudget, text: str, part: str) -> int:
+def _searched(budget: RenderingBudget, text: str, part: str, *among: int) -> int:
+    """Of the text in parts, or a place in it."""
     _refuse_slow(len(text), len(part))
     return 4 * len(text) + 300
 
@@ -98,10 +85,6 @@ def _parted(budget: RenderingBudget, text: str, part: str) -> int:
 def _joined(budget: RenderingBudget, between: str, values: Iterable[str]) -> int:
     size = budget.size(values)
     return 4 * (size.characters + len(between) * (len(values) if isinstance(values, str) else size.entries))
-
-
-def _asked(budget: RenderingBudget, text: Any) -> int:
-    return 0
 
 
 def _indented(
@@ -155,15 +138,15 @@ def _batched(budget: RenderingBudget, value: Any, number: int, fill_with: Any = 
     return _listed(budget, value) + 8 * max(0, number)
 
 
-def _chosen(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
-    """Of what gives values of a list: its first argument is a name."""
-    _refuse_large(budget, [*args[:1], fields.get("attribute")])
-    return 0
-
-
 def _numbered(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
     """Of a number from a text or a number."""
     _refuse_large(budget, value)
+    return 0
+
+
+def _chosen(budget: RenderingBudget, value: Any, *args: Any, **fields: Any) -> int:
+    """Of what gives values of a list: its first argument is a name."""
+    _refuse_large(budget, [*args[:1], fields.get("attribute")])
     return 0
 
 
@@ -196,27 +179,24 @@ def _copied(budget: RenderingBudget, value: Any, *args: Any) -> int:
     return 100 * budget.size(value).entries
 
 
-_ONE_BY_ONE = """isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace
-                 istitle isupper"""
+_ANSWERS = """isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle
+              isupper startswith endswith count find index"""
 METHOD_BOUNDS: Mapping[type, Mapping[str, Bound]] = {
     str: {
-        **dict.fromkeys(_ONE_BY_ONE.split(), _asked),
+        **dict.fromkeys(_ANSWERS.split(), _nothing),
         **dict.fromkeys(("lower", "upper", "casefold", "swapcase", "title", "capitalize"), _texts(3)),
         **dict.fromkeys(("removeprefix", "removesuffix"), _texts()),
         **dict.fromkeys(("strip", "lstrip", "rstrip"), _stripped),
-        **dict.fromkeys(("startswith", "endswith", "count", "find", "index"), _found),
-        **dict.fromkeys(("rfind", "rindex"), _found_backwards),
-        **dict.fromkeys(("partition", "rpartition"), _parted),
+        **dict.fromkeys(("rfind", "rindex", "partition", "rpartition"), _searched),
         **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _padded),
         "replace": _replaced, "expandtabs": _tabbed, "split": _split, "rsplit": _split_backwards, "splitlines": _lines,
         "join": _joined,
     },
-    list: {"count": _found, "index": _found, "copy": _copied},
-    tuple: {"count": _found, "index": _found},
-    dict: {"get": _found, **dict.fromkeys(("items", "keys", "values"), _asked), "copy": _copied},
+    list: {"count": _nothing, "index": _nothing, "copy": _copied}, tuple: {"count": _nothing, "index": _nothing},
+    dict: {**dict.fromkeys(("get", "items", "keys", "values"), _nothing), "copy": _copied},
 }  # fmt: skip
 FILTER_BOUNDS: Mapping[str, Bound] = {
-    **dict.fromkeys(("count", "d", "default", "first", "items", "last", "length", "random"), lambda *args, **fields: 0),
+    **dict.fromkeys(("count", "d", "default", "first", "items", "last", "length", "random"), _nothing),
     **dict.fromkeys(("attr", "map", "reject", "rejectattr", "select", "selectattr"), _chosen),
     **dict.fromkeys(("lower", "upper", "capitalize"), _texts(3)),
     "title": _texts(20),  # words are texts before they are joined
