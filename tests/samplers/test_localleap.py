@@ -15,6 +15,11 @@ def test_near_an_anchor_the_relaxed_bar_is_enough() -> None:
     assert game.accepted == [1, 3, 4, 5]
 
 
+def test_the_bars_themselves_are_enough() -> None:
+    game = Game(LocalLeap(0.875, 0.75, 1), 5)
+    assert game.turn([0.875, 0.75, 0.75, 0.1, 0.1]) == game.accepted == [0, 1]
+
+
 def test_one_hop_a_turn_and_committed_positions_are_no_anchors() -> None:
     game = Game(LocalLeap(0.9, 0.75, 1), 6)
     confidence = [0.95, 0.8, 0.8, 0.8, 0.1, 0.1]

@@ -64,6 +64,22 @@ def test_shadows_change_nothing_for_the_other_rows() -> None:
         assert torch.allclose(turn.view.scores.confidence[turn.view.open], expected, atol=1e-9)
 
 
+def test_the_bar_itself_is_no_doubt() -> None:
+    """In every turn with commits to judge: a bar at the least of their probabilities undoes none, the next one that."""
+    rule, judged = WINO(threshold=0.2, back_threshold=0.99), 0
+    parts = Parts(rule, Whole(), NoCache(), FullLength())
+    for turn in denoise(Canvas.of(requests(), 61), forward_of(model("tiny-llada"), parts, Sampling()), parts):
+        view, committed = turn.view, turn.view.blocks.in_block & turn.view.canvas.revisable
+        least = view.scores.of(Shadow()).exp().masked_fill(~committed, 2.0).amin(1)
+        state = {"threshold": torch.zeros_like(least), "before": torch.full_like(view.canvas.start, 30)}
+        for bar, undone in ((least, False), (torch.nextafter(least, torch.ones_like(least)), True)):
+            step = rule.step(view, state | {"back_threshold": bar})
+            can = committed.any(1) & (step.commit.sum(1) > 1)
+            assert step.remask is not None and step.remask.any(1).tolist() == (can & undone).tolist()
+            judged += int(can.sum())
+    assert judged > 4
+
+
 def test_what_is_undone_is_doubtful_and_less_than_the_turn_before_committed() -> None:
     network, undone, behind = model("tiny-llada"), 0, 0
     parts = Parts(WINO(threshold=0.2, back_threshold=0.99), Whole(), NoCache(), FullLength())
