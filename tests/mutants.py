@@ -63,6 +63,11 @@ def source(file: str) -> str:
     return (ROOT / file).read_text(encoding="utf-8")
 
 
+@cache
+def placed(file: str, line: int) -> tuple[str, bool]:
+    return place_of(source(file), line)
+
+
 class Mutant(NamedTuple):
     """One change of one file."""
 
@@ -87,7 +92,7 @@ class Mutant(NamedTuple):
 
     @property
     def place(self) -> tuple[str, bool]:
-        return place_of(source(self.file), self.line)
+        return placed(self.file, self.line)
 
     @property
     def name(self) -> str:
@@ -160,6 +165,7 @@ def is_union(value: ast.expr) -> bool:
     return isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr)
 
 
+@cache
 def mutants(file: str) -> list[Mutant]:
     """All changes of a file, in the order of its text."""
     text = source(file)
@@ -250,13 +256,19 @@ def recorded() -> tuple[Recorded, ...]:
     return tuple(out.values())
 
 
+@cache
+def places() -> frozenset[str]:
+    """All that were recorded; tests of one process share a table."""
+    return frozenset().union(*{id(one.places): one.places for one in recorded()}.values())
+
+
 def executing(mutant: Mutant) -> list[Recorded]:
     """Tests that execute the line; of a line outside functions, tests that execute any of its class, or of its file."""
     place, inside = mutant.place
     exact = f"{mutant.file}:{place}"
     if inside and (found := [one for one in recorded() if one.executes(exact)]):
         return found
-    known = {name for one in recorded() for name in one.places}
+    known = places()
     if inside and exact in known:
         return []
     # outside functions, or the record is of an older file

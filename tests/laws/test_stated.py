@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import wrong_parts
+from harness import Combination, build, requests, turns
 from own_parts import Above, Alternate, Calmest, Drawing, Steady, Surest, Twice
 
 from dllm.parts import (
@@ -23,6 +26,7 @@ from dllm.parts import (
     Sampling,
     Static,
     Trial,
+    choices,
     network,
     traits_hold,
 )
@@ -93,3 +97,14 @@ def test_a_class_that_leaves_a_trait_out_cannot_be_made() -> None:
 def test_a_wrapper_passes_on_what_is_inside() -> None:
     pair = Twice(ETE())
     assert pair.traits.branches and pair.traits.lookahead == 1 and not pair.traits.stateless
+
+
+# Rules for other models, blocks or caches than those below.
+ELSEWHERE = {"ancestral", "d2f", "dmax", "flash_verify", "learn2pd", "linear_spec", "renoise"}
+
+
+@pytest.mark.parametrize("name", sorted({*choices("sampler")} - ELSEWHERE))
+def test_a_rule_that_calls_itself_stateless_hands_nothing_on_and_any_other_does(name: str) -> None:
+    found = islice(turns(Combination(name, "fixed"), requests()[:2]), 12)
+    seen = {key for turn in found for key in turn.step.state or ()}
+    assert build("sampler", name).traits.stateless == (not seen) or name == "prophet"  # it remembers its exit alone

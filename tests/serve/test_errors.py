@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dllm.parts import Failed, Job, Limits, Model, Progress
+from dllm.parts import ApiError, Failed, Job, Limits, Model, Progress, error_form
 from dllm.serve import wire
 from tests.serve.conftest import ASK, CHAT, HOT, JSON, Place, error_of, events
 from tests.serve.stand_in import Deliver, OneByOne
@@ -42,6 +42,18 @@ TABLE: list[tuple[dict[str, Any], int, str]] = [
     ({"json": {**ASK, "diffusion": {"cache": "dkv_greedy"}}}, 400, "The nearest that works is diffusion.cache="),
     ({"json": {**ASK, "max_tokens": 64, "messages": [{"role": "user", "content": "w5 " * 200}]}}, 400, "limit of 256"),
 ]  # fmt: skip
+
+
+def test_anthropics_clients_read_its_word_for_each_status() -> None:
+    """As its documentation lists them; it has no status 503, and calls its own 529 so."""
+    kinds = {
+        400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+        413: "request_too_large", 415: "invalid_request_error", 429: "rate_limit_error", 500: "api_error",
+        503: "overloaded_error", 504: "timeout_error",
+    }  # fmt: skip
+    forms = {status: error_form(ApiError(status, "words"), "/v1/messages", "x") for status in kinds}
+    assert {status: form["error"]["type"] for status, form in forms.items()} == kinds
+    assert forms[429] == {"type": "error", "error": {"type": kinds[429], "message": "words"}, "request_id": "x"}
 
 
 @pytest.mark.parametrize(("request_", "status", "words"), TABLE, ids=[words for _, _, words in TABLE])

@@ -53,6 +53,8 @@ def said(place: Place, path: str, **body: Any) -> dict[str, Any]:
     told = ("model", "done_reason", "prompt_eval_count", "eval_count", "load_duration")
     assert [last[name] for name in told] == [whole[name] for name in told]
     assert all(type(whole[name]) is int for name in ("total_duration", "eval_duration", "prompt_eval_duration"))
+    times = whole["diffusion"]["seconds"], whole["diffusion"]["seconds"] - (whole["diffusion"]["waited"] or 0.0)
+    assert [whole["total_duration"], whole["eval_duration"]] == pytest.approx([one * 1e9 for one in times], abs=1e6)
     assert datetime.fromisoformat(whole["created_at"]).tzinfo is not None
     return dict(whole)
 
