@@ -19,7 +19,8 @@ from experiments.figures.compare import (
 
 DATA = ROOT / "tests" / "data"
 CONSTRAINED = "tests/data/goldens/constrained.json"
-GOLDENS = [name for file in sorted(DATA.glob("goldens/*.json")) if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
+RECORDED = sorted([*DATA.glob("goldens/*.json"), *DATA.glob("goldens/sharp/*.json")])
+GOLDENS = [name for file in RECORDED if (name := str(file.relative_to(ROOT))) != CONSTRAINED]
 MODELS = [str(file.parent.relative_to(ROOT)) for file in sorted(DATA.glob("models/*/logits.safetensors.xz"))]
 METHODS = "docs/measured/methods.md"
 CARD = "dllm/models/checkpoints/{}/README.md"

@@ -48,7 +48,10 @@ def recorded(method: str) -> dict[str, Any]:
 
 
 def goldens() -> list[Golden]:
-    files = sorted(file.stem for file in Path(DATA / "goldens").glob("*.json"))
+    """Of the files, and of methods that are recorded on flatter models alone those in ``sharp``."""
+    folder = Path(DATA / "goldens")
+    plain, flat = ({file.stem for file in at.glob("*.json")} for at in (folder, folder / "sharp"))
+    files = sorted([*plain, *(f"sharp/{name}" for name in flat - plain)])
     files = [name for name in files if recorded(name)["method"] in METHODS]
     found = [Golden(name, number) for name in files for number in range(len(recorded(name)["cases"]))]
     return found if GPU else random.Random(1).sample(found, 6)
