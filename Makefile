@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
+.PHONY: run help check test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -16,25 +16,28 @@ run: .venv/installed  ## Install, and decode a prompt with a small model that co
 help:  ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
+check: .venv/developer lint  ## Lint, check types, and run all tests but test-extras at once, which collects them once. What .ci/run runs.
+	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+
 test: .venv/developer lint  ## Install what tests need too, lint, check types, test every part of the package. A few minutes on two cores.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --part sample -m "not program" --ignore=tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part sample -m "not program" --ignore=tests/experiments
 
 test-rest: .venv/developer  ## Run the cases and the slow tests that "make test" leaves out, and the GPU's tests on a CPU.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --part rest -m "not program" --ignore=tests/experiments
-	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) tests/gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part rest -m "not program" --ignore=tests/experiments
+	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal tests/gpu
 
 test-programs: .venv/developer  ## Run what the documentation tells people to type, other harnesses, kills. CI runs it too.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) -m program --ignore=tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal -m program --ignore=tests/experiments
 
 test-experiments: .venv/developer  ## Test what trains and measures. CI runs it too.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) tests/experiments
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal tests/experiments
 
 # Their packages pin versions of others that the rest does not take, so they lie in an environment over .venv.
 EXTRAS := tests/app/test_engines.py tests/constraints/test_second_judge.py tests/models/test_quantize.py tests/serve/test_door_clients.py \
   tests/serve/test_frameworks.py tests/serve/test_ray.py tests/serve/test_ray_ranks.py tests/trainers/test_trl.py
 
 test-extras: .venv-extras/installed  ## Run the tests that need Ray, sweep launchers, other clients, TRL, torchao.
-	OMP_NUM_THREADS=1 .venv-extras/bin/python -m pytest -n $(PROCESSES) $(EXTRAS)
+	OMP_NUM_THREADS=1 .venv-extras/bin/python -m pytest -n $(PROCESSES) --dist worksteal $(EXTRAS)
 
 lint: .venv/developer  ## ruff (rules and format) and mypy.
 	$(BIN)/ruff check .

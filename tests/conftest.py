@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 with suppress(ImportError):
     import setuptools  # noqa: F401  replaces distutils, which fails in torch's compiler once others have imported that
@@ -76,6 +77,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}}[part]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Minutes of tests by what they are, all processes together."""
+    minutes: dict[str, float] = defaultdict(float)
+    timed = [one for reports in terminalreporter.stats.values() for one in reports if hasattr(one, "duration")]
+    for one in timed:
+        folder = one.nodeid.split("/")[1]
+        other = "programs" if "program" in one.keywords else "others"
+        minutes[folder if folder in ("gpu", "experiments") else other] += one.duration / 60
+    terminalreporter.write_line("Minutes: " + ", ".join(f"{name} {spent:.1f}" for name, spent in minutes.items()))
 
 
 @pytest.fixture(autouse=True)

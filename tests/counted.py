@@ -17,11 +17,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SKIP = re.compile(r"^SKIPPED \[(\d+)\] \S+: (.*)$", re.MULTILINE)
-PYTEST = re.compile(r"^\t((?:\w+=\w+ )*)\S+ -m pytest -n \S+ ?(.*)$", re.MULTILINE)
+PYTEST = re.compile(r"^\t((?:\w+=\w+ )*)\S+ -m pytest -n \S+ --dist worksteal ?(.*)$", re.MULTILINE)
 
 
 def commands(makefile: str) -> dict[str, list[tuple[dict[str, str], list[str]]]]:
-    """By target the variables and arguments of its pytest commands, without how many tests run at once."""
+    """By target the variables and arguments of its pytest commands, without how tests are shared out."""
     text = makefile.replace("\\\n", "")
     for name, value in re.findall(r"^([A-Z]+) := (tests/.*)$", text, re.MULTILINE):
         text = text.replace(f"$({name})", value)

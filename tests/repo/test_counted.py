@@ -10,10 +10,10 @@ MAKEFILE = """
 FEW := tests/a.py \\
   tests/b.py
 test: lint  ## Some.
-\tOMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --part sample -m "not program"
+\tOMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --part sample -m "not program"
 test-rest:  ## Others.
-\tDLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(FEW)
-\t$(BIN)/python -m pytest -n 2 tests/gpu
+\tDLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(FEW)
+\t$(BIN)/python -m pytest -n 2 --dist worksteal tests/gpu
 """
 
 
