@@ -187,9 +187,11 @@ class ModelConfig:
 
     @property
     def architecture(self) -> str:
-        """The architecture that the file names."""
-        known, names = architecture_of(self.published), self.published.get("architectures")
-        return str(names[0]) if self.described_by is not None and names else known
+        """The architecture that the file names, or the known one that ``model.family`` says it is."""
+        if self.described_by is None:
+            return architecture_of(self.published)
+        names = self.published.get("architectures") or [self.family]
+        return next((name for name, one in FAMILIES.items() if one is self.described_by), str(names[0]))
 
     @property
     def layout(self) -> Family:

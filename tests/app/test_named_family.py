@@ -63,6 +63,7 @@ def test_a_description_names_keys_tensors_and_tokens(glimmer: Path, tiny: Path) 
     renamed(glimmer)
     by_name, own = describe(glimmer, family="LLaDAModelLM"), describe(glimmer, family=FAMILY)
     assert by_name.config.unread == ("sparkle",) and own.config.unread == ()
+    assert by_name.config.architecture == "LLaDAModelLM"
     assert own.config.architecture == "GlimmerModelLM" and own.config.family == "glimmer"
     assert own.tokenizer is not None and own.tokenizer.token(own.tokenizer.mask_id or -1) == "w4"
     assert own.tokenizer.backend.token_to_id("w6") in own.ids.stops
