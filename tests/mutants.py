@@ -53,6 +53,9 @@ NAMES = {one: other for pair in _NAMES for one, other in (pair, pair[::-1])}
 DROPPED = ("clone", "float", "double", "clamp", "masked_fill")  # methods: the value as it was
 WORDS = ("say", "complain", "warn", "debug", "info", "warning", "error", "exception", "note")  # calls that tell people
 RECORD, EQUIVALENT = ROOT / ".mutants", ROOT / "tests" / "data" / "equivalent_mutants.txt"
+# Tests that read what classes declare, of which no line runs in them.
+DECLARED = ("tests/compose/test_defaults.py", "tests/compose/test_option_bounds.py", "tests/contract/test_traits.py",
+            "tests/laws/test_stated.py")  # fmt: skip
 UNSEEN = ("repo", "gpu", "experiments", "tasks", "kernels", "data", "support")  # tests that execute none of the rooms
 WORDS_OF_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not program", "--continue-on-collection-errors")
 
@@ -321,7 +324,13 @@ class Trial:
         other = [one for one in items if one.nodeid not in self.sample]
         named = [one for one in other if stem.search(one.nodeid.partition("[")[2])]
         others = [one for one in other if function(one.nodeid) in self.rest]
-        return {"sample": sample, "rest": list(dict.fromkeys([*named, *others]))}
+        group = self.mutant.room.removesuffix("s")
+        read = [
+            one
+            for one in other
+            if file_of(one.nodeid) in DECLARED and (f"[{group}]" in one.nodeid or "[" not in one.nodeid)
+        ]
+        return {"sample": sample, "rest": list(dict.fromkeys([*named, *others, *read]))}
 
 
 def bodies(code: CodeType) -> Iterator[CodeType]:
@@ -452,7 +461,8 @@ class Some:
 def trial_alone(mutant: Mutant, items: Sequence[pytest.Item], seconds: float) -> str:
     """As ``Host.forked``, in a new process that imports the changed file."""
     files = list(dict.fromkeys(file_of(one.nodeid) for one in items))[:4]  # imports cost more than tests
-    tests = [one.nodeid for one in items if file_of(one.nodeid) in files]
+    tests = [one.nodeid for one in items if file_of(one.nodeid) in DECLARED]
+    tests += [one.nodeid for one in items if file_of(one.nodeid) in files]
     given = json.dumps({"file": mutant.file, "text": mutant.text, "tests": tests, "seconds": seconds})
     done = subprocess.run(
         [sys.executable, __file__, "--alone"], cwd=ROOT, input=given, text=True,

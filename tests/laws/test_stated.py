@@ -108,3 +108,11 @@ def test_a_rule_that_calls_itself_stateless_hands_nothing_on_and_any_other_does(
     found = islice(turns(Combination(name, "fixed"), requests()[:2]), 12)
     seen = {key for turn in found for key in turn.step.state or ()}
     assert build("sampler", name).traits.stateless == (not seen) or name == "prophet"  # it remembers its exit alone
+
+
+def test_what_rules_deny_of_themselves_is_written_here() -> None:
+    """A claim too many breaks ``traits_hold``; one too few would only refuse what works."""
+    traits = {name: build("sampler", name).traits for name in choices("sampler")}
+    assert {name for name, one in traits.items() if not one.deterministic} == {"ancestral", "renoise"}
+    by_confidence = {name for name, one in traits.items() if one.ranks_by == "confidence" and not one.by_confidence}
+    assert by_confidence == {"d2f"}  # within each block only
