@@ -70,6 +70,15 @@ def test_what_explodes_is_refused(name: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 1024**2  # in KiB
 
 
+def test_five_thousand_cases_are_no_explosion() -> None:
+    def pairs(first: int, second: int) -> JsonSchema:
+        return JsonSchema({"allOf": [{"anyOf": [{"const": i} for i in range(size)]} for size in (first, second)]})
+
+    automaton_of(pairs(50, 100))
+    with pytest.raises(UserError, match="make more than 5000 cases together"):
+        automaton_of(pairs(50, 101))
+
+
 def test_large_and_plain_is_no_explosion() -> None:
     """Thousands of cases that differ in a constant, long chains, deep lists, and a pattern that ``re`` never ends."""
     many = 2_000 if full() else 200

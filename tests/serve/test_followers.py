@@ -48,6 +48,7 @@ from dllm.parts import (
     TurnOrder,
     View,
     configuration_of,
+    follow,
     job_data,
     job_of,
     part_of,
@@ -204,6 +205,19 @@ def test_a_turn_that_fails_on_a_follower_alone_ends_the_server() -> None:
     links.raised.append((1, "raised", 1))
     with pytest.raises(RanksDiverged, match="on a follower alone"):
         scheduler.step()
+
+
+def test_a_follower_obeys_until_rank_0_stops() -> None:
+    class Messages:
+        def __init__(self, *messages: tuple[str, ...]) -> None:
+            self.left = [*messages]
+
+        def hear(self) -> tuple[str, ...]:
+            return self.left.pop(0)
+
+    links = Messages(("stop",), ("later",))
+    follow(bundle("tiny-llada"), Runtime("eager"), links)  # type: ignore[arg-type]
+    assert links.left == [("later",)]
 
 
 @pytest.mark.parametrize("constraint", [

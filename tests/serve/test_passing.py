@@ -109,6 +109,20 @@ def test_fields_that_switch_nothing_on_pass_silently(mini: Defaults, program: st
             assert same(parse_response(body, mini), parse_response({"model": "mini", "input": MESSAGES}, mini)), fields
 
 
+@pytest.mark.parametrize("length", [-1, -2])
+def test_ollama_says_by_a_negative_length_that_there_is_no_bound(mini: Defaults, length: int) -> None:
+    body = {"model": "mini", "messages": MESSAGES, "options": {"num_predict": length}}
+    left = mini.model.config.max_length - 64  # which prompts keep
+    found, most = parse_ollama(body, True, mini), chat(mini, max_tokens=left)
+    assert len(found.jobs[0].request.tokens) == len(most.jobs[0].request.tokens) > left
+
+
+@pytest.mark.parametrize("form", [{"type": "text"}, {"type": "json_object"}])
+def test_forms_without_a_schema_are_those_of_chat(mini: Defaults, form: dict[str, str]) -> None:
+    found = parse_response({"model": "mini", "input": MESSAGES, "text": {"format": form}}, mini)
+    assert same(found, chat(mini, response_format=form))
+
+
 def same(found: ParsedRequest, plain: ParsedRequest) -> bool:
     """Whether two requests ask for the same, and are told the same."""
     return found.jobs == plain.jobs and (found.diffusion_notes, found.stop) == (plain.diffusion_notes, plain.stop)
