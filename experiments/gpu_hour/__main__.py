@@ -2,8 +2,8 @@
 
 Parts, in their order: ``machine`` (a large product and a large copy), ``checks`` (tokens under recordings), ``texts``
 (mini-llada's text in LLaDA-8B's shape: prompts that are new to the recordings), ``peers`` (Fast-dLLM with the same
-tensors and prompts; ``--fast-dllm DIR`` names a checkout), ``profile`` (where the time of a turn goes), ``switches``
-(the same decode with each switch turned), ``streams`` (the server's scheduler), ``steps`` (narrow
+tensors and prompts; ``--fast-dllm DIR`` names a checkout), ``profile`` (where the time of a turn goes), ``lags`` (how
+late the host reads), ``streams`` (the server's scheduler), ``steps`` (narrow
 weights, routed experts, every cache, batches), ``kernels`` (times beside the least times), ``tests`` (all others of
 tests/gpu). Each part writes OUT/PART.json after every cell. A second start goes on where the first one ended, and
 refuses a folder of another device, code or version. A cell that fails is written down with its sentence, and the others
@@ -17,6 +17,7 @@ where recordings replay their operations one by one.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ from experiments.gpu_hour.docs import write_section
 from experiments.gpu_hour.parts import NAMES, Setup, parts
 from experiments.gpu_hour.report import write_report
 from experiments.gpu_hour.store import ROOT, Store, identity, parts_in
-from experiments.gpu_hour.work import OUT_OF_TIME, Clock, Part, crashed, lost, report_failures, work
+from experiments.gpu_hour.work import GRACE, OUT_OF_TIME, PATIENCE, Clock, Part, crashed, report_failures, work
 from experiments.support.scripts import refusing
 
 
@@ -82,7 +83,7 @@ def measure(options: argparse.Namespace, clock: Clock, tests: bool) -> int:
     known = parts(Setup(device, options.dry, tests, options.fast_dllm), store)
     chosen = [part for name, part in known.items() if name in options.only or name == "machine"]
     if options.child:
-        return work(known[options.only[0]], store, clock, watch=True)
+        return work(known[options.only[0]], store, clock)
     for part in chosen:
         if options.again:
             store.forget(part.name, "failed")
@@ -101,17 +102,21 @@ def run_part(part: Part, store: Store, clock: Clock, options: argparse.Namespace
         if clock.left < part.start + left[0].seconds:
             return OUT_OF_TIME
         if options.dry:
-            return work(part, store, clock, watch=False)
+            return work(part, store, clock)
         command = [sys.executable, "-m", "experiments.gpu_hour", str(options.out), "--child", "--only", part.name]
         if options.fast_dllm:
             command += ["--fast-dllm", str(options.fast_dllm)]
         if options.minutes:
             command += ["--minutes", str((clock.left - part.start) / 60)]
-        code = subprocess.run(command, cwd=ROOT).returncode
+        patience = PATIENCE * sum(task.seconds for task in left) + GRACE  # nothing else ends a kernel that hangs
+        try:
+            code = subprocess.run(command, cwd=ROOT, timeout=patience).returncode
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
         if code == OUT_OF_TIME:
             return code
-        if not crashed(part, store, code) and len(part.left(store)) == len(left):
-            lost(part, store, code)
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        crashed(part, store, how, len(part.left(store)) == len(left))
     return 0
 
 

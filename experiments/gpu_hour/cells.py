@@ -2,7 +2,7 @@
 
 The product of all axes would be thousands of cells. So one or two axes vary at a time, around one cell: LLaDA-8B,
 dual, batch 1, cudagraph, lag 1, one token a turn, bfloat16. What decides most comes first, so that a short loan is
-enough: real text, the peers, profiles and switches (parts of their own), then narrow weights and every cache.
+enough: real text, the peers, profiles and lags (parts of their own), then narrow weights and every cache.
 """
 
 from __future__ import annotations
@@ -66,13 +66,11 @@ class Cell:
     prompt: int = 768
     answer: int = 256
     block: int = 32
-    switch: str = ""  # of ``switches.SWITCHES``, which is turned
 
     @property
     def name(self) -> str:
         lag = "" if self.runtime == "eager" else f" lag {self.lag}"
-        turned = f", {self.switch}" * bool(self.switch)
-        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}{turned}"
+        return f"{self.model} {self.weights} {self.cache} batch {self.batch} {self.runtime}{lag} {self.rule}"
 
     @property
     def load(self) -> Workload:

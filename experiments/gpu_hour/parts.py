@@ -22,7 +22,6 @@ from experiments.gpu_hour.ranks import SECONDS, two_ranks
 from experiments.gpu_hour.store import Store
 from experiments.gpu_hour.streams import served
 from experiments.gpu_hour.suite import Suite
-from experiments.gpu_hour.switches import known
 from experiments.gpu_hour.texts import equal_texts
 from experiments.gpu_hour.timed import Models, time_cell
 from experiments.gpu_hour.work import Part, Task
@@ -69,7 +68,7 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     listed = (
         Part("machine", [Task("rates", 10, partial(rates, setup))]),
         Part("checks", tests(setup, store, "checks", first)), Part("texts", text_cells(setup, store)),
-        Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("switches", switches(setup, store)),
+        Part("peers", peers(setup)), Part("profile", profiles(setup)), Part("lags", timings(setup, store, lags())),
         Part("streams", streams(setup)), Part("steps", timings(setup, store, grid())),
         Part("kernels", list(kernels(setup, store))),
         Part("tests", [ranks(setup), *tests(setup, store, "tests", rest)]),
@@ -77,7 +76,7 @@ def parts(setup: Setup, store: Store) -> dict[str, Part]:
     return {part.name: part for part in listed}
 
 
-NAMES = ("machine", "checks", "texts", "peers", "profile", "switches", "streams", "steps", "kernels", "tests")
+NAMES = ("machine", "checks", "texts", "peers", "profile", "lags", "streams", "steps", "kernels", "tests")
 
 
 def ranks(setup: Setup) -> Task:
@@ -177,13 +176,6 @@ def profiles(setup: Setup) -> list[Task]:
     models, chosen = Models(setup.device), setup.cells(profile_cells())
     return [Task(cell.name, BUILD * (cell == chosen[0]) + cell.seconds + 2.0, partial(profiled, cell, models))
             for cell in chosen]  # fmt: skip
-
-
-def switches(setup: Setup, store: Store) -> list[Task]:
-    """The same decode with each switch turned, at the batch where launches and few rows matter, and by how late the
-    host reads."""
-    cells = [replace(one, switch=name) for name in known() for one in lags() if one.lag and one.batch == 1]
-    return timings(setup, store, [*lags(), *cells])
 
 
 def streams(setup: Setup) -> list[Task]:

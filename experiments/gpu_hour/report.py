@@ -49,7 +49,6 @@ def body(found: Parts, pictures: Mapping[str, str]) -> list[str]:
         out += [f"## Turns of {model}\n", *turns(steps, model)]
     out += [f"![{name}]({path})\n" for name, path in pictures.items()]
     out += [*equal_texts(cells.get("texts", {})), *peers(cells.get("peers", {})), *streams(cells.get("streams", {}))]
-    out += switches(cells.get("switches", {}))
     return [*out, *kernels(cells.get("kernels", {})), *profiles(cells.get("profile", {})), *missing(cells)]
 
 
@@ -152,14 +151,6 @@ def streams(cells: Mapping[str, Outcome]) -> Iterable[str]:
         yield "## Streams of the server's scheduler\n"
         heads = ["streams", "text tokens/s", "requests/s", "p50 s", "p95 s"]
         yield ReportTable(heads, rows, words=0).markdown()
-
-
-def switches(cells: Mapping[str, Outcome]) -> list[str]:
-    """The same decode in two ways."""
-    rows = [[str(one["batch"]), runtime_of(one), one["switch"], text(one["p50_ms"], 2)]
-            for one in sorted(measured_cells(cells), key=lambda one: one["batch"])]  # fmt: skip
-    table = ReportTable(["batch", "runtime", "switch", "p50 ms"], rows, words=3).without_empty().markdown()
-    return ["## Switches\n", table] if rows else []
 
 
 def percent(value: float | None) -> str:

@@ -34,9 +34,8 @@ def measured_cells(steps: Mapping[str, Outcome], **wanted: Any) -> list[Figures]
 
 
 def decodes(parts: Mapping[str, Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """The timed decodes of all parts, but for those with a switch turned."""
-    found = {name: one for part in ("texts", "switches", "steps") for name, one in parts.get(part, {}).items()}
-    return {name: one for name, one in found.items() if not one.get("figures", {}).get("switch")}
+    """The timed decodes of all parts."""
+    return {name: one for part in ("texts", "lags", "steps") for name, one in parts.get(part, {}).items()}
 
 
 def best_turn(steps: Mapping[str, Outcome], model: str) -> Figures | None:

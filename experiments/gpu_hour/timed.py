@@ -1,4 +1,4 @@
-"""The cells of ``texts``, ``steps`` and ``switches``: one decode, timed turn by turn, beside the least time and the
+"""The cells of ``texts``, ``steps`` and ``lags``: one decode, timed turn by turn, beside the least time and the
 memory that it takes."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dllm.models.transformer import Transformer
 from dllm.record.cost import CostModel, Machine
 from experiments.bench.step import random_model, random_narrow, time_turns
 from experiments.gpu_hour.cells import CONFIGS, PLAIN, Cell, check
-from experiments.gpu_hour.switches import stand_in, turned
+from experiments.gpu_hour.switches import stand_in
 from experiments.gpu_hour.texts import SMALL, time_texts
 from experiments.gpu_hour.work import tidy
 from experiments.support.inflate import inflated
@@ -78,7 +78,7 @@ def time_cell(cell: Cell, models: Models, machine: Machine, peak: float | None) 
     runtime, model = check(cell, device), models.network(cell)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with turned(cell.switch), stand_in(device):
+    with stand_in(device):
         if cell.texts:
             timing, extra = time_texts(cell, models.text(cell), runtime)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import sys
 import time
@@ -16,8 +15,7 @@ from dllm.errors import TooLarge, UserError, first_line
 from experiments.gpu_hour.store import Outcome, Store
 
 DEVICE_LOST, OUT_OF_TIME = 3, 4  # exit codes of a part's process
-PATIENCE, GRACE = 5.0, 120.0  # a cell may take this multiple of its estimate, and these seconds more
-CUTS = 2  # a cell during which the run was cut so often is given up: it may be what cuts it
+PATIENCE, GRACE = 5.0, 120.0  # a part may take this multiple of its estimate, and these seconds more
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,14 @@ class Clock:
         return float("inf") if self.seconds is None else self.began + self.seconds - time.monotonic()
 
 
-def work(part: Part, store: Store, clock: Clock, watch: bool) -> int:
-    """Run what is left of a part in this process. Returns 0, DEVICE_LOST or OUT_OF_TIME.
-
-    watch: end the process where a cell takes far longer than its estimate, since nothing else ends a kernel that hangs.
-    """
+def work(part: Part, store: Store, clock: Clock) -> int:
+    """Run what is left of a part in this process. Returns 0, DEVICE_LOST or OUT_OF_TIME."""
     total = len(part.tasks)
     for task in part.left(store):
         if clock.left < task.seconds:
             return OUT_OF_TIME
-        cuts = store.cells(part.name).get(task.name, {"cuts": -1})["cuts"] + 1
-        store.write(part.name, task.name, {"begun": time.time(), "cuts": cuts})
-        if watch:
-            faulthandler.dump_traceback_later(PATIENCE * task.seconds + GRACE, exit=True)
-        outcome = attempt(task) if cuts < CUTS else {"failed": f"The run was cut {cuts} times during this cell."}
-        if watch:
-            faulthandler.cancel_dump_traceback_later()
+        store.write(part.name, task.name, {"begun": time.time()})
+        outcome = attempt(task)
         store.write(part.name, task.name, outcome)
         print(f"{part.name} {total - len(part.left(store))} of {total}  {task.name}: {said(outcome)}", flush=True)
         if "failed" in outcome and not alive():
@@ -135,27 +125,15 @@ def said(outcome: Outcome) -> str:
     return f"{', '.join(shown[:4]) or 'done'} ({outcome['seconds']:.1f} s)"
 
 
-def crashed(part: Part, store: Store, code: int) -> bool:
-    """Write down, as failed, the cell that was under way when the part's process ended with ``code``. Whether there was
-    one: if not, starting it again would change nothing."""
-    for name, outcome in store.cells(part.name).items():
-        if "begun" in outcome:
-            how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            store.write(part.name, name, {
-                "failed": f"The process ended {how} while this cell ran (a crash, or far beyond its time).",
-                "seconds": round(time.time() - outcome["begun"], 1),
-            })  # fmt: skip
-            return True
-    return False
-
-
-def lost(part: Part, store: Store, code: int) -> None:
-    """Write down all that is left of a part as failed: its process ended before a cell began."""
-    for task in part.left(store):
-        store.write(part.name, task.name, {
-            "failed": f"The process of this part ended with exit code {code} before this cell. Run it alone: --only "
-                      f"{part.name} --again.", "seconds": 0.0,
-        })  # fmt: skip
+def crashed(part: Part, store: Store, how: str, stuck: bool) -> None:
+    """Write down, as failed, the cell that was under way when the part's process ended. stuck: no cell was done, so
+    that starting it again would change nothing; then it is the first that is left, if none was under way."""
+    begun = [name for name, outcome in store.cells(part.name).items() if "begun" in outcome]
+    for name in begun or ([part.left(store)[0].name] if stuck else []):
+        sentence = (
+            f"The process of this part ended {how} while this cell ran. Run it alone: --only {part.name} --again."
+        )
+        store.write(part.name, name, {"failed": sentence, "seconds": 0.0})
 
 
 def report_failures(store: Store, parts: Sequence[Part]) -> int:

@@ -19,7 +19,7 @@ from dllm.parts import QUANTIZATIONS, ForwardCost, Machine, Model, apart, choice
 from experiments.bench import kernels as bench_kernels
 from experiments.bench.step import named
 from experiments.gpu_hour import __main__ as command
-from experiments.gpu_hour import cells, parts, peers, profiled, suite, switches, texts, timed
+from experiments.gpu_hour import cells, parts, peers, profiled, suite, texts, timed
 from experiments.gpu_hour.cards import peak_bytes
 from experiments.gpu_hour.docs import NOTHING, write_section
 from experiments.gpu_hour.report import drawn
@@ -89,15 +89,6 @@ def test_a_run_goes_on_after_a_cut_a_failure_and_too_little_memory(
     assert "All done" in capsys.readouterr().out
 
 
-def test_a_cell_that_cuts_every_run_is_given_up(tmp_path: Path) -> None:
-    store, part = Store(tmp_path, MINE), Part("steps", [Task("a", 1.0, cut), Task("b", 1.0, lambda: {"x": 1.0})])
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            work(part, store, Clock(0.0), watch=False)
-    assert work(part, store, Clock(0.0), watch=False) == 0
-    assert kinds(tmp_path, "steps") == ["failed", "figures"]
-
-
 def none() -> None: ...
 
 
@@ -144,7 +135,7 @@ def test_a_crash_costs_the_cell_that_was_under_way(tmp_path: Path, monkeypatch: 
         if not store.cells("steps"):
             store.write("steps", "a", {"begun": 0.0, "cuts": 0})
             return SimpleNamespace(returncode=-11)
-        return SimpleNamespace(returncode=work(part, store, clock, watch=False))
+        return SimpleNamespace(returncode=work(part, store, clock))
 
     monkeypatch.setattr(command.subprocess, "run", child)
     options = SimpleNamespace(dry=False, minutes=None, out=tmp_path, fast_dllm=None)
@@ -274,20 +265,12 @@ def test_streams_of_the_scheduler_are_timed() -> None:
     assert found["tokens_per_s"] > 0 and 0 < found["p50_s"] <= found["p95_s"]
 
 
-def test_a_switch_is_turned_within(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(switches.SWITCHES, "a", switches.Switch("experiments.gpu_hour.texts", "SEED", 17))
-    assert "a" in switches.known()
-    with switches.turned("a"), switches.turned(""):
-        assert texts.SEED == 17
-    assert texts.SEED == 3
-
-
 @pytest.mark.program
 def test_every_cell_runs_at_tiny_shapes(tmp_path: Path) -> None:
     names = [name for name in parts.NAMES if name not in ("checks", "kernels", "tests")]
     assert run(tmp_path, "--only", *names) == 0
     report = (tmp_path / "report.md").read_text()
-    assert "## Streams" in report and "## Switches" in report and "8 of 8 texts are those of mini-llada" in report
+    assert "## Streams" in report and "8 of 8 texts are those of mini-llada" in report
     refused = {name for name, one in Store(tmp_path, identity(CPU, True)).cells("steps").items() if "refused" in one}
     assert not refused, "a line that nothing can run has no place in the plan"
 
