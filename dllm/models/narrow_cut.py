@@ -20,6 +20,7 @@ from dllm.models.fused import FUSED
 
 Read = Callable[[str], Tensor]  # a tensor of the whole model by its name, mapped
 Spans = list[tuple[int, int]]  # from and to
+Tensors = dict[str, Tensor]  # of a module, by leaf
 
 
 def own_tensors(
@@ -27,17 +28,16 @@ def own_tensors(
 ) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
     """By name the tensors of a rank's ``own`` part. own, whole: the part of the rank and of the model, with shapes
     alone. prefix: the part's name."""
-    owners = dict(whole.named_modules(prefix=prefix))
-    for path, module in own.named_modules(prefix=prefix):
-        there = owners[path]
+    there, here = (dict(one.named_modules(prefix=prefix)) for one in (whole, own))
+    for path, module in here.items():
+        leaves = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        found = {leaf: read(f"{path}.{leaf}") for leaf, _ in leaves}
         if isinstance(module, NarrowExperts):
-            yield from _experts(path, module, there, ranks, read)
+            found = _experts(found, module, there[path], ranks)
         elif isinstance(module, NarrowLinear | nn.Linear):
-            sizes = _sizes(owners, path), _sizes(dict(own.named_modules(prefix=prefix)), path)
-            yield from _product(path, module, there, _spans(path, *sizes, ranks), ranks, read)
-        else:
-            named = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-            yield from ((f"{path}.{leaf}", read(f"{path}.{leaf}")) for leaf, _ in named)
+            spans = _spans(path, _sizes(there, path), _sizes(here, path), ranks)
+            found = _product(found, _shape(there[path]), _shape(module), spans, ranks)
+        yield from ((f"{path}.{leaf}", tensor) for leaf, tensor in found.items())
 
 
 def _sizes(modules: dict[str, nn.Module], path: str) -> list[int]:
@@ -68,45 +68,36 @@ def _spans(path: str, whole: list[int], own: list[int], ranks: Ranks) -> Spans:
 
 
 def _product(
-    path: str, own: nn.Module, whole: nn.Module, spans: Spans, ranks: Ranks, read: Read
-) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
-    (count, width), (own_count, own_width) = _shape(whole), _shape(own)
-    columns = None if width == own_width else own_part(width, own_width, ranks)
-    if isinstance(own, NarrowLinear):
-        narrow, scale = read(f"{path}.narrow"), read(f"{path}.scale")
-        if count != own_count:
-            narrow, scale = stored_rows(narrow, scale, spans)
-        if columns is not None:
-            narrow, scale = stored_columns(narrow, scale, *columns)
-        yield from ((f"{path}.narrow", narrow), (f"{path}.scale", scale))
-    else:
-        weight = _rows(read(f"{path}.weight"), spans)
-        yield f"{path}.weight", weight if columns is None else weight[:, slice(*columns)].contiguous()
-    if own.bias is not None:
-        yield f"{path}.bias", _rows(read(f"{path}.bias"), spans)
+    found: Tensors, whole: tuple[int, int], own: tuple[int, int], spans: Spans, ranks: Ranks
+) -> Tensors:  # fmt: skip
+    """A product's tensors, cut from outputs and inputs ``whole`` to ``own``."""
+    rows = spans if whole[0] != own[0] else None
+    columns = None if whole[1] == own[1] else own_part(whole[1], own[1], ranks)
+    if "narrow" in found:
+        pair = found["narrow"], found["scale"]
+        pair = pair if rows is None else stored_rows(*pair, rows)
+        pair = pair if columns is None else stored_columns(*pair, *columns)
+        found |= zip(("narrow", "scale"), pair, strict=True)
+    elif columns is not None:
+        found["weight"] = found["weight"][:, slice(*columns)].contiguous()
+    for leaf in [leaf for leaf in ("weight", "bias") if leaf in found and rows is not None]:
+        parts = [found[leaf][slice(*span)] for span in spans]
+        found[leaf] = parts[0] if len(parts) == 1 else torch.cat(parts)  # one part stays in the file's own pages
+    return found
 
 
-def _rows(tensor: Tensor, spans: Spans) -> Tensor:
-    return tensor[slice(*spans[0])] if len(spans) == 1 else torch.cat([tensor[slice(*span)] for span in spans])
-
-
-def _experts(
-    path: str, own: NarrowExperts, whole: nn.Module, ranks: Ranks, read: Read
-) -> Iterator[tuple[str, Tensor]]:  # fmt: skip
+def _experts(found: Tensors, own: NarrowExperts, whole: nn.Module, ranks: Ranks) -> Tensors:
     """Whole experts, or a part of each: half of their rows is the gate's, the other half is what it opens."""
     assert isinstance(whole, NarrowExperts)
-    found = {leaf: read(f"{path}.{leaf}") for leaf, _ in own.named_buffers()}
     if len(own.down) != len(whole.down):
-        yield from ((f"{path}.{leaf}", tensor[slice(*ranks.share(len(tensor)))]) for leaf, tensor in found.items())
-        return
+        return {leaf: tensor[slice(*ranks.share(len(tensor)))] for leaf, tensor in found.items()}
     rows, own_rows = (one.gate_up.shape[1] // 2 for one in (whole, own))
     if rows == own_rows:
-        yield from ((f"{path}.{leaf}", tensor) for leaf, tensor in found.items())
-        return
+        return found
     begin, end = own_part(rows, own_rows, ranks)
     halves = [(begin, end), (rows + begin, rows + end)]
     for leaf in ("gate_up", "down"):
         pairs = [stored_rows(*pair, halves) if leaf == "gate_up" else stored_columns(*pair, begin, end)
                  for pair in zip(found[leaf], found[f"{leaf}_scale"], strict=True)]  # fmt: skip
-        narrow, scale = map(torch.stack, zip(*pairs, strict=True))
-        yield from ((f"{path}.{leaf}", narrow), (f"{path}.{leaf}_scale", scale))
+        found[leaf], found[f"{leaf}_scale"] = map(torch.stack, zip(*pairs, strict=True))
+    return found
