@@ -5,48 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from dllm.serve.dialect import refuse_snapshots
-from dllm.serve.fields import MAX_BUDGET, MAX_SEED, MAX_TEMPERATURE, SALT, Diffusion, Salt, TemplateKwargs
+from dllm.serve.fields import DIFFUSION, MAX_BUDGET, Common, Diffusion, TemplateKwargs, WholeDiffusion, as_stops
 from dllm.serve.messages import ONLY_TEXT, few_entries
-from dllm.serve.response_formats import SentSchema
-from dllm.serve.tools import few_tools
+from dllm.serve.other_fields import NO_TOOLS, others_of
+from dllm.serve.response_formats import AnswerForm, SentSchema
+from dllm.serve.tools import NAME_RULE, NO_PARAMETERS, SentName, SentParameters, Tool, distinct_names, few_tools
 from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, wrong
-
-NO_SERVER_TOOLS = "no tool runs here. Offer functions of your own: name, description, input_schema"
 
 
 class OfEveryBlock(BodyObject):
     """What every block of a content may have."""
 
-    cache_control: Any = Field(None, description="without effect")
+    others = others_of("block")
 
 
 class TextBlock(OfEveryBlock):
     """A text."""
 
+    others = others_of("block", "text_block")
     type: Literal["text"] = Field(description="its kind")
     text: str = Field(description="what it says")
-    citations: Any = Field(None, description="without effect")
 
 
 class TextSource(BodyObject):
     """The text of a document."""
 
+    others = others_of("source")
     type: Literal["text"] = Field(description="its kind: only texts are read")
     data: str = Field(description="the text")
-    media_type: Any = Field(None, description="without effect")
 
 
 class DocumentBlock(OfEveryBlock):
     """A document that is a text."""
 
+    others = others_of("block", "document")
     type: Literal["document"] = Field(description="its kind")
     source: TextSource = Field(description="what it holds")
-    title: Any = Field(None, description="without effect")
-    context: Any = Field(None, description="without effect")
-    citations: Any = Field(None, description="without effect")
 
     @property
     def text(self) -> str:
@@ -56,12 +52,11 @@ class DocumentBlock(OfEveryBlock):
 class CallBlock(OfEveryBlock):
     """A call that the model made."""
 
+    others = others_of("block", "tool_use")
     type: Literal["tool_use"] = Field(description="its kind")
     id: str = Field(description="by which its result names it")
     name: str = Field(description="of the function")
     input: dict[str, Any] = Field(description="its arguments")
-    caller: Any = Field(None, description="without effect")
-    toolset_name: Any = Field(None, description="without effect")
 
 
 class ReferencePart(BodyObject):
@@ -114,16 +109,16 @@ class ResultBlock(OfEveryBlock):
 class ThoughtBlock(OfEveryBlock):
     """What the model thought."""
 
+    others = others_of("block", "thought")
     type: Literal["thinking"] = Field(description="its kind")
     thinking: str = Field(description="the thought")
-    signature: Any = Field(None, description="without effect")
 
 
 class HiddenThoughtBlock(OfEveryBlock):
     """What another server's model thought, encrypted: it says nothing here."""
 
+    others = others_of("block", "hidden_thought")
     type: Literal["redacted_thinking"] = Field(description="its kind")
-    data: Any = Field(None, description="without effect")
 
 
 Block = Annotated[
@@ -144,44 +139,50 @@ class TurnMessage(BodyObject):
     content: _Content = Field(description="a text, or a list of blocks")
 
 
-class InputTool(OfEveryBlock):
+class InputTool(BodyObject):
     """A function that an answer may call."""
 
+    others = others_of("tool")
     type: Literal["custom"] = Field("custom", description="its kind")
-    name: str = Field(description="of the function")
+    name: SentName = Field(description=f"of the function: {NAME_RULE}")
     description: AnyText | None = Field(None, description="what it does")
-    input_schema: dict[str, Any] = Field(
-        {"type": "object", "properties": {}}, description="the JSON schema of its arguments"
-    )
+    input_schema: SentParameters = Field(NO_PARAMETERS, description="the JSON schema of its arguments")
     strict: bool = Field(False, description="an unknown keyword of the schema is refused")
-    input_examples: Any = Field(None, description="without effect")
-    eager_input_streaming: Any = Field(None, description="without effect")
-    defer_loading: Any = Field(None, description="without effect")
-    allowed_callers: Any = Field(None, description="without effect")
 
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if value.get("type") not in (None, "custom"):
-            raise wrong(f"is not served: {NO_SERVER_TOOLS}.", "type", value["type"])
+            raise wrong(f"is not served: {NO_TOOLS}.", "type", value["type"])
         return value
+
+    def tool(self, place: str) -> Tool:
+        """The function, which is at a place of the request."""
+        return Tool(self.name, self.input_schema, self.strict, place, f"{place}.input_schema")
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """As chat templates read it."""
+        told = {"description": self.description} if self.description is not None else {}
+        function = {"name": self.name, **told, "parameters": self.input_schema, "strict": self.strict}
+        return {"type": "function", "function": function}
 
 
 class InputChoice(BodyObject):
     """Which function must be called."""
 
+    others = others_of("tool_choice")
     type: Literal["auto", "any", "tool", "none"] = Field(
         description="auto: the model decides; any: one of them; tool: the named one"
     )
     name: str | None = Field(None, description="of the function")
-    disable_parallel_tool_use: Any = Field(None, description="without effect: a forced answer makes one call")
 
 
 class ThinkingSpec(BodyObject):
     """Whether the model thinks before it answers."""
 
+    others = others_of("thinking")
     type: Literal["enabled", "adaptive", "disabled"] = Field(description="switches a thought where the template can")
     budget_tokens: int | None = Field(None, ge=0, le=MAX_BUDGET, description="tokens after which the thought ends")
-    display: Any = Field(None, description="without effect")
 
 
 class OutputForm(BodyObject):
@@ -190,20 +191,23 @@ class OutputForm(BodyObject):
     type: Literal["json_schema"] = Field(description="its kind")
     schema_: SentSchema = Field(alias="schema", description="the schema")
 
+    def asked(self, field: str) -> AnswerForm:
+        """The form that a field of the request holds."""
+        return AnswerForm("json_schema", self.schema_, field, f"{field}.schema", strict=True)
+
 
 class OutputSpec(BodyObject):
     """What an answer must be."""
 
-    effort: Any = Field(None, description="without effect")
+    others = others_of("output")
     format: OutputForm | None = Field(None, description="its form")
-    task_budget: Any = Field(None, description="without effect")
 
 
-class MessagesBody(BodyObject):
+class MessagesBody(Common):
     """A conversation to be answered, in the form of Anthropic's Messages."""
 
-    not_served = {"container": f"{NO_SERVER_TOOLS}", "mcp_servers": f"{NO_SERVER_TOOLS}"}
-    model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
+    others = others_of("messages")
+    diffusion: WholeDiffusion = Field(default_factory=Diffusion, description=DIFFUSION)
     max_tokens: int | None = Field(
         None, ge=1, description="the answer's longest length in tokens; it has fewer where the model leaves fewer"
     )
@@ -219,36 +223,14 @@ class MessagesBody(BodyObject):
     system: Annotated[
         Annotated[str, Tag("<text>")] | Annotated[list[TextBlock], Tag("<list>")], TEXT_OR_LIST, _TEXT_OR_BLOCKS
     ] = Field("", description="a message of the system before all others")
-    stop_sequences: list[str] = Field([], description="texts; the answer ends before the first")
-    stream: bool = Field(False, description="the reply comes as server-sent events")
-    temperature: float | None = Field(
-        None, ge=0, le=MAX_TEMPERATURE, description="0: the argmax; left out: the server's"
+    stop_sequences: Annotated[list[str], AfterValidator(as_stops)] = Field(
+        [], description="texts; the answer ends before the first"
     )
-    top_p: float | None = Field(None, gt=0, le=1, description="the least mass of likeliest tokens that is drawn from")
-    top_k: int | None = Field(None, ge=1, description="how many of the likeliest tokens are drawn from")
-    tools: Annotated[list[InputTool], few_tools] = Field([], description="functions that the answer may call")
+    tools: Annotated[list[InputTool], distinct_names("name"), few_tools] = Field(
+        [], description="functions that the answer may call"
+    )
     tool_choice: InputChoice | None = Field(None, description="which of them must be called")
     thinking: ThinkingSpec | None = Field(None, description="whether the model thinks before it answers")
     output_config: OutputSpec = Field(default_factory=OutputSpec, description="what the answer must be")
     output_format: OutputForm | None = Field(None, description="the same, the older name")
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="as in chat")
-    min_tokens: int | None = Field(None, description="as in chat")
-    ignore_eos: bool | None = Field(None, description="as in chat")
-    return_token_ids: bool = Field(False, description="as in chat")
-    diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
-    cache_salt: Salt | None = Field(None, description=SALT)
-    metadata: Any = Field(None, description="without effect")
-    service_tier: Any = Field(None, description="without effect")
-    cache_control: Any = Field(None, description="without effect")
-    context_management: Any = Field(None, description="without effect")
-    inference_geo: Any = Field(None, description="without effect")
-    speed: Any = Field(None, description="without effect")
-    user_profile_id: Any = Field(None, description="without effect")
-    diagnostics: Any = Field(None, description="without effect")
-    betas: Any = Field(None, description="without effect")
-
-    @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        refuse_snapshots(value)
-        return {name: one for name, one in value.items() if name != "mcp_servers" or one != []}

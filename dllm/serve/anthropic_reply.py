@@ -75,7 +75,9 @@ class MessagesWriter(Writer):
         if answer.calls:
             reason = "tool_use"
         elif answer.end.reason == "length":
-            reason = "model_context_window_exceeded" if self.parsed.repeated["shortened"] else "max_tokens"
+            asked, job = self.parsed.request.length, self.parsed.jobs[0]
+            shortened = asked is not None and job.columns - job.request.answer_start < asked
+            reason = "model_context_window_exceeded" if shortened else "max_tokens"  # by the model's or server's limit
         return {"stop_reason": reason, "stop_sequence": answer.end.stop}
 
     def _told(self, answer: ReplyChoice) -> dict[str, Any]:

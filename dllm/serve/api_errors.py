@@ -1,32 +1,23 @@
-"""The refusal of a request, in OpenAI's form and in the names that the request uses."""
+"""The refusal of a request, in the names that the request uses and in the form of its address."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dllm.contract.refusal import CHAT_WORDS, OPTIONS_OF_CONSTRAINTS
-from dllm.errors import Refusal, UserError
+from dllm.errors import Refusal, UserError, Wording
 
 LONGEST = 1000  # characters of a message, which may repeat what was sent
-# What requests call the settings that sentences of the command line name.
-IN_REQUESTS = {
-    "sampling.temperature": "temperature", "sampling.top_p": "top_p", "sampling.top_k": "top_k",
-    "sampling.guidance": "diffusion.guidance", "sampling.guidance_against": "diffusion.guidance_against",
-    "sampling.guidance_ratio": "diffusion.guidance_ratio", "sampling.min_tokens": "min_tokens",
-    "gen_length": "max_tokens", "infill": "diffusion.canvas",
-    "constraint.pattern": "response_format.pattern", "constraint.grammar": "response_format.grammar",
-    "constraint.options": "response_format.options", "constraint.schema": "response_format.json_schema.schema",
-    "sampling.thinking_budget": "thinking_token_budget",
-    **{f"constraint.{name}": f"diffusion.constraint.{name}" for name in OPTIONS_OF_CONSTRAINTS},
-}  # fmt: skip
+# Options of parts that a request may give outside of their part, where it calls them so.
+SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 ANY_GROUP = "sampler|blocks|cache|eos"
 # A setting in a sentence. After a quote is a value.
 SETTING_NAME = re.compile(
     rf"""(?<![\w./'"])(?:
-    (?P<setting>sampling\.\w+|gen_length|infill|constraint\.\w+)\b
+    (?P<setting>(?:sampling\.\w+|gen_length|infill|constraint\.\w+(?:\[\d+\](?:\.parameters)?)?))(?!\w)
     | constraint=(?P<kind>\w+)
     | (?P<option>(?:{ANY_GROUP})(?:\.\w+)+)
     | (?P<group>{ANY_GROUP})(?P<inner>/inner(?:@(?P<path>[\w.]+))?)?(?==)
@@ -51,22 +42,6 @@ class ApiError(Exception):  # noqa: N818  an answer, no fault
             "invalid_request_error")  # fmt: skip
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def renamed(self, names: Mapping[str, str]) -> ApiError:
-        """The same with fields as this request calls them. names: of fields that have several."""
-        free = {usual: sent for usual, sent in names.items() if sent not in self.message.replace(usual, "")}
-        found = set[str]()
-
-        def sent_as(match: re.Match[str]) -> str:
-            found.add(match[0])
-            return free[match[0]]
-
-        either = "|".join(map(re.escape, sorted(free, key=len, reverse=True)))  # a new name may hold an old one
-        message = re.sub(rf"(?<![\w.])(?:{either})(?!\w)", sent_as, self.message) if free else self.message
-        param = self.param
-        for usual, sent in names.items():
-            param = sent if param == usual or (usual in found and param == usual.rpartition(".")[0]) else param
-        return ApiError(self.status, message, param, self.code, self.retry)
-
 
 # Anthropic's word for an error by its status, where it is not ``invalid_request_error`` or ``api_error``.
 _KINDS = {
@@ -84,51 +59,43 @@ def error_form(refused: ApiError, path: str, ident: str) -> dict[str, Any]:
 
 
 @contextmanager
-def as_refusal(param: str | None = None) -> Iterator[None]:
-    """A UserError becomes a refusal with its sentence, in the names of requests. param: the field at fault; None: what
-    the sentence names."""
+def as_refusal(param: str | None = None, words: Wording = CHAT_WORDS) -> Iterator[None]:
+    """A UserError becomes a refusal with its sentence. param: the field at fault, as chat calls it; None: what the
+    sentence names. words: of the request."""
     try:
         yield
-    except Refusal as refused:
-        raise ApiError(400, refused.text(CHAT_WORDS), param or CHAT_WORDS.field(refused.at)) from None
     except UserError as error:
-        raise ApiError(400, in_requests(str(error)), param or param_of(str(error))) from None
+        if isinstance(error, Refusal):
+            text, named = error.text(words), words.field(error.at)
+        else:
+            text, named = in_requests(str(error), words), param_of(str(error), words)
+        named = named if param is None else words.name(param)
+        shorts = ((words.name(f"{group}.{key}"), words.name(group), key) for key, group in SHORT.items())
+        named = next((short for short, owner, key in shorts
+                      if named == owner and short.endswith(f"diffusion.{key}") and short in text), named)  # fmt: skip
+        raise ApiError(400, text, named) from None
 
 
-@contextmanager
-def as_sent(names: Mapping[str, str]) -> Iterator[None]:
-    """Refusals call fields as ``ApiError.renamed``."""
-    try:
-        yield
-    except ApiError as refused:
-        raise refused.renamed(names) from None
-
-
-def in_requests(sentence: str) -> str:
+def in_requests(sentence: str, words: Wording = CHAT_WORDS) -> str:
     """A sentence of the command line with the settings' names in requests."""
-    return SETTING_NAME.sub(_in_requests, sentence)
+
+    def sent_as(found: re.Match[str]) -> str:
+        if found["kind"]:
+            field = words.name("response_format")
+            return words.settings.get(f"{field}={found['kind']}", f"{field} of type {found['kind']}")
+        if found["inner"]:
+            return words.name(found["group"]) + (found["path"] or f"{found['group']}.inner").removeprefix(
+                found["group"]
+            )
+        return words.name(found["setting"] or found["option"] or found["group"])
+
+    return SETTING_NAME.sub(sent_as, sentence)
 
 
-def _in_requests(found: re.Match[str]) -> str:
-    if found["kind"]:
-        return f"response_format of type {found['kind']}"
-    if found["setting"]:
-        return IN_REQUESTS.get(found["setting"], found["setting"])
-    inner = found["path"] or f"{found['group']}.inner"
-    return f"diffusion.{found['option'] or (inner if found['inner'] else found['group'])}"
-
-
-def param_of(sentence: str) -> str | None:
+def param_of(sentence: str, words: Wording = CHAT_WORDS) -> str | None:
     """The field of a request that holds the first setting a sentence of the command line names."""
     if re.match(r"((the|a) )?constraint\b", sentence):
-        return named_of_constraint(sentence)
+        option = re.match(rf"constraint\.({'|'.join(OPTIONS_OF_CONSTRAINTS)})\b", sentence)
+        return words.name(f"diffusion.constraint.{option[1]}" if option else "response_format")
     found = re.search(rf"\b(?:(sampling\.\w+|gen_length)|({ANY_GROUP})[./=])", sentence)
-    if found is None:
-        return None
-    return IN_REQUESTS.get(found[1]) if found[1] else f"diffusion.{found[2]}"
-
-
-def named_of_constraint(sentence: str) -> str:
-    """The field that holds what a sentence about a constraint begins with."""
-    option = re.match(rf"constraint\.({'|'.join(OPTIONS_OF_CONSTRAINTS)})\b", sentence)
-    return f"diffusion.constraint.{option[1]}" if option else "response_format"
+    return None if found is None else words.field(found[1] or found[2])

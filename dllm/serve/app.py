@@ -25,13 +25,11 @@ from starlette.routing import Route
 
 from dllm.common.digest import digest
 from dllm.prompts import Prompts
-from dllm.serve import wire
+from dllm.serve import chat_request
 from dllm.serve.answering import Answering, left
-from dllm.serve.anthropic_reply import MessagesWriter
 from dllm.serve.anthropic_request import count_messages, parse_messages
-from dllm.serve.api_errors import ApiError, as_refusal, as_sent
+from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.body import body_of, parsed
-from dllm.serve.chat_reply import ChatWriter, CompletionWriter
 from dllm.serve.compiling import Compiling, OneThread
 from dllm.serve.deciding import Apart, decisions_of
 from dllm.serve.decision_fields import parse_decisions
@@ -41,18 +39,18 @@ from dllm.serve.jobs import Closing, Full, RetryTimes
 from dllm.serve.log import tell
 from dllm.serve.offered import parts_offered
 from dllm.serve.ollama_models import OllamaModels
-from dllm.serve.ollama_reply import OllamaWriter, loaded_reply
+from dllm.serve.ollama_reply import loaded_reply
 from dllm.serve.ollama_request import NothingAsked, parse_ollama
 from dllm.serve.playground import Shown, playground_page
 from dllm.serve.prometheus import Metrics
 from dllm.serve.replies import error_reply, model_data
 from dllm.serve.request_parts import Defaults
-from dllm.serve.response_events import ResponseWriter
 from dllm.serve.response_formats import formats_offered
 from dllm.serve.responses import parse_response
 from dllm.serve.scheduler import Scheduler
 from dllm.serve.settings import ServeSettings
 from dllm.serve.typed import build_models, note_of
+from dllm.serve.wire import ParsedRequest
 from dllm.serve.writer import Writer
 
 READERS = 2
@@ -150,18 +148,18 @@ class Service:
         self.compiling.close()
 
     async def chat(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: wire.parse_request(body, True, self.defaults))
+        return await self._reply(request, lambda body: chat_request.parse_request(body, True, self.defaults))
 
     async def complete(self, request: HttpRequest) -> Response:
-        return await self._reply(request, lambda body: wire.parse_request(body, False, self.defaults), CompletionWriter)
+        return await self._reply(request, lambda body: chat_request.parse_request(body, False, self.defaults))
 
     async def respond(self, request: HttpRequest) -> Response:
         read = lambda body: parse_response(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read, ResponseWriter)
+        return await self._reply(request, read)
 
     async def message(self, request: HttpRequest) -> Response:
         read = lambda body: parse_messages(body, self.defaults)  # noqa: E731
-        return await self._reply(request, read, MessagesWriter)
+        return await self._reply(request, read)
 
     async def count_tokens(self, request: HttpRequest) -> Response:
         """The tokens of a conversation, without waiting for those that are decoded. Raises ApiError."""
@@ -173,9 +171,9 @@ class Service:
         """Answer in the form of Ollama's chat or generate. Raises ApiError."""
         read = partial(parse_ollama, is_chat=request.url.path == "/api/chat", defaults=self.defaults)
         try:
-            return await self._reply(request, read, OllamaWriter)
+            return await self._reply(request, read)
         except NothingAsked as asked:
-            return JSONResponse(loaded_reply(asked))
+            return JSONResponse(loaded_reply(asked.name, asked.is_chat, asked.leaves))
 
     async def decide(self, request: HttpRequest) -> Response:
         """Answer questions by probabilities. Raises ApiError."""
@@ -260,26 +258,24 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self.readers, act)
 
     async def _reply(
-        self, request: HttpRequest, read: Callable[[dict[str, Any]], wire.ParsedRequest],
-        writer: type[Writer] = ChatWriter,
+        self, request: HttpRequest, read: Callable[[dict[str, Any]], ParsedRequest]
     ) -> Response:  # fmt: skip
-        """Decode what a request asks for. read: what its body says. writer: of the reply's form. Raises
-        ApiError for what cannot be decoded."""
+        """Decode what a request asks for. read: what its body says. Raises ApiError for what cannot be decoded."""
         body = await body_of(request, self.settings.read_timeout)
         if (waiting := self.scheduler.figures().waiting) >= self.settings.limits.max_waiting:
             raise self.full_queue(waiting)  # before the body costs anything: a crowd must not starve /health
         asked = await self._reader(body)(lambda: read(parsed(body)))
         ident = request.state.ident
-        if asked.unknown:
-            tell("unknown_fields", logging.INFO, ident, note_of(asked.unknown), unknown=list(asked.unknown))
+        if unknown := asked.request.unknown:
+            tell("unknown_fields", logging.INFO, ident, note_of(unknown), unknown=list(unknown))
         tenant = tenant_of(self.settings.prefix_sharing, key_in(request.headers), asked.jobs[0].tenant)
         jobs = [replace(job, tenant=tenant) for job in asked.jobs]
         asked = replace(asked, jobs=tuple(jobs))
         decoding = Decoding(asked, self.scheduler, self.prompts, ident, self.settings.timeout, self.config)
-        with as_sent(asked.names):
-            await self._begin(decoding, request)
-        answer = Answering(self.metrics, decoding, writer(ident, asked, self.prompts), request.state.line)
-        if not asked.stream:
+        await self._begin(decoding, request)
+        writer: Writer = asked.request.writer(ident, asked, self.prompts)
+        answer = Answering(self.metrics, decoding, writer, request.state.line)
+        if not asked.request.stream:
             return await answer.whole(request)
         return await answer.streamed(request, self.settings.send_timeout)
 
@@ -295,7 +291,7 @@ class Service:
             decoding.language = await self._language(decoding, request)
         handed = asyncio.get_running_loop().run_in_executor(self.readers, decoding.submit)  # may make a runner
         try:
-            with as_refusal():
+            with as_refusal(words=decoding.parsed.request.words):
                 await asyncio.shield(handed)
         except asyncio.CancelledError:  # Ray cancels the request of a client that leaves
             handed.add_done_callback(lambda _: decoding.abort())
@@ -309,7 +305,7 @@ class Service:
         """The language of a request's constraint. Raises ApiError for one that cannot be decoded, and where the time is
         up or the client has left before that is known."""
         job, rest = decoding.parsed.jobs[0], decoding.began + decoding.timeout - time.monotonic()
-        with as_refusal():
+        with as_refusal(words=decoding.parsed.request.words):
             found = await self._apart(lambda: self.compiling.at_hand(job))
             if found is not None:
                 return found

@@ -71,7 +71,7 @@ class ChatWriter(Writer):
             yield self._part(choice, {"delta": delta}, **self._prompt_ids())
 
     def _ended(self) -> Iterator[bytes]:
-        if self.parsed.include_usage:
+        if self.parsed.request.include_usage:
             yield event_bytes({**self._chunk([]), "usage": self.usage()})
         yield event_bytes("[DONE]")
 
@@ -98,10 +98,14 @@ class ChatWriter(Writer):
 
     def _counted(self, chunk: dict[str, Any]) -> bytes:
         """A chunk, with the usage so far if each is to tell it."""
-        return event_bytes({**chunk, "usage": self._used()} if self.parsed.usage_so_far else chunk)
+        return event_bytes({**chunk, "usage": self._used()} if self.parsed.request.usage_so_far else chunk)
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self._head(self.chunk), "choices": choices, **({"usage": None} if self.parsed.include_usage else {})}
+        return {
+            **self._head(self.chunk),
+            "choices": choices,
+            **({"usage": None} if self.parsed.request.include_usage else {}),
+        }
 
     def _head(self, kind: str) -> dict[str, Any]:
         head = {"id": f"{self.prefix}-{self.ident}", "object": kind, "created": self.created}
@@ -110,7 +114,11 @@ class ChatWriter(Writer):
     def _prompt_ids(self) -> dict[str, list[int]]:
         """The prompt's ids where vLLM tells them: in chat beside the choices, which all have the same."""
         request = self.parsed.jobs[0].request
-        return {"prompt_token_ids": list(request.tokens[: request.answer_start])} if self.parsed.token_ids else {}
+        return (
+            {"prompt_token_ids": list(request.tokens[: request.answer_start])}
+            if self.parsed.request.return_token_ids
+            else {}
+        )
 
     def usage(self) -> dict[str, Any]:
         """The prompt counts once, the answers all."""
@@ -128,9 +136,9 @@ class ChatWriter(Writer):
         end, use = answer.end, self.parsed.tools
         assert end is not None
         called = use is not None and not use.named and answer.calls
-        drawn = {"drawn_logprobs": [one.drawn for one in end.scored]} if self.parsed.logprobs else {}
+        drawn = {"drawn_logprobs": [one.drawn for one in end.scored]} if self.parsed.request.logprobs else {}
         return {
-            "logprobs": self._logprobs(end.scored) if self.parsed.logprobs else None,
+            "logprobs": self._logprobs(end.scored) if self.parsed.request.logprobs else None,
             "finish_reason": "tool_calls" if called else end.reason, **self._ids(end), **end.replay,
             "diffusion": self.diffusion(answer, **drawn),
         }  # fmt: skip

@@ -15,7 +15,8 @@ from dllm.decisions.protocol import DecisionOptions
 from dllm.prompts import Message, Prompts
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.fields import Diffusion, Salt
-from dllm.serve.messages import SentMessage, conversation, few_entries, in_order
+from dllm.serve.messages import SentMessage, as_messages, conversation, few_entries
+from dllm.serve.other_fields import OtherField, others_of
 from dllm.serve.request_parts import Defaults
 from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, names_of, read_body, slip_of, wrong
 from dllm.serve.wire import check_model
@@ -66,9 +67,9 @@ def _joined(content: str | list[JudgedPart]) -> str:
 class JudgedMessage(SentMessage):
     """A message of what is judged."""
 
+    others = others_of("judged")
     content: JudgedContent | None = Field(None, description="a text, or a list of parts")  # type: ignore[assignment]
     type: Literal["message"] = Field("message", description="its kind")  # type: ignore[assignment]
-    phase: Any = Field(None, description="without effect")
 
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -126,14 +127,14 @@ class OfQuestion(BodyObject):
 class AskedPredicate(OfQuestion):
     """A question of yes or no."""
 
-    not_served = dict.fromkeys(("choices", "levels"), "it does not go with a predicate. Drop it")
+    others = dict.fromkeys(("choices", "levels"), OtherField((), "it does not go with a predicate"))
     type: Literal["predicate"] = Field(description="its kind")
 
 
 class AskedChoice(OfQuestion):
     """Which of some alternatives."""
 
-    not_served = {"levels": "it does not go with a choice. Drop it"}
+    others = {"levels": OtherField((), "it does not go with a choice")}
     type: Literal["choice"] = Field(description="its kind")
     choices: list[ChoiceValue] = Field(description='a list of {"value": ...}')
 
@@ -141,7 +142,7 @@ class AskedChoice(OfQuestion):
 class AskedScore(OfQuestion):
     """Which of some levels."""
 
-    not_served = {"choices": "it does not go with a score. Drop it"}
+    others = {"choices": OtherField((), "it does not go with a score")}
     type: Literal["score"] = Field(description="its kind")
     levels: list[ScoreLevel] = Field(description='a list of {"label": ...}')
 
@@ -167,8 +168,8 @@ class DecisionSettings(BodyObject):
     """How decisions are read."""
 
     refuses_unknown = True
-    decodes: ClassVar[str] = "it is an option of a decode, and a decision decodes nothing. Drop it"
-    not_served = dict.fromkeys(names_of(Diffusion), decodes)
+    decodes: ClassVar[str] = "it is an option of a decode, and a decision decodes nothing"
+    others = dict.fromkeys(names_of(Diffusion), OtherField((), decodes))
     template: Any = Field(None, description="a text with {slot}, or such texts by question")
     labels: Any = Field("values", description="values, or letters that stand for them")
     estimator: AnyText | None = Field(None, description="how a value's probability is read")
@@ -181,10 +182,10 @@ class DecisionBody(BodyObject):
     """Questions about a state, answered by probabilities."""
 
     refuses_unknown = True
+    others = others_of("decision")
     input: Annotated[
         Annotated[str, Tag("<text>")] | Annotated[list[JudgedMessage], Tag("<list>")],
         TEXT_OR_LIST,
-        AfterValidator(in_order),
         BeforeValidator(few_entries),
         BeforeValidator(_judged),
     ] = Field(description="what is to be judged: a text, or a list of messages")
@@ -199,11 +200,6 @@ class DecisionBody(BodyObject):
     joint: bool = Field(False, description="false alone: each question has a canvas of its own")
     diffusion: DecisionSettings = Field(default_factory=DecisionSettings, description="how decisions are read")
     cache_salt: Salt | None = Field(None, description="without effect: nothing is shared")
-    safety_identifier: Any = Field(None, description="without effect")
-    prompt_cache_key: Any = Field(None, description="without effect")
-    prompt_cache_options: Any = Field(None, description="without effect")
-    metadata: Any = Field(None, description="without effect")
-    user: Any = Field(None, description="without effect")
 
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
@@ -235,7 +231,7 @@ def parse_decisions(body: Mapping[str, Any], defaults: Defaults) -> ParsedDecisi
     if asked.joint:
         raise ApiError(400, "joint=true is not served: each question has a canvas of its own. Drop it.", "joint")
     questions, unnamed = _questions(asked, template)
-    state = asked.input if isinstance(asked.input, str) else conversation(asked.input)
+    state = asked.input if isinstance(asked.input, str) else conversation(as_messages(asked.input, "input"))
     options = _options(asked, defaults.calibration)
     return ParsedDecisions(model, state, questions, unnamed, options, replace(defaults.prompts, chat=None))
 

@@ -47,7 +47,7 @@ class Decoding:
         self.timeout, self.began = timeout, time.monotonic()
         self.ends = frozenset((prompts.ids.eos, *prompts.ids.stops))
         marked = asked.thinking is not None
-        text, least = prompts.marked_text if marked else prompts.text, asked.min_tokens
+        text, least = prompts.marked_text if marked else prompts.text, asked.request.min_tokens
         self.texts = [
             replace(AnswerText.of(job.request, text, self.ends, asked.stop, least), marked=marked) for job in asked.jobs
         ]
@@ -118,7 +118,9 @@ class Decoding:
         for turn, final in grown if text.stop else grown[-1:]:
             new, ending = text.follow(now.tokens, final)
             yield from self._pieces(row, new, self._so_far(row, now.tokens, final))
-            whole = self.parsed.logprobs or self.parsed.token_ids or job.trace  # they come with the whole answer
+            whole = (
+                self.parsed.request.logprobs or self.parsed.request.return_token_ids or job.trace
+            )  # they come with the whole answer
             if ending is not None and not whole:
                 self.scheduler.abort(self.numbers.pop(row))
                 written = written_of(job, text, ending)
@@ -135,11 +137,11 @@ class Decoding:
         written = written_of(job, text, ending)
         yield from self._pieces(row, new, written, final=True)
         ended = self._ended(row, ending, written, self._cost(row, done, written), done.cached)
-        if self.parsed.logprobs:
+        if self.parsed.request.logprobs:
             ended = replace(ended, scored=tuple(self._scored(text, ending, done)))
-        if self.parsed.token_ids:
+        if self.parsed.request.return_token_ids:
             ended = self._with_ids(ended, job, text, len(ending.tokens), done.result)
-        yield replace(ended, replay=self._replay(job, done)) if self.parsed.replay else ended
+        yield replace(ended, replay=self._replay(job, done)) if self.parsed.request.diffusion.replay else ended
 
     def _pieces(self, row: int, new: str, written: int | None, final: bool = False) -> Iterator[ReplyEvent]:
         """New text of a row, its thought apart from its answer, and calls from both. written: the row's tokens up to
@@ -167,7 +169,7 @@ class Decoding:
 
     def _so_far(self, row: int, tokens: list[int], final: int) -> int | None:
         """The tokens of what has been told of a row's text, if each chunk tells its usage."""
-        if not self.parsed.usage_so_far:
+        if not self.parsed.request.usage_so_far:
             return None
         return written_of(self.parsed.jobs[row], self.texts[row], self.texts[row].written(tokens, final))
 

@@ -1,21 +1,22 @@
-"""The bodies of ``/v1/chat/completions`` and ``/v1/completions``: every field with its kind, range and default."""
+"""The bodies of ``/v1/chat/completions`` and ``/v1/completions``, and what those of other forms share with them: every
+field with its kind, range and default."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from dllm.common.coerce import is_text, is_whole
 from dllm.common.hints import meaning
 from dllm.models.chat_template import TEMPLATES_OWN
 from dllm.serve.messages import SentConversation
-from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_set, not_served
+from dllm.serve.other_fields import others_of
 from dllm.serve.response_formats import ResponseFormat, SentSchema, StructuredOutputs, TextOptions
 from dllm.serve.tools import CallableTools
-from dllm.serve.typed import AnyText, BodyObject, fields_of, must, names_of, slip_of, wrong
+from dllm.serve.typed import AnyText, BodyObject, known_to, must, names_of, slip_of, wrong
 
 ASKED = {"messages": '"messages": [{"role": "user", "content": TEXT}]', "prompt": '"prompt": TEXT'}
 CHAT_ONLY = ("tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs")
@@ -37,7 +38,7 @@ def _is_metadata(value: Any) -> bool:
     return all(entry is None or is_text(entry) for entry in entries) and len(entries) <= MAX_METADATA
 
 
-def _stops(value: Any) -> list[str]:
+def as_stops(value: Any) -> list[str]:
     """The strings that end an answer, as a list. Their number is looked at before any of them."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
@@ -75,16 +76,26 @@ def _instead(name: str, value: Any, known: tuple[str, ...]) -> str:
     return f".{slip}" if slip else ""
 
 
+Temperature = Annotated[
+    float | None, Field(ge=0, le=MAX_TEMPERATURE, description="0: the argmax; left out: the server's")
+]
+TopP = Annotated[float | None, Field(gt=0, le=1, description="the least mass of likeliest tokens that is drawn from")]
+TopK = Annotated[int | None, Field(ge=1, description="how many of the likeliest tokens are drawn from")]
+Seed = Annotated[
+    int | None, Field(ge=0, le=MAX_SEED, description="of the first answer; left out: drawn where it matters")
+]
+Stops = Annotated[str | list[str], BeforeValidator(as_stops)]
 Salt = Annotated[str, must(lambda value: is_text(value) and value, "a text that is not empty", False)]
+DIFFUSION = "what servers of autoregressive models lack"
 SALT = "not empty: prompts are shared with requests of the same salt alone (task.prefix_sharing)"
 
 
 class StreamOptions(BodyObject):
     """What a stream tells beside its text."""
 
+    others = others_of("stream_options")
     include_usage: bool = Field(False, description="a last chunk tells the usage")
     continuous_usage_stats: bool = Field(False, description="each chunk tells the usage so far, as vLLM's does")
-    include_obfuscation: bool = Field(False, description="without effect: nothing is padded")
 
 
 class ConstraintOptions(BodyObject):
@@ -143,6 +154,14 @@ class Diffusion(BodyObject):
         return _instead(name, value, names_of(cls))
 
 
+def _whole(diffusion: Diffusion) -> Diffusion:
+    if diffusion.snapshots:
+        raise wrong("is served by /v1/chat/completions. Drop it.", "snapshots")
+    return diffusion
+
+
+# Of forms whose streams have no place for the canvas of each turn.
+WholeDiffusion = Annotated[Diffusion, AfterValidator(_whole)]
 TemplateKwargs = Annotated[
     dict[str, Any],
     must(
@@ -158,39 +177,37 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 class Reasoning(BodyObject):
     """How long a thought before an answer may be, as OpenAI's Responses and OpenRouter say it."""
 
+    others = others_of("reasoning")
     effort: Effort | None = Field(None, description="a share of the answer's tokens")
     max_tokens: int | None = Field(None, ge=0, description="the same in tokens (OpenRouter)")
     enabled: bool | None = Field(None, description="false: no thought (OpenRouter)")
-    exclude: Annotated[bool, must(lambda value: value is False, "false: a reply tells its thoughts. Drop it")] = Field(
-        False, description="must be false"
-    )
-    summary: Any = Field(None, description="without effect")
-    generate_summary: Any = Field(None, description="without effect")
 
 
-class Sampled(BodyObject):
-    """What all routes that decode an answer have in common."""
+class Common(BodyObject):
+    """What the bodies of OpenAI's and Anthropic's forms have in common."""
 
-    is_chat: ClassVar[bool] = False
     model: AnyText | None = Field(None, description="one of the served names; left out: the server's model")
     min_tokens: int = Field(
         0, json_schema_extra={"minimum": 0}, description="first tokens in which nothing ends the answer"
     )
     ignore_eos: bool = Field(False, description="no end of text at all: the answer has its longest length")
-    temperature: float | None = Field(
-        None, ge=0, le=MAX_TEMPERATURE, description="0: the argmax; left out: the server's"
-    )
-    top_p: float | None = Field(None, gt=0, le=1, description="the least mass of likeliest tokens that is drawn from")
-    top_k: int | None = Field(None, ge=1, description="how many of the likeliest tokens are drawn from")
-    seed: int | None = Field(
-        None, ge=0, le=MAX_SEED, description="of the first answer; left out: drawn where it matters"
-    )
-    stop: Annotated[str | list[str], BeforeValidator(_stops)] = Field(
-        [], description=f"up to {MAX_STOPS} texts of {MAX_STOP} characters; the answer ends before the first"
-    )
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    seed: Seed = None
     stream: bool = Field(False, description="the reply comes as server-sent events")
     return_token_ids: bool = Field(
         False, description="the ids of prompt and answer are told, and under diffusion the forward of each (vLLM)"
+    )
+    diffusion: Diffusion = Field(default_factory=Diffusion, description=DIFFUSION)
+    cache_salt: Salt | None = Field(None, description=SALT)
+
+
+class Sampled(Common):
+    """What OpenAI's forms have in common."""
+
+    stop: Stops = Field(
+        [], description=f"up to {MAX_STOPS} texts of {MAX_STOP} characters; the answer ends before the first"
     )
     stream_options: StreamOptions = Field(
         default_factory=StreamOptions, description="what a stream tells beside its text"
@@ -206,34 +223,19 @@ class Sampled(BodyObject):
     guided_regex: str | None = Field(None, description="a pattern of Python's re (vLLM)")
     guided_grammar: str | None = Field(None, description="a grammar in Lark's syntax (vLLM)")
     guided_choice: TextOptions | None = Field(None, description="one of these texts (vLLM)")
-    diffusion: Diffusion = Field(default_factory=Diffusion, description="what servers of autoregressive models lack")
-    cache_salt: Salt | None = Field(None, description=SALT)
     user: AnyText | None = Field(None, description="without effect")
     metadata: Annotated[dict[str, Any], must(_is_metadata, f"an object of at most {MAX_METADATA} texts", False)] = (
         Field({}, description="without effect")
     )
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Without the fields of other servers that ask for nothing."""
-        found, own = {}, fields_of(cls)
-        for name, entry in value.items():
-            if name in NEUTRAL and entry is not None:
-                if (rule := not_served(name, entry, cls.is_chat)) is not None:
-                    raise wrong(rule, name, entry)
-            elif is_set(name, entry) and (name in own or name not in WITHOUT_EFFECT):
-                found[name] = entry
-        return found
-
-    @classmethod
     def instead(cls, name: str, value: Any) -> str:
-        return _instead(name, value, (*names_of(cls), *NEUTRAL, *WITHOUT_EFFECT))
+        return _instead(name, value, known_to(cls))
 
 
 class Answered(Sampled):
     """What chat and completions have in common."""
 
-    fits: ClassVar[bool] = False  # the length asked for is the most that the answer may have, and less is served
     max_tokens: int | None = Field(
         None, json_schema_extra=FROM_ONE, description="masks after the prompt: the answer's longest length in tokens"
     )
@@ -251,20 +253,20 @@ class Answered(Sampled):
 class ChatBody(Answered, CallableTools):
     """A conversation to be answered, in the chat template of the checkpoint."""
 
-    is_chat = True
+    others = others_of("chat")
     messages: SentConversation = Field(
         description="what is to be answered: a list of messages, each with a role and a content"
     )
     logprobs: bool = Field(
         False, description="log-probabilities of the answer's tokens, in the forward that committed each"
     )
-    parallel_tool_calls: bool = Field(True, description="without effect: a forced answer makes one call")
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
 
 
 class CompletionBody(Answered):
     """A prompt to be continued, or a canvas to be filled in, without a chat template."""
 
+    others = others_of("completions")
     prompt: Annotated[Any, WithJsonSchema(PROMPT_SHAPE)] = Field(
         None, description="a text, token ids, or a list of such; left out only where diffusion.canvas holds given text"
     )
@@ -273,16 +275,3 @@ class CompletionBody(Answered):
         must(lambda value: isinstance(value, bool) or (is_whole(value) and 0 <= value <= MAX_LIKELIEST),
              f"a number from 0 to {MAX_LIKELIEST}, true or false"),
     ] = Field(False, description="the same; a number asks for that many of the likeliest tokens, too")  # fmt: skip
-
-
-class FittingChat(ChatBody):
-    """A conversation that another form asks to be answered, with whatever length the model leaves."""
-
-    fits = True
-    begin: str = Field("", description="how the answer begins; the reply has what follows")
-
-
-class FittingCompletion(CompletionBody):
-    """The same of a prompt."""
-
-    fits = True

@@ -1,9 +1,10 @@
-"""The messages of a conversation as typed models, and what a chat template is given of them."""
+"""The messages of a conversation: chat's as typed models, those of every form as values, and what a template reads."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Tag, model_validator
@@ -13,7 +14,8 @@ from dllm.common.json_text import as_object, loaded
 from dllm.models.chat_template import REASONING
 from dllm.prompts import Message
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, wrong
+from dllm.serve.other_fields import others_of
+from dllm.serve.typed import TEXT_OR_LIST, AnyText, BodyObject, must, shown_value, wrong
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_ENTRIES = 2048  # messages of a conversation, and the parts of their contents
@@ -22,19 +24,53 @@ WRITTEN_OUT = (
     "as plain text."
 )
 ONLY_TEXT = "there are only texts. Drop it"
+EMPTY = "is empty: what is to be answered?"
 # Kinds of parts that hold no text, and fields of such parts.
 NO_TEXT = ("image_url", "input_image", "image", "input_audio", "audio_url", "audio", "video_url", "input_video",
            "video", "file", "input_file", "document", "file_url")  # fmt: skip
-_NOT_IN_PARTS = ("image_url", "input_audio", "audio_url", "video_url", "file", "image", "audio", "video", "source")
+
+
+@dataclass(frozen=True)
+class MessageCall:
+    """A call of a function that an assistant made."""
+
+    id: str  # by which its result names it
+    name: str  # of the function
+    arguments: str  # the text of one JSON object
+
+    def template(self, parsed: bool) -> dict[str, Any]:
+        """As a chat template takes it. parsed: its arguments are an object."""
+        arguments = loaded(self.arguments) if parsed else self.arguments
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+
+
+@dataclass(frozen=True)
+class ChatMessage:
+    """One message of a conversation, whatever form of request it came in."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+    content: str  # the field that holds the text
+    calls: tuple[MessageCall, ...] = ()  # that the assistant made
+    result_of: str | None = None  # of a result: the id of its call
+    result_field: str = ""  # the field that says so
+    thought: str | None = None  # what the assistant thought before
+    name: str | None = None  # of the speaker, for templates that read it
+
+    @property
+    def message(self) -> Message:
+        """As chat templates take it, without its calls."""
+        more = {"tool_call_id": self.result_of, "reasoning_content": self.thought, "name": self.name}
+        said: Message = {"role": self.role, "content": self.text}
+        return said | {name: value for name, value in more.items() if value is not None}
 
 
 class TextPart(BodyObject):
     """A part of a content. Only texts are served."""
 
-    not_served = dict.fromkeys(_NOT_IN_PARTS, ONLY_TEXT)
+    others = others_of("part")
     type: Literal["text"] = Field(description="its kind")
     text: str = Field(description="what it says")
-    cache_control: Any = Field(None, description="without effect")
 
     @classmethod
     def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -51,20 +87,23 @@ def _as_arguments(value: str) -> str:
     return found
 
 
+Arguments = Annotated[str, AfterValidator(_as_arguments)]
+
+
 class SentFunction(BodyObject):
     """The function of a call that an assistant made."""
 
     name: str = Field(description="of the function")
-    arguments: Annotated[str, AfterValidator(_as_arguments)] = Field("{}", description="the text of one JSON object")
+    arguments: Arguments = Field("{}", description="the text of one JSON object")
 
 
 class SentCall(BodyObject):
     """A call that an assistant made."""
 
+    others = others_of("call")
     id: str = Field(description="by which its result names it")
     type: Literal["function"] = Field("function", description="its kind")
     function: SentFunction = Field(description="name and arguments")
-    index: Any = Field(None, description="without effect")
 
 
 Content = Annotated[
@@ -80,25 +119,16 @@ Content = Annotated[
 class SentMessage(BodyObject):
     """One message of a conversation."""
 
-    not_served = {
-        "function_call": "tool_calls took its place", "audio": ONLY_TEXT, "images": ONLY_TEXT,
-        "refusal": "a refusal is a text. Write it into content",
-        "tools": "tools are those of the whole request. Write them beside messages",
-    }  # fmt: skip
+    others = others_of("message")
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="who speaks")
     content: Content | None = Field(None, description="a text, or a list of text parts")
     name: AnyText | None = Field(None, description="of the speaker, for templates that read it")
     type: Literal["text"] = Field("text", description="without effect")
     tool_calls: list[SentCall] = Field([], description="calls that the assistant made")
     tool_call_id: str | None = Field(None, description="of a result: the id of its call")
-    annotations: Annotated[list[Any], must(lambda value: value == [], "empty: nothing here reads them")] = Field(
-        [], description="must be empty"
-    )
     reasoning_content: str | None = Field(None, description="what the assistant thought")
     thinking: str | None = Field(None, description="the same")
     reasoning: str | None = Field(None, description="the same")
-    reasoning_details: Any = Field(None, description="without effect")
-    cache_control: Any = Field(None, description="without effect")
 
     @model_validator(mode="after")
     def _by_role(self) -> SentMessage:
@@ -120,18 +150,13 @@ class SentMessage(BodyObject):
         """The content; of several parts line by line."""
         return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
-    def message(self) -> Message:
-        """As chat templates take it, with the calls' arguments as text."""
-        found: Message = {"role": ROLES[self.role], "content": self.text}
-        if self.tool_calls:
-            found["tool_calls"] = [
-                {"id": call.id, "type": "function",
-                 "function": {"name": call.function.name, "arguments": call.function.arguments}}
-                for call in self.tool_calls
-            ]  # fmt: skip
+    def as_message(self, place: str) -> ChatMessage:
+        """The message, which is at a place of the request."""
+        calls = tuple(MessageCall(call.id, call.function.name, call.function.arguments) for call in self.tool_calls)
         thought = next((said for said in (getattr(self, name) for name in REASONING) if said is not None), None)
-        more = {"tool_call_id": self.tool_call_id, "reasoning_content": thought, "name": self.name}
-        return found | {name: value for name, value in more.items() if value is not None}
+        role: Any = ROLES[self.role]
+        return ChatMessage(role, self.text, f"{place}.content", calls, self.tool_call_id, f"{place}.tool_call_id",
+                           thought, self.name)  # fmt: skip
 
 
 def few_entries(value: Any) -> Any:
@@ -146,24 +171,20 @@ def few_entries(value: Any) -> Any:
     return value
 
 
-def in_order(messages: Any) -> Any:
-    """The conversation, whose results follow their calls and whose last message asks something. A text stays one."""
+def check_order(messages: Sequence[ChatMessage]) -> None:
+    """Raise ApiError unless results follow their calls, and the last message, if a user's, says something."""
     called = set[str]()
-    if isinstance(messages, str):
-        return messages
-    for number, message in enumerate(messages):
-        ident = message.tool_call_id
+    for message in messages:
+        ident, field = message.result_of, message.result_field
         if ident is not None and ident not in called:
-            raise wrong("is the id of no call before it.", f"[{number}].tool_call_id", ident)
-        called.update(call.id for call in message.tool_calls)
-    if messages[-1].role == "user" and not messages[-1].text.strip():
-        raise wrong("is empty: what is to be answered?", f"[{len(messages) - 1}].content")
-    return messages
+            raise ApiError(400, f"{field}={shown_value(ident)} is the id of no call before it.", field)
+        called.update(call.id for call in message.calls)
+    if messages and messages[-1].role == "user" and not messages[-1].text.strip():
+        raise ApiError(400, f"{messages[-1].content} {EMPTY}", messages[-1].content)
 
 
 SentConversation = Annotated[
     list[SentMessage],
-    AfterValidator(in_order),
     BeforeValidator(few_entries),
     must(
         lambda value: isinstance(value, list) and value, 'a list of {"role": ..., "content": ...}, and not empty', False
@@ -171,44 +192,38 @@ SentConversation = Annotated[
 ]
 
 
-def conversation(sent: Sequence[SentMessage], tools: bool = False) -> list[Message]:
+def as_messages(sent: Sequence[SentMessage], field: str = "messages") -> tuple[ChatMessage, ...]:
+    """Chat's messages, which a field of the request holds. Raises ApiError as ``check_order``."""
+    found = tuple(one.as_message(f"{field}[{number}]") for number, one in enumerate(sent))
+    check_order(found)
+    return found
+
+
+def conversation(messages: Sequence[ChatMessage], tools: bool = False) -> list[Message]:
     """The messages as the chat template takes them. tools: it writes calls of tools and what they gave; else they are
     written into the text."""
-    messages = [one.message() for one in sent]
-    if tools:
-        return [_with_objects(message) for message in messages]
-    return _written_out(messages, {call.id: call.function.name for one in sent for call in one.tool_calls})
+    if not tools:
+        return _written_out(messages)
+    return [{**one.message, **({"tool_calls": [call.template(True) for call in one.calls]} if one.calls else {})}
+            for one in messages]  # fmt: skip
 
 
-def _with_objects(message: Message) -> Message:
-    """A message whose calls have their arguments as objects, which templates write."""
-    if "tool_calls" not in message:
-        return message
-    calls = [
-        {**call, "function": {**call["function"], "arguments": loaded(call["function"]["arguments"])}}
-        for call in message["tool_calls"]
-    ]
-    return {**message, "tool_calls": calls}
-
-
-def _written_out(messages: Sequence[Message], called: Mapping[str, str]) -> list[Message]:
+def _written_out(messages: Sequence[ChatMessage]) -> list[Message]:
     """A conversation in which a call is a line of JSON that the assistant says, and its result one that the user does,
-    together with what the user says next: templates may want the two to take turns. called: names of functions by the
-    ids of their calls."""
-    found, results = list[Message](), False
-    for message in messages:
-        text, was_result = message["content"], message["role"] == "tool"
-        if was_result:
-            text = f"{called[message['tool_call_id']]} returned: {text}"
-        for call in message.get("tool_calls", ()):
-            line = f'{{"name": {json.dumps(call["function"]["name"])}, "arguments": {call["function"]["arguments"]}}}'
-            text = f"{text}\n{line}" if text else line
-        if results and message["role"] in ("tool", "user"):
+    together with what the user says next: templates may want the two to take turns."""
+    called = {call.id: call.name for one in messages for call in one.calls}
+    found, after_result = list[Message](), False
+    for one in messages:
+        is_result = one.result_of is not None
+        text = f"{called[one.result_of]} returned: {one.text}" if one.result_of is not None else one.text
+        lines = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in one.calls]
+        text = "\n".join(([text] if text or not lines else []) + lines)
+        if after_result and one.role in ("tool", "user"):
             found[-1]["content"] += f"\n{text}"
         else:
-            kept = {key: value for key, value in message.items() if key not in ("tool_calls", "tool_call_id")}
-            found.append({**kept, "role": "user" if was_result else message["role"], "content": text})
-        results = was_result
+            said = {name: value for name, value in one.message.items() if name != "tool_call_id"}
+            found.append({**said, "role": "user" if is_result else one.role, "content": text})
+        after_result = is_result
     return found
 
 

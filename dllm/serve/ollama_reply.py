@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from dllm.common.json_text import loaded
 from dllm.serve.api_errors import error_form
-from dllm.serve.ollama_request import NothingAsked
 from dllm.serve.reply_events import ChoiceEnded, ReplyChoice, ReplyEvent, ReplyFailed, TextPiece, ThoughtPiece
 from dllm.serve.writer import Writer, json_bytes, scored_tokens
 
@@ -22,11 +21,10 @@ def stamp() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-def loaded_reply(asked: NothingAsked) -> dict[str, Any]:
-    """The reply to a request without a prompt: the model is there."""
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if asked.is_chat else {"response": ""}
-    reason = "unload" if asked.leaves else "load"
-    return {"model": asked.name, "created_at": stamp(), **said, "done": True, "done_reason": reason}
+def loaded_reply(name: str, is_chat: bool, leaves: bool) -> dict[str, Any]:
+    """The reply to a request without a prompt: the model is there. leaves: it asks the model to leave."""
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if is_chat else {"response": ""}
+    return {"model": name, "created_at": stamp(), **said, "done": True, "done_reason": "unload" if leaves else "load"}
 
 
 @dataclass
@@ -36,11 +34,14 @@ class OllamaWriter(Writer):
 
     media_type: ClassVar[str] = "application/x-ndjson"
     ping: ClassVar[int] = _NEVER
+    name: str = ""  # of the model, as the request calls it
+    generates: bool = False  # for /api/generate
+    plain: bool = False  # no chat template is used
+    suffix: str = ""  # what follows a gap
 
     def pieces(self, event: ReplyEvent) -> Iterator[bytes]:
-        fills = bool(self.parsed.repeated["suffix"])
         match event:
-            case TextPiece(_, text) if text and not fills:
+            case TextPiece(_, text) if text and not self.suffix:
                 yield _line(self._part(text))
             case ThoughtPiece(_, text):
                 yield _line(self._part("", text))
@@ -48,7 +49,7 @@ class OllamaWriter(Writer):
                 answer = self.answers[0]
                 if answer.calls:
                     yield _line(self._part("", calls=self._calls(answer)))
-                yield _line({**self._part(self._text(answer) if fills else ""), **self._ending(answer)})
+                yield _line({**self._part(self._text(answer) if self.suffix else ""), **self._ending(answer)})
             case ReplyFailed(error):
                 yield _line(error_form(error, _PATH, self.ident))
 
@@ -57,7 +58,7 @@ class OllamaWriter(Writer):
         return {**self._part(self._text(answer), answer.thought, self._calls(answer)), **self._ending(answer)}
 
     def _text(self, answer: ReplyChoice) -> str:
-        return answer.text.removesuffix(self.parsed.repeated["suffix"])
+        return answer.text.removesuffix(self.suffix)
 
     def _calls(self, answer: ReplyChoice) -> list[dict[str, Any]]:
         return [{"function": {"index": at, "name": call.name, "arguments": loaded(call.arguments)}}
@@ -66,8 +67,8 @@ class OllamaWriter(Writer):
     def _part(self, text: str, thought: str = "", calls: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         """Text on its way."""
         more = {"thinking": thought} if thought else {}
-        head = {"model": self.parsed.model, "created_at": stamp()}
-        if self.parsed.repeated["generate"]:
+        head = {"model": self.name, "created_at": stamp()}
+        if self.generates:
             return {**head, "response": text, **more, "done": False}
         called = {"tool_calls": calls} if calls else {}
         return {**head, "message": {"role": "assistant", "content": text, **more, **called}, "done": False}
@@ -82,9 +83,9 @@ class OllamaWriter(Writer):
             "prompt_eval_count": parsed.prompt_tokens, "prompt_eval_duration": 0, "eval_count": end.written,
             "eval_duration": _nanoseconds(seconds - waited), "diffusion": self.diffusion(answer), **end.ids,
         }  # fmt: skip
-        if parsed.repeated["generate"] and not parsed.repeated["raw"]:
+        if self.generates and not self.plain:
             found["context"] = []
-        return {**found, "logprobs": scored_tokens(end.scored)} if parsed.logprobs else found
+        return {**found, "logprobs": scored_tokens(end.scored)} if parsed.request.logprobs else found
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -11,12 +11,11 @@ from pydantic.json_schema import models_json_schema
 from dllm.common.versions import version_of
 from dllm.serve.anthropic_fields import MessagesBody
 from dllm.serve.decision_fields import DecisionBody
-from dllm.serve.fields import ChatBody, CompletionBody, Sampled
-from dllm.serve.neutral import NEUTRAL, REASONS, UNSET, WITHOUT_EFFECT
+from dllm.serve.fields import ChatBody, CompletionBody
 from dllm.serve.ollama_fields import OllamaChatBody, OllamaGenerateBody
 from dllm.serve.playground import between, page_headers, source_hash
-from dllm.serve.responses import NEUTRAL_VALUES, ResponseBody
-from dllm.serve.typed import BodyObject, names_of
+from dllm.serve.responses import ResponseBody
+from dllm.serve.typed import BodyObject, all_models
 
 PLACE = "#/components/schemas/"
 BODIES: dict[str, tuple[type[BodyObject], str]] = {
@@ -55,13 +54,8 @@ def openapi_document(server: str) -> dict[str, Any]:
     kinds: list[Any] = [(kind, "validation") for kind, _ in BODIES.values()]
     _, made = models_json_schema(kinds, ref_template=PLACE + "{model}")
     schemas: dict[str, Any] = made["$defs"]
-    for kind, _ in BODIES.values():
-        if issubclass(kind, Sampled):
-            own = schemas[kind.__name__]["properties"]
-            for name in set(UNSET).intersection(own):
-                either = [own[name], {"enum": list(UNSET[name])}]
-                own[name] = {"anyOf": either, "description": own[name]["description"]}
-            own |= dict(_of_other_servers(kind))
+    for name in schemas.keys() & (known := {kind.__name__: kind for kind in all_models()}).keys():
+        _add_others(schemas[name].setdefault("properties", {}), known[name])
     posts = {path: {"post": _post(kind.__name__, about)} for path, (kind, about) in BODIES.items()}
     gets = {path: {"get": {"summary": about, "responses": {"200": {"description": "as it says"}}}}
             for path, about in WITHOUT_BODY.items()}  # fmt: skip
@@ -73,17 +67,15 @@ def openapi_document(server: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of_other_servers(kind: type[Sampled]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Fields that change nothing here, with the values that pass."""
-    own = names_of(kind)
-    told = {name: (list(values), REASONS.get(name, "nothing else is served")) for name, values in NEUTRAL.items()}
-    if kind is ResponseBody:
-        told |= {name: (list(values), why) for name, (values, why) in NEUTRAL_VALUES.items()}
-    for name, (values, why) in told.items():
-        yield name, {"enum": [*values, None], "description": why}
-    for name in WITHOUT_EFFECT:
-        if name not in own:
-            yield name, {"description": "without effect"}
+def _add_others(properties: dict[str, Any], kind: type[BodyObject]) -> None:
+    """Add the fields that other servers have, with the values that pass."""
+    for name, row in kind.others.items():
+        passing = {} if row.neutral is None else {"enum": [*row.neutral, None]}
+        if name in properties:  # other values are read
+            own = properties[name]
+            properties[name] = {"anyOf": [own, passing], "description": own["description"]}
+        elif row.why:
+            properties[name] = {**passing, "description": "without effect" if row.neutral is None else row.why}
 
 
 def _post(body: str, about: str) -> dict[str, Any]:

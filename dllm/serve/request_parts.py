@@ -11,21 +11,20 @@ from typing import Any
 from dllm.blocks.base import Blocks
 from dllm.compose.fitted import Parts
 from dllm.compose.parts import build_part, choice_of, choices, configurations, with_options
+from dllm.contract.refusal import CHAT_WORDS
 from dllm.contract.setting import Sampling
-from dllm.errors import UserError
+from dllm.errors import Wording
 from dllm.lengths.base import Length
 from dllm.models.bundle import Model
 from dllm.prompts import Prompts
 from dllm.samplers.base import Sampler
-from dllm.serve.api_errors import as_refusal
+from dllm.serve.api_errors import SHORT, ApiError, as_refusal
 from dllm.serve.jobs import RequestParts
 from dllm.serve.offered import OFFERED_GROUPS, choice_given, is_offered, offer_of, offers, validated_options
 
 KEPT_SETTINGS = 256  # settings, and parts, that stay built
 # Groups whose choices may bring one of another group, the nearest first.
 BRINGERS = {"blocks": ("cache",), "eos": ("blocks", "cache")}
-# Options that a request may give outside of their part.
-SHORT = {"threshold": "sampler", "steps": "sampler", "block_length": "blocks"}
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,13 @@ class PartsBuilder:
         self._part = lru_cache(KEPT_SETTINGS)(self._make_part)
 
     def chosen(
-        self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None, limit: int | None = None
-    ) -> RequestParts:
+        self, asked: Mapping[str, Any], sampling: Sampling, gen_length: int | None, limit: int | None = None,
+        words: Wording = CHAT_WORDS,
+    ) -> RequestParts:  # fmt: skip
         """The parts that a request's ``diffusion`` field asks for. gen_length: None for infilling. limit: columns that
-        an answer may have which changes its length (None: it keeps it). Raises ApiError."""
-        configs = {group: self._config(group, asked) for group in OFFERED_GROUPS}
-        with as_refusal():
+        an answer may have which changes its length (None: it keeps it). words: of the request. Raises ApiError."""
+        configs = {group: self._config(group, asked, words) for group in OFFERED_GROUPS}
+        with as_refusal(words=words):
             return self.made(configs, sampling, gen_length, limit)
 
     def made(
@@ -125,14 +125,16 @@ class PartsBuilder:
         configs = {**configs, "length": length} if length else configs
         return self.of(json.dumps([configs, vars(sampling), gen_length], sort_keys=True))
 
-    def _config(self, group: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _config(self, group: str, asked: Mapping[str, Any], words: Wording) -> dict[str, Any]:
         """The configuration of a group: the server's, or that of the part asked for, with the options asked for."""
         field_of = {key: f"diffusion.{key}" for key, owner in SHORT.items() if owner == group and key in asked}
-        with as_refusal(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None)):
+        with as_refusal(f"diffusion.{group}" if group in asked else next(iter(field_of.values()), None), words):
             config, choice, options = self._base(group, asked)
             for key in field_of:
                 if key in options:
-                    raise UserError(f"diffusion.{key} and diffusion.{group}.{key} say the same thing twice. Drop one.")
+                    both = " and ".join(words.name(name) for name in (field_of[key], f"diffusion.{group}"))
+                    sentence = f"{both}.{key} say the same thing twice. Drop one."
+                    raise ApiError(400, sentence, words.name(f"diffusion.{group}"))
             options = validated_options(group, choice, options | {key: asked[key] for key in field_of})
             return with_options(group, choice, config, options)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ TEXT_EVENTS = {"function_call": "function_call_arguments", "message": "output_te
 class ResponseWriter(Writer):
     """Writes a response: its output items one after the other, each begun, grown and ended."""
 
+    sent: Mapping[str, Any] = field(default_factory=dict)  # fields that the response repeats, as they were sent
     numbers: count[int] = field(default_factory=count)  # of its events
     output: list[dict[str, Any]] = field(default_factory=list)  # its items as they began
     text: str = ""  # of the last one, which grows
@@ -123,7 +124,7 @@ class ResponseWriter(Writer):
             "model": self.parsed.model, "max_output_tokens": job.columns - request.answer_start, "output": output,
             "parallel_tool_calls": True, "previous_response_id": None, "reasoning": {"effort": None, "summary": None},
             "service_tier": "default", "store": False, "temperature": request.temperature, "tool_choice": "auto",
-            "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.parsed.repeated,
+            "tools": [], "top_p": None, "truncation": "disabled", "usage": None, "user": None, **self.sent,
         }  # fmt: skip
 
     def _thought(self, status: str, text: str | None = None) -> dict[str, Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from dllm.common.coerce import is_list_of, is_text
 from dllm.constraints.kinds import CONFIDENCE, WHITESPACE, Choice, Constraint, FunctionCall, Grammar, JsonSchema, Regex
+from dllm.errors import Wording
 from dllm.serve.api_errors import ApiError, as_refusal
 from dllm.serve.offered import Offer, Option
+from dllm.serve.other_fields import others_of
 from dllm.serve.tools import ToolUse
 from dllm.serve.typed import AnyText, BodyObject, must, wrong
 
@@ -21,11 +23,18 @@ MOST_BYTES = {"schema": 64 << 10, "options": 64 << 10, "grammar": 16 << 10, "pat
 MAX_NESTING = 32
 # vLLM's and llama.cpp's words for a form.
 FORMS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "json_schema", "structured_outputs")
-# What sentences call what a form holds.
-FORM_PLACES = {
-    "json": "response_format.json_schema.schema", "regex": "response_format.pattern",
-    "grammar": "response_format.grammar", "choice": "response_format.options",
-}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """The form that an answer must have."""
+
+    kind: Literal["json_object", "json_schema", "regex", "grammar", "choice"]
+    value: Any  # the schema, pattern, grammar or texts; of json_object nothing
+    field: str  # of the request that asks for it
+    place: str  # of the value, inside that field or the field itself
+    strict: bool = False  # an unknown keyword of the schema is refused
+
 
 _CONFIDENCE = Option("text", "model", choices=CONFIDENCE, note="of a proposal among all tokens, or the admissible ones")
 _WHITESPACE = Option("text", "any", choices=WHITESPACE, note="wherever JSON allows it, one after , and :, or none")
@@ -42,9 +51,6 @@ OFFERS = {
                      {"confidence": _CONFIDENCE, "depth": _DEPTH, "words": _WORDS}),
     "choice": Offer("one of options", {"confidence": _CONFIDENCE}),
 }  # fmt: skip
-Switch = Annotated[
-    bool, must(lambda value: value is False, "false: diffusion.constraint says how a form is meant. Drop it")
-]
 
 
 def formats_offered() -> dict[str, Any]:
@@ -60,6 +66,10 @@ class TextForm(BodyObject):
 
     refuses_unknown = True
     type: Literal["text"] = Field(description="its kind")
+
+    def asked(self, field: str) -> AnswerForm | None:
+        """The form that a field of the request holds."""
+        return None
 
 
 def _schema(value: Any) -> Any:
@@ -84,6 +94,13 @@ class ObjectForm(BodyObject):
     type: Literal["json_object"] = Field(description="its kind")
     schema_: SentSchema | None = Field(None, alias="schema", description="a JSON schema (llama.cpp)")
 
+    def asked(self, field: str) -> AnswerForm:
+        return (
+            _form("json", self.schema_, field, f"{field}.schema")
+            if self.schema_ is not None
+            else AnswerForm("json_object", None, field, field)
+        )
+
 
 class NamedSchema(BodyObject):
     """A JSON schema. What OpenAI's ``strict`` refuses, such as optional members, is taken."""
@@ -94,6 +111,10 @@ class NamedSchema(BodyObject):
     description: AnyText | None = Field(None, description="without effect")
     strict: bool = Field(False, description="an unknown keyword is refused")
 
+    def form(self, field: str, place: str) -> AnswerForm:
+        """The form that a field of the request asks for, whose schema is at a place in it."""
+        return AnswerForm("json_schema", self.schema_, field, place, self.strict)
+
 
 class SchemaForm(BodyObject):
     """JSON that validates under a schema."""
@@ -101,6 +122,9 @@ class SchemaForm(BodyObject):
     refuses_unknown = True
     type: Literal["json_schema"] = Field(description="its kind")
     json_schema: NamedSchema = Field(description="the schema and its name")
+
+    def asked(self, field: str) -> AnswerForm:
+        return self.json_schema.form(field, f"{field}.json_schema.schema")
 
 
 class RegexForm(BodyObject):
@@ -110,6 +134,9 @@ class RegexForm(BodyObject):
     type: Literal["regex"] = Field(description="its kind")
     pattern: str = Field(description="in the syntax of Python's re")
 
+    def asked(self, field: str) -> AnswerForm:
+        return _form("regex", self.pattern, field, f"{field}.pattern")
+
 
 class GrammarForm(BodyObject):
     """A text of a grammar."""
@@ -118,6 +145,9 @@ class GrammarForm(BodyObject):
     type: Literal["grammar"] = Field(description="its kind")
     grammar: str = Field(description="in Lark's syntax, from its rule start")
 
+    def asked(self, field: str) -> AnswerForm:
+        return _form("grammar", self.grammar, field, f"{field}.grammar")
+
 
 class ChoiceForm(BodyObject):
     """One of some texts."""
@@ -125,6 +155,9 @@ class ChoiceForm(BodyObject):
     refuses_unknown = True
     type: Literal["choice"] = Field(description="its kind")
     options: TextOptions = Field(description="the texts, such as ['yes', 'no']")
+
+    def asked(self, field: str) -> AnswerForm:
+        return _form("choice", self.options, field, f"{field}.options")
 
 
 TYPED = must(
@@ -139,13 +172,11 @@ class StructuredOutputs(BodyObject):
     """A form in vLLM's words: one of json, regex, choice and grammar."""
 
     refuses_unknown = True
+    others = others_of("outputs")
     json_: SentSchema | None = Field(None, alias="json", description="a JSON schema")
     regex: str | None = Field(None, description="a pattern of Python's re")
     choice: TextOptions | None = Field(None, description="the texts")
     grammar: str | None = Field(None, description="in Lark's syntax")
-    disable_fallback: Switch = Field(False, description="must be false")
-    disable_any_whitespace: Switch = Field(False, description="must be false")
-    disable_additional_properties: Switch = Field(False, description="must be false")
 
     @model_validator(mode="after")
     def _one(self) -> StructuredOutputs:
@@ -154,101 +185,84 @@ class StructuredOutputs(BodyObject):
             raise wrong(f"must hold one of json, regex, choice, grammar, and holds {len(held)}.")
         return self
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What the answer of a request must be."""
-
-    form: Form | None = None  # None: any text
-    names: Mapping[str, str] = field(default_factory=dict)  # what the request calls it, by our names
-    unused: str = ""  # the field of a form that has no effect; empty: none
+    def asked(self, field: str) -> AnswerForm:
+        """The form that a field of the request holds."""
+        (name,) = (one for one in ("json_", "regex", "choice", "grammar") if getattr(self, one) is not None)
+        place = f"{field}.{name.rstrip('_')}"
+        return _form(name.rstrip("_"), getattr(self, name), place, place)
 
 
-def form_of(body: BodyObject, use: ToolUse | None) -> Asked:
-    """The form that a request asks for, in whatever words. A form binds text, so beside a call that must be made there
-    is none. Raises ApiError for two forms."""
-    given = [name for name in ("response_format", *FORMS) if body.has(name)]
-    given = [name for name in given if not isinstance(getattr(body, name), TextForm)]
-    if use is not None and use.forced:
-        return Asked(names=use.names, unused=given[0] if given else "")
-    if len(given) > 1:
-        raise ApiError(400, f"{given[0]} and {given[1]} both say what an answer must be. Drop one.", given[0])
-    if not given:
-        return Asked()
-    (name,) = given
-    value = getattr(body, name)
-    if isinstance(value, ObjectForm) and value.schema_ is not None:
-        return Asked(_of_words("json", value.schema_))
-    if name == "response_format":
-        return Asked(value)
-    kind = "json" if name == "json_schema" else name.removeprefix("guided_")
-    if isinstance(value, StructuredOutputs):
-        (kind,) = (one for one in ("json_", "regex", "choice", "grammar") if getattr(value, one) is not None)
-        value, kind = getattr(value, kind), kind.rstrip("_")
-        name = f"{name}.{kind}"
-    return Asked(_of_words(kind, value), {FORM_PLACES[kind]: name, "response_format": name})
-
-
-def _of_words(kind: str, value: Any) -> Form:
+def _form(word: str, value: Any, field: str, place: str) -> AnswerForm:
     """The form that a word of vLLM's or llama.cpp's asks for."""
-    match kind:
-        case "regex":
-            return RegexForm(type="regex", pattern=value)
-        case "grammar":
-            return GrammarForm(type="grammar", grammar=value)
-        case "choice":
-            return ChoiceForm(type="choice", options=value)
-    return SchemaForm(type="json_schema", json_schema=NamedSchema(schema=value))
+    kinds: Any = {"json": "json_schema"}
+    return AnswerForm(kinds.get(word, word), value, field, place)
 
 
-def parse_constraint(form: Form | None, given: Mapping[str, Any], use: ToolUse | None = None) -> Constraint | None:
+def form_of(body: BodyObject, own: AnswerForm | None, forced: bool) -> tuple[AnswerForm | None, str]:
+    """The form that a request asks for, in whatever words, and the field of one that has no effect (empty: none). own:
+    what the form of the request says. forced: a call must be made; a form binds text, so that beside it there is none.
+    Raises ApiError for two forms."""
+    given = [] if own is None else [own]
+    for name in (name for name in FORMS if body.has(name)):
+        value = getattr(body, name)
+        word = "json" if name == "json_schema" else name.removeprefix("guided_")
+        given.append(value.asked(name) if isinstance(value, StructuredOutputs) else _form(word, value, name, name))
+    fields = [form.field if form is own else form.field.partition(".")[0] for form in given]
+    if forced:
+        return None, fields[0] if fields else ""
+    if len(given) > 1:
+        raise ApiError(400, f"{fields[0]} and {fields[1]} both say what an answer must be. Drop one.", fields[0])
+    return (given[0] if given else None), ""
+
+
+def parse_constraint(
+    form: AnswerForm | None, given: Mapping[str, Any], use: ToolUse | None, words: Wording
+) -> Constraint | None:  # fmt: skip
     """What the answer must be; None: any text. given: ``diffusion.constraint``. use: the tools; one of them may have
-    to be called. Raises ApiError for what is too long, and options without a meaning. Whether its language can be
-    compiled is not asked here."""
+    to be called. words: of the request. Raises ApiError for what is too long, and options without a meaning. Whether
+    its language can be compiled is not asked here."""
     if use is not None and use.forced:
-        return _call(use, _options("json_schema", given))
-    options = _options("text" if form is None else form.type, given)
-    with as_refusal():
-        match form:
-            case ObjectForm():
+        options = _options("json_schema", given, words)
+        with as_refusal(words=words):
+            call = FunctionCall(use.functions, **options)
+        return _within("schema", call.text, call, words)
+    options = _options("text" if form is None else form.kind, given, words)
+    if form is None:
+        return None
+    with as_refusal(words=words):
+        match form.kind:
+            case "json_object":
                 return JsonSchema({"type": "object"}, additional=True, strict=False, **options)
-            case SchemaForm(json_schema=held):
-                made = JsonSchema(held.schema_, strict=held.strict, **options)
-                return _within("schema", made.text, made)
-            case ChoiceForm():
-                choice = Choice(form.options, **options)
-                return _within("options", "".join(choice.options), choice)
-            case RegexForm():
-                return _within("pattern", form.pattern, Regex(form.pattern, **options))
-            case GrammarForm():
-                return _within("grammar", form.grammar, Grammar(form.grammar, **options))
-    return None
+            case "json_schema":
+                made = JsonSchema(form.value, strict=form.strict, **options)
+                return _within("schema", made.text, made, words)
+            case "choice":
+                choice = Choice(form.value, **options)
+                return _within("options", "".join(choice.options), choice, words)
+            case "regex":
+                return _within("pattern", form.value, Regex(form.value, **options), words)
+            case "grammar":
+                return _within("grammar", form.value, Grammar(form.value, **options), words)
 
 
-def _options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(kind: str, given: Mapping[str, Any], words: Wording) -> dict[str, Any]:
     """The options of ``diffusion.constraint``, each with a meaning for this kind, and of its kind."""
-    name, there, found = "diffusion.constraint", OFFERS[kind].options, dict[str, Any]()
+    name, there, found = words.name("diffusion.constraint"), OFFERS[kind].options, dict[str, Any]()
     for key, value in given.items():
         if key not in there:
-            takes = f"takes {', '.join(there)}" if there else "takes none: set response_format, too"
-            sentence = f"{name}.{key} has no meaning for response_format of type {kind}, which {takes}."
+            field = words.name("response_format")
+            takes = f"takes {', '.join(there)}" if there else f"takes none: set {field}, too"
+            sentence = f"{name}.{key} has no meaning for {field} of type {kind}, which {takes}."
             raise ApiError(400, sentence, f"{name}.{key}")
         with as_refusal(f"{name}.{key}"):
             found[key] = there[key].validated(f"{name}.{key}", value)
     return found
 
 
-def _call(use: ToolUse, options: dict[str, Any]) -> Constraint:
-    with as_refusal():
-        made = FunctionCall(use.functions, **options)
-    return _within("schema", made.text, made)
-
-
-def _within(name: str, text: str, made: Constraint) -> Constraint:
+def _within(name: str, text: str, made: Constraint, words: Wording) -> Constraint:
     """The constraint, whose text is short enough to be compiled. Raises ApiError."""
     if (size := len(text.encode())) > MOST_BYTES[name]:
-        sentence = (
-            f"response_format: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
-        )
-        raise ApiError(400, sentence, "response_format")
+        field = words.name("response_format")
+        sentence = f"{field}: its {name} has {size} bytes, more than the limit of {MOST_BYTES[name]}. Shorten it."
+        raise ApiError(400, sentence, field)
     return made

@@ -1,17 +1,18 @@
-"""What a request of ``/v1/responses`` gives the model, as typed items, and the messages of chat that they are."""
+"""What a request of ``/v1/responses`` gives the model, as typed items, and the messages that they are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from dllm.common.coerce import is_text
 from dllm.errors import nearest
-from dllm.serve.messages import TextPart, few_entries
-from dllm.serve.tools import FunctionName, FunctionSpec, few_tools, tool_choice_of
+from dllm.serve.messages import ROLES, Arguments, ChatMessage, MessageCall, TextPart, few_entries
+from dllm.serve.other_fields import others_of
+from dllm.serve.tools import FunctionName, FunctionSpec, distinct_names, few_tools, tool_choice_of
 from dllm.serve.typed import TEXT_OR_LIST, BodyObject, must, wrong
 
 _MESSAGE_SHAPE = 'a text, or a list of {"role": ..., "content": ...}'
@@ -20,9 +21,8 @@ _MESSAGE_SHAPE = 'a text, or a list of {"role": ..., "content": ...}'
 class InputPart(TextPart):
     """A part of a content. Only texts are served."""
 
+    others = others_of("item_part")
     type: Literal["input_text", "output_text", "text"] = Field(description="its kind")  # type: ignore[assignment]
-    annotations: Any = Field(None, description="without effect")
-    logprobs: Any = Field(None, description="without effect")
 
 
 InputContent = Annotated[
@@ -42,19 +42,22 @@ def _joined(content: str | list[InputPart]) -> str:
 class OfEveryItem(BodyObject):
     """What every item may have."""
 
-    id: Any = Field(None, description="without effect")
-    status: Any = Field(None, description="without effect")
+    others = others_of("item")
 
 
 class MessageItem(OfEveryItem):
     """A message."""
 
+    others = others_of("item", "message_item")
     type: Literal["message"] = Field("message", description="its kind")
     role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="who speaks")
     content: InputContent = Field(description="a text, or a list of text parts")
-    phase: Any = Field(None, description="without effect")
-    reasoning_details: Any = Field(None, description="without effect")
-    cache_control: Any = Field(None, description="without effect")
+
+    @model_validator(mode="after")
+    def _no_result(self) -> MessageItem:
+        if self.role == "tool":
+            raise wrong("must be the id of a call: send an item of type function_call_output.", "call_id", None)
+        return self
 
 
 class CallItem(OfEveryItem):
@@ -63,7 +66,7 @@ class CallItem(OfEveryItem):
     type: Literal["function_call"] = Field(description="its kind")
     call_id: str = Field(description="by which its result names it")
     name: str = Field(description="of the function")
-    arguments: str = Field(description="the text of one JSON object")
+    arguments: Arguments = Field(description="the text of one JSON object")
 
 
 class OutputItem(OfEveryItem):
@@ -84,10 +87,9 @@ class ThoughtPart(BodyObject):
 class ReasoningItem(OfEveryItem):
     """What the model thought. One whose thought is encrypted, as other servers give it, says nothing here."""
 
+    others = others_of("item", "reasoning_item")
     type: Literal["reasoning"] = Field(description="its kind")
     content: list[ThoughtPart] = Field([], description="the thought")
-    summary: Any = Field(None, description="without effect")
-    encrypted_content: Any = Field(None, description="without effect")
 
 
 KINDS = ("message", "function_call", "function_call_output", "reasoning")
@@ -136,7 +138,7 @@ class FlatTool(FunctionSpec):
         return value
 
 
-FlatTools = Annotated[list[FlatTool], few_tools]
+FlatTools = Annotated[list[FlatTool], distinct_names("name"), few_tools]
 
 
 class FlatChoice(FunctionName):
@@ -154,56 +156,42 @@ FlatToolChoice = Annotated[
 
 @dataclass
 class InputMessages:
-    """Messages of chat, and where each was in the request."""
+    """Messages as they are read from items."""
 
-    messages: list[dict[str, Any]] = field(default_factory=list)  # as chat takes them
-    places: dict[str, str] = field(default_factory=dict)  # of chat's names, the longer first: this request's
+    messages: list[ChatMessage] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)  # of the assistant, which speaks next
 
     @classmethod
-    def of(cls, instructions: str | None, given: Any) -> InputMessages:
-        """Of ``instructions`` and ``input``."""
+    def of(cls, instructions: str | None, given: Any) -> tuple[ChatMessage, ...]:
+        """The messages of ``instructions`` and ``input``."""
         found = cls()
         if instructions is not None:
-            found._add_text("system", instructions, "instructions")
+            found.messages.append(ChatMessage("system", instructions, "instructions"))
         if isinstance(given, str):
-            found._add_text("user", given, "input")
+            found.messages.append(ChatMessage("user", given, "input"))
         else:
             for number, item in enumerate(given):
                 found._add_item(item, f"input[{number}]")
-        return found
+        return tuple(found.messages)
 
     def _add_item(self, item: MessageItem | CallItem | OutputItem | ReasoningItem, place: str) -> None:
         match item:
             case MessageItem():
-                self._add({"role": item.role, "content": _joined(item.content)}, place)
+                role: Any = ROLES[item.role]
+                self._add(ChatMessage(role, _joined(item.content), f"{place}.content"))
             case OutputItem():
-                self._add({"role": "tool", "tool_call_id": item.call_id, "content": _joined(item.output)}, place)
+                self._add(ChatMessage("tool", _joined(item.output), f"{place}.output", result_of=item.call_id,
+                                      result_field=f"{place}.call_id"))  # fmt: skip
             case ReasoningItem():
                 self.thoughts += [part.text for part in item.content]
             case CallItem():
-                function = {"name": item.name, "arguments": item.arguments}
-                self._add_call({"id": item.call_id, "type": "function", "function": function}, place)
+                if not self.messages or self.messages[-1].role != "assistant":
+                    self._add(ChatMessage("assistant", "", place))
+                call = MessageCall(item.call_id, item.name, item.arguments)
+                self.messages[-1] = replace(self.messages[-1], calls=(*self.messages[-1].calls, call))
 
-    def _add(self, message: dict[str, Any], place: str) -> None:
-        """A message that was at ``place``."""
-        name = f"messages[{len(self.messages)}]"
-        self.places |= {f"{name}.tool_call_id": f"{place}.call_id", name: place}
-        if self.thoughts and message["role"] == "assistant":
-            message["reasoning_content"] = "\n".join(self.thoughts)
+    def _add(self, message: ChatMessage) -> None:
+        if self.thoughts and message.role == "assistant":
+            message = replace(message, thought="\n".join(self.thoughts))
         self.thoughts = []
         self.messages.append(message)
-
-    def _add_text(self, role: str, text: str, place: str) -> None:
-        """A message whose text alone was at ``place``."""
-        self.places[f"messages[{len(self.messages)}].content"] = place
-        self._add({"role": role, "content": text}, place)
-
-    def _add_call(self, call: dict[str, Any], place: str) -> None:
-        """A call, which belongs to the message of the assistant before it, if there is one."""
-        if not self.messages or self.messages[-1]["role"] != "assistant":
-            self._add({"role": "assistant", "content": ""}, place)
-        calls = self.messages[-1].setdefault("tool_calls", [])
-        name = f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"
-        self.places = {f"{name}.function": place, name: place, **self.places}
-        calls.append(call)

@@ -1,4 +1,4 @@
-"""OpenAI's Responses: a request of ``/v1/responses`` made one of chat.
+"""OpenAI's Responses: what a body asks for.
 
 Text, streams, JSON schemas and functions. Nothing is stored, so there is nothing to go on with by an id: send the turns
 before.
@@ -7,49 +7,42 @@ before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from dllm.common.hints import meaning
-from dllm.serve.dialect import parse_as_chat, refuse_snapshots
-from dllm.serve.fields import FROM_ONE, Sampled, TemplateKwargs
-from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT, is_one_of
+from dllm.contract.refusal import CHAT_WORDS
+from dllm.serve.answer_request import AnswerRequest
+from dllm.serve.chat_request import of_sampled
+from dllm.serve.fields import DIFFUSION, FROM_ONE, Diffusion, Sampled, TemplateKwargs, WholeDiffusion
+from dllm.serve.messages import check_order
+from dllm.serve.other_fields import is_one_of, others_of
 from dllm.serve.request_parts import Defaults
+from dllm.serve.response_events import ResponseWriter
 from dllm.serve.response_formats import (
     TYPED,
+    AnswerForm,
     ChoiceForm,
     GrammarForm,
     NamedSchema,
     ObjectForm,
     RegexForm,
-    SchemaForm,
     TextForm,
 )
-from dllm.serve.response_input import FlatToolChoice, FlatTools, Input, InputMessages
-from dllm.serve.typed import AnyText, BodyObject, names_of, read_body, slip_of, wrong
-from dllm.serve.wire import ParsedRequest
+from dllm.serve.response_input import FlatChoice, FlatToolChoice, FlatTools, Input, InputMessages
+from dllm.serve.tools import Tools
+from dllm.serve.typed import AnyText, BodyObject, known_to, read_body, slip_of, wrong
+from dllm.serve.wire import ParsedRequest, parsed_request
 
-# What sentences of chat call fields, and what this request calls them.
-CALLED = {
-    "max_completion_tokens": "max_output_tokens", "max_tokens": "max_output_tokens", "messages": "input",
-    "response_format.json_schema": "text.format", "response_format": "text.format",
-}  # fmt: skip
+RESPONSES_WORDS = CHAT_WORDS.but({
+    "max_tokens": "max_output_tokens", "messages": "input", "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+})  # fmt: skip
 CHAT_LENGTHS = ("max_tokens", "max_completion_tokens")
 # Fields that the reply repeats as they were sent.
 REPEATED = ("instructions", "metadata", "parallel_tool_calls", "text", "tool_choice", "tools", "top_p", "user")
-# Fields of Responses alone: the values that ask for nothing here, and why another is not served.
-NEUTRAL_VALUES: dict[str, tuple[tuple[Any, ...], str]] = {
-    "store": ((True, False), "nothing is stored"), "background": ((False,), "an answer comes in its own reply"),
-    "parallel_tool_calls": ((True, False), "must be true or false"),
-    "truncation": (("disabled", "auto"), "a prompt is never cut"),
-    "top_logprobs": ((0,), "log-probabilities are told by /v1/chat/completions"),
-    "previous_response_id": ((), "nothing is stored. Send the turns before in input"),
-    "conversation": ((), "nothing is stored. Send the turns before in input"),
-    "prompt": ((), "there are no stored prompts"), "max_tool_calls": ((), "no tool runs here: functions are yours"),
-    "context_management": (([],), "a prompt is never cut"),
-}  # fmt: skip
 # What ``include`` may ask for: nothing of it exists here, so that nothing is left out.
 NOTHING_TO_INCLUDE = (
     "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
@@ -74,6 +67,9 @@ class FlatSchema(NamedSchema):
 
     type: Literal["json_schema"] = Field(description="its kind")
 
+    def asked(self, field: str) -> AnswerForm:
+        return self.form(field, f"{field}.schema")
+
 
 FlatForm = Annotated[
     TextForm | ObjectForm | FlatSchema | RegexForm | GrammarForm | ChoiceForm, Field(discriminator="type"), TYPED
@@ -83,20 +79,15 @@ FlatForm = Annotated[
 class TextSpec(BodyObject):
     """What the text of an answer must be."""
 
+    others = others_of("response_text")
     format: FlatForm | None = Field(None, description="its form")
-    verbosity: Any = Field(None, description="must be medium")
-
-    @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        if value.get("verbosity") not in (None, "medium"):
-            raise wrong("must be medium: max_output_tokens says how long. Drop it.", "verbosity", value["verbosity"])
-        return value
 
 
 class ResponseBody(Sampled):
     """A conversation to be answered, in the form of OpenAI's Responses."""
 
-    is_chat = True
+    others = others_of("responses")
+    diffusion: WholeDiffusion = Field(default_factory=Diffusion, description=DIFFUSION)
     input: Input = Field(description="what is to be answered: a text, or messages, calls and their results")
     instructions: AnyText | None = Field(None, description="a message of the system before all others")
     max_output_tokens: int | None = Field(
@@ -109,53 +100,34 @@ class ResponseBody(Sampled):
     chat_template_kwargs: TemplateKwargs = Field({}, description="what else the chat template reads")
 
     @classmethod
-    def given(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        for name, (allowed, why) in NEUTRAL_VALUES.items():
-            if value.get(name) is not None and not is_one_of(value[name], allowed):
-                raise wrong(f"is not served: {why}. Drop it.", name, value[name])
-        refuse_snapshots(value)
-        return super().given({name: entry for name, entry in value.items() if name not in NEUTRAL_VALUES})
-
-    @classmethod
     def instead(cls, name: str, value: Any) -> str:
-        known = (*names_of(cls), *NEUTRAL_VALUES, *NEUTRAL, *WITHOUT_EFFECT, *CHAT_LENGTHS)
-        meant, slip = meaning(name, value, lambda _: False), slip_of(name, known)
+        meant, slip = meaning(name, value, lambda _: False), slip_of(name, (*known_to(cls), *CHAT_LENGTHS))
         if name in CHAT_LENGTHS or any(length in slip for length in CHAT_LENGTHS):
             return ": write max_output_tokens."
         if meant is not None:
             return f": {meant.request().replace(CHAT_LENGTHS[0], 'max_output_tokens')}."
         return f".{slip}" if slip else ""
 
+    def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
+        """raw: the body as it was sent, which the chat template reads in chat's form."""
+        shown = [{"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
+                 for tool in raw.get("tools") or ()]  # fmt: skip
+        listed = tuple(tool.tool(f"tools[{number}]") for number, tool in enumerate(self.tools))
+        choice = self.tool_choice
+        if isinstance(choice, FlatChoice):
+            return Tools(listed, tuple(shown), None, choice.name)
+        return Tools(listed, tuple(shown), choice)
+
 
 def parse_response(body: Mapping[str, Any], defaults: Defaults) -> ParsedRequest:
     """What a body asks for. Raises ApiError, with fields as Responses call them, for what cannot be served."""
     fields, unknown = read_body(ResponseBody, body, defaults.refuses_unknown)
-    found = parse_as_chat(*_as_chat(fields, body), defaults)
-    repeated = {name: body[name] for name in REPEATED if body.get(name) is not None}
-    return replace(found, repeated=repeated, unknown=unknown)
-
-
-def _as_chat(body: ResponseBody, raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The request of chat, and of its names, the longer first, this request's. Values that are models stay the same.
-    raw: as it was sent, which the chat template reads of tools."""
-    shared = body.model_fields_set.intersection((*Sampled.model_fields, "chat_template_kwargs"))
-    chat = {name: getattr(body, name) for name in shared}
-    talk = InputMessages.of(body.instructions, body.input)
-    tools = [{"type": "function", "function": {key: entry for key, entry in tool.items() if key != "type"}}
-             for tool in raw.get("tools") or ()]  # fmt: skip
-    named = {"type": "function", "function": {"name": getattr(body.tool_choice, "name", None)}}
-    more = {
-        "messages": talk.messages, "tools": tools or None, "max_completion_tokens": body.max_output_tokens,
-        "tool_choice": body.tool_choice if isinstance(body.tool_choice, str | None) else named,
-        "response_format": _nested(body.text.format),
-    }  # fmt: skip
-    places = {f"tools[{at}].function": f"tools[{at}]" for at in range(len(tools))}
-    return {**chat, **more}, {**talk.places, **places, **CALLED}
-
-
-def _nested(form: Any) -> Any:
-    """``response_format`` of chat, which holds a schema one level deeper."""
-    if not isinstance(form, FlatSchema):
-        return form
-    held = NamedSchema(schema=form.schema_, strict=form.strict)
-    return SchemaForm(type="json_schema", json_schema=held)
+    messages, tools = InputMessages.of(fields.instructions, fields.input), fields.tools_asked(body)
+    check_order(messages)
+    form = None if fields.text.format is None else fields.text.format.asked("text.format")
+    shared = of_sampled(fields, form, tools.named is not None or tools.mode == "required")
+    sent = {name: body[name] for name in REPEATED if body.get(name) is not None}
+    return parsed_request(AnswerRequest(
+        partial(ResponseWriter, sent=sent), RESPONSES_WORDS, messages=messages, tools=tools,
+        length=fields.max_output_tokens, chat_template_kwargs=fields.chat_template_kwargs, unknown=unknown, **shared,
+    ), defaults)  # fmt: skip

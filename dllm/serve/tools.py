@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
@@ -20,7 +20,7 @@ from dllm.common.coerce import is_text
 from dllm.common.json_text import as_object, end_of_value, members
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
-from dllm.serve.typed import AnyText, BodyObject, must, read_body, wrong
+from dllm.serve.typed import AnyText, BodyObject, must, wrong
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 MODES = ("none", "auto", "required")
@@ -40,23 +40,37 @@ class Tool:
     parameters: Mapping[str, Any]  # the JSON schema of its arguments
     strict: bool  # an unknown keyword of the schema is refused
     place: str  # where it is in the request
+    schema: str  # the field of its schema
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a request says of functions, in whatever form."""
+
+    listed: tuple[Tool, ...] = ()  # those that it describes
+    shown: tuple[Any, ...] = ()  # the same as a chat template reads them
+    mode: str | None = None  # none, auto or required; None: auto if there are any
+    named: str | None = None  # the one that must be called; None: as ``mode`` says
+    words: Mapping[str, str] = field(default_factory=lambda: {mode: json.dumps(mode) for mode in MODES})  # of the modes
+
+
+NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores"
+SentName = Annotated[str, must(lambda value: is_text(value) and NAME.fullmatch(value), NAME_RULE)]
+SentParameters = Annotated[dict[str, Any], must(lambda value: isinstance(value, Mapping), "a JSON schema: an object")]
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class FunctionSpec(BodyObject):
     """What a function is called, and the JSON schema of its arguments."""
 
-    name: Annotated[
-        str,
-        must(
-            lambda value: is_text(value) and NAME.fullmatch(value),
-            "1 to 64 letters, digits, dots, dashes and underscores",
-        ),
-    ] = Field(description="of the function: 1 to 64 letters, digits, dots, dashes and underscores")
+    name: SentName = Field(description=f"of the function: {NAME_RULE}")
     description: AnyText | None = Field(None, description="what it does, for chat templates that show it")
-    parameters: Annotated[
-        dict[str, Any], must(lambda value: isinstance(value, Mapping), "a JSON schema: an object")
-    ] = Field({"type": "object", "properties": {}}, description="the JSON schema of its arguments")
+    parameters: SentParameters = Field(NO_PARAMETERS, description="the JSON schema of its arguments")
     strict: bool = Field(False, description="an unknown keyword of the schema is refused")
+
+    def tool(self, place: str) -> Tool:
+        """The function, which is at a place of the request."""
+        return Tool(self.name, self.parameters, self.strict, place, f"{place}.parameters")
 
 
 class FunctionTool(BodyObject):
@@ -65,18 +79,22 @@ class FunctionTool(BodyObject):
     type: Literal["function"] = Field(description="its kind")
     function: FunctionSpec = Field(description="name, description, parameters")
 
-    def tool(self, number: int) -> Tool:
-        """The function, by its place in the request."""
-        found = self.function
-        return Tool(found.name, found.parameters, found.strict, f"tools[{number}].function")
+    @property
+    def name(self) -> str:
+        return self.function.name
 
 
-def _distinct(tools: list[FunctionTool]) -> list[FunctionTool]:
-    names = [tool.function.name for tool in tools]
-    for number, name in enumerate(names):
-        if name in names[:number]:
-            raise wrong("is there twice. Rename one.", f"[{number}].function.name", name)
-    return tools
+def distinct_names(field: str) -> AfterValidator:
+    """The check of a list of tools, whose names are in a field of each."""
+
+    def checked(tools: list[Any]) -> list[Any]:
+        names = [tool.name for tool in tools]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise wrong("is there twice. Rename one.", f"[{number}].{field}", name)
+        return tools
+
+    return AfterValidator(checked)
 
 
 few_tools = must(
@@ -84,7 +102,7 @@ few_tools = must(
     f"a list of at most {MOST_TOOLS} functions",
     False,
 )
-ToolList = Annotated[list[FunctionTool], AfterValidator(_distinct), few_tools]
+ToolList = Annotated[list[FunctionTool], distinct_names("function.name"), few_tools]
 
 
 class FunctionName(BodyObject):
@@ -128,6 +146,13 @@ class CallableTools(BodyObject):
         None, description="none, auto, required, or a function by its name; auto needs a chat template that shows calls"
     )
 
+    def tools_asked(self, raw: Mapping[str, Any]) -> Tools:
+        """raw: the body as it was sent, which the chat template reads."""
+        listed = tuple(one.function.tool(f"tools[{number}].function") for number, one in enumerate(self.tools))
+        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedChoice) else None
+        mode = self.tool_choice if isinstance(self.tool_choice, str) else None
+        return Tools(listed, tuple(raw.get("tools") or ()), mode, named)
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -155,13 +180,6 @@ class ToolUse:
         """Of the constraint of an answer that must be a call."""
         return [{"name": one.name, "parameters": one.parameters, "strict": one.strict} for one in self.tools]
 
-    @property
-    def names(self) -> dict[str, str]:
-        """What sentences about that constraint call it, and what the request does."""
-        field = f"{self.tools[0].place}.parameters" if len(self.tools) == 1 else "tools"
-        places = {f"constraint.functions[{at}]": tool.place for at, tool in enumerate(self.tools)}
-        return {**places, "response_format of type call": "tools", "response_format": field}
-
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """The text beside calls, and the calls, of a whole answer. Between the marks, what is not a call of these tools
         stays text."""
@@ -183,21 +201,21 @@ class ToolUse:
         return (beside + text[at:]).rstrip() if calls else text, calls
 
 
-def parse_tools(fields: CallableTools | Mapping[str, Any], reads: bool, marked: bool) -> ToolUse | None:
-    """What a request says of tools; None: nothing, or that none is to be called. fields: read, or as they were sent.
-    reads: the chat template reads ``tools``. marked: it shows how a call is written. Raises ApiError."""
-    body = fields if isinstance(fields, CallableTools) else read_body(CallableTools, fields, refuse=True)[0]
-    tools, choice = tuple(one.tool(number) for number, one in enumerate(body.tools)), body.tool_choice
-    if isinstance(choice, NamedChoice):
-        return ToolUse((_named(choice.function.name, tools),), forced=True, named=True)
-    mode = choice or ("auto" if tools else "none")
+def tool_use(asked: Tools, reads: bool, marked: bool) -> ToolUse | None:
+    """What a request says of tools; None: nothing, or that none is to be called. reads: the chat template reads
+    ``tools``. marked: it shows how a call is written. Raises ApiError."""
+    tools = asked.listed
+    if asked.named is not None:
+        return ToolUse((_named(asked.named, tools),), forced=True, named=True)
+    mode = asked.mode or ("auto" if tools else "none")
     if not tools or mode == "none":
         if mode == "required":
             raise ApiError(400, "tool_choice='required' needs tools to choose from. Send tools, too.", "tool_choice")
         return None
     if mode == "auto" and not (reads and marked):
         why = "does not say how a call is written" if reads else "has no place for tools"
-        ways = 'Name a function, or write "required" (a call is then forced) or "none"'
+        required, none = asked.words["required"], asked.words["none"]
+        ways = f"Name a function, or write {required} (a call is then forced) or {none}"
         sentence = f"tool_choice='auto' leaves it to the model, and its chat template {why}. {ways}."
         raise ApiError(400, sentence, "tool_choice")
     return ToolUse(tools, forced=mode == "required")

@@ -30,6 +30,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from dllm.common.coerce import is_number
 from dllm.errors import nearest
 from dllm.serve.api_errors import ApiError
+from dllm.serve.other_fields import OtherField
 
 _MOST = 16  # different names that one request may have passed over: each is compared with some 200 known ones
 _LONGEST = 64  # characters of a name that may be a slip
@@ -65,7 +66,7 @@ class BodyObject(BaseModel):
     # ``build_models`` builds them, which takes 0.1 s that no start should wait for
     model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=(), defer_build=True)
     refuses_unknown: ClassVar[bool] = False  # what is passed over here would change the answer
-    not_served: ClassVar[Mapping[str, str]] = {}  # fields that other servers know, and why this one does not
+    others: ClassVar[Mapping[str, OtherField]] = {}  # fields that other servers have
 
     @model_validator(mode="before")
     @classmethod
@@ -75,9 +76,12 @@ class BodyObject(BaseModel):
             return value
         known, found = fields_of(cls), info.context or Unknown()
         given = {name: entry for name, entry in cls.given(value).items() if entry is not None}
+        for name in [name for name in given if name in cls.others]:
+            if cls.others[name].passes(given[name]):
+                del given[name]
+            elif cls.others[name].why:
+                raise wrong(cls.others[name].refusal, name, given[name])
         for name in (name for name in given if name not in known):
-            if name in cls.not_served:
-                raise wrong(f"is not served: {cls.not_served[name]}.", name)
             hint = "" if found.refused else cls.instead(name, given[name])
             if hint or cls.refuses_unknown or not found.passes(name):
                 found.refused, many = True, len(found.names) >= _MOST and not hint
@@ -94,12 +98,19 @@ class BodyObject(BaseModel):
     @classmethod
     def instead(cls, name: str, value: Any) -> str:
         """The end of a sentence about an unknown field: what says it here; empty: nothing does."""
-        slip = slip_of(name, names_of(cls))
+        slip = slip_of(name, known_to(cls))
         return f".{slip}" if slip else ""
 
     def has(self, name: str) -> bool:
         """Whether the request sets a field."""
         return name in self.model_fields_set
+
+
+def all_models(kind: type[BodyObject] = BodyObject) -> Iterator[type[BodyObject]]:
+    """Every model of an object of a request."""
+    yield kind
+    for one in kind.__subclasses__():
+        yield from all_models(one)
 
 
 Body = TypeVar("Body", bound=BodyObject)
@@ -110,11 +121,8 @@ _BUILDING = Lock()  # a model that two threads build may be seen half built
 def build_models() -> None:
     """Make every model ready to judge bodies, if that was not done."""
     with _BUILDING:
-        todo = [BodyObject]
-        while todo:
-            kind = todo.pop()
+        for kind in all_models():
             kind.model_rebuild()
-            todo += kind.__subclasses__()
 
 
 def read_body(kind: type[Body], body: Mapping[str, Any], refuse: bool) -> tuple[Body, tuple[str, ...]]:
@@ -274,6 +282,12 @@ def fields_of(kind: type[BodyObject]) -> dict[str, FieldInfo]:
 def names_of(kind: type[BodyObject]) -> tuple[str, ...]:
     """What a request calls the fields of a model."""
     return tuple(fields_of(kind))
+
+
+@cache
+def known_to(kind: type[BodyObject]) -> tuple[str, ...]:
+    """The names that an unknown one may be a slip of: of the fields, and of those that other servers have."""
+    return (*names_of(kind), *(name for name, row in kind.others.items() if row.why))
 
 
 def shown_value(value: Any) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from dllm.serve.fields import ChatBody, CompletionBody, ConstraintOptions, Diffusion
-from dllm.serve.neutral import NEUTRAL, WITHOUT_EFFECT
 from experiments.support.markdown import table
 from experiments.support.marked import write_marked
 from experiments.support.scripts import refusing
@@ -59,12 +58,14 @@ def tables() -> dict[str, str]:
     shapes = (ChatBody.model_json_schema(), CompletionBody.model_json_schema())
     idle = [name for whole in shapes for name, shape in whole["properties"].items()
             if str(shape.get("description", "")).startswith(NOTHING)]  # fmt: skip
+    others = {**ChatBody.others, **CompletionBody.others}.items()
     return {
         "request": table(HEADS, rows(ChatBody, CompletionBody), words=2) + "\n",
         "diffusion": table(HEADS, rows(Diffusion), words=2) + "\n",
         "constraint": table(HEADS, rows(ConstraintOptions), words=2) + "\n",
-        "without effect": passing(dict.fromkeys([*idle, *WITHOUT_EFFECT])) + "\n",
-        "neutral": passing(NEUTRAL) + "\n",
+        "without effect": passing(dict.fromkeys([*idle, *(name for name, row in others if row.neutral is None)]))
+        + "\n",
+        "neutral": passing(name for name, row in others if row.neutral is not None and row.why) + "\n",
     }
 
 

@@ -86,4 +86,5 @@ SAME: list[tuple[dict[str, Any], list[str]]] = [
 
 def as_messages(sent: list[dict[str, Any]]) -> list[Message]:
     """A conversation as the chat template of a model without tools takes it."""
-    return conversation(read_body(ChatBody, {"messages": sent}, False)[0].messages)
+    found = read_body(ChatBody, {"messages": sent}, False)[0].messages
+    return conversation([one.as_message("") for one in found])

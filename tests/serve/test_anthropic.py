@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dllm.parts import ChoiceEnded, MessagesBody, MessagesWriter, Model, Request, Turns, read_body
+from dllm.parts import ChoiceEnded, MessagesBody, MessagesWriter, Model, Request, Turns, conversation, read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
 from tests.serve.test_tools import WrittenAnswers
@@ -162,8 +162,8 @@ def test_turns_become_messages_that_templates_know() -> None:
         {"role": "system", "content": "two"},
         {"role": "user", "content": [{"type": "text", "text": "c"}, {**RESULT, "is_error": True}]}, system="zero",
     )  # fmt: skip
-    call = {"id": "toolu_1", "type": "function", "function": {"name": "seat", "arguments": '{"names": ["Kai"]}'}}
-    assert found.messages == [
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "seat", "arguments": {"names": ["Kai"]}}}
+    assert conversation(found.messages, tools=True) == [
         {"role": "system", "content": "zero\n\none"}, {"role": "user", "content": "a\n\nb"},
         {"role": "assistant", "content": "", "tool_calls": [call], "reasoning_content": "hm"},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: done"}, {"role": "user", "content": "two\n\nc"},
@@ -214,7 +214,7 @@ REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "x"}, 404, "not_found_error", "model='x' is not served here; 'mini-llada' is."),
     ({"tools": [TOOL]}, 400, "invalid_request_error", 'write {"type": "any"} (a call is then forced)'),
     ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error", "no tool runs here. Offer"),
-    ({"mcp_servers": [{"url": "u"}]}, 400, "invalid_request_error", "mcp_servers is not served: no tool runs here."),
+    ({"mcp_servers": [{"url": "u"}]}, 400, "invalid_request_error", "must be empty: no tool runs here."),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "invalid_request_error",
      "messages[0].content[0].type='image' is not served: it takes text, document"),
     ({"messages": [*ASK, {"role": "user", "content": [RESULT]}]}, 400, "invalid_request_error",

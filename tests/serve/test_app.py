@@ -10,8 +10,7 @@ import pytest
 from harness import full
 
 from dllm import Decoder
-from dllm.parts import SERVED_LENGTH, Limits, Model, Sampling, answer_length, served_names
-from dllm.serve import wire
+from dllm.parts import SERVED_LENGTH, Limits, Model, Sampling, answer_length, parse_request, served_names
 from tests.serve.bodies import plan_of
 from tests.serve.conftest import CHAT, HOT, Place, defaults_of, error_of, events, streamed_text
 from tests.serve.live import live
@@ -121,7 +120,7 @@ def test_an_end_of_text_in_a_gap_does_not_end_what_is_given_behind_it(served: Mo
     """The reply is the offline answer, and its text is the whole canvas without the ends of text."""
     free = Place(served, defaults=replace(defaults_of(served), sampling=Sampling()))
     body = {"diffusion": {"canvas": ["w5 w6", 4, "w7", 2, "w8"]}, "prompt": prompt, "temperature": 3}
-    (job,) = wire.parse_request(body, False, free.service.defaults).jobs
+    (job,) = parse_request(body, False, free.service.defaults).jobs
     offline = Decoder(served, temperature=3.0, batch_size=60)([job.request] * 60)
     end, head = served.ids.eos, [] if prompt else [5, 6]
     seeds = [result.seed for result in offline if end in result.canvas][:3]

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from dllm.parts import LOOK_SECONDS, ApiError, Keys, UserError, in_requests, keys_in_file, param_of
+from dllm.parts import (
+    CHAT_WORDS,
+    LOOK_SECONDS,
+    ApiError,
+    Keys,
+    Refusal,
+    UserError,
+    as_refusal,
+    in_requests,
+    keys_in_file,
+    param_of,
+)
 from tests.serve.conftest import CHAT, Place, error_of
 
 KEY = "a-key-of-the-tests"
@@ -172,12 +183,12 @@ def test_settings_are_called_as_requests_call_them(sentence: str, told: str, par
     assert param is None or param_of(sentence) == param
 
 
-def test_a_field_with_several_names_is_called_as_it_was_sent() -> None:
+@pytest.mark.parametrize(("setting", "field"), [
+    ("sampler.threshold", "diffusion.threshold"), ("gen_length", "max_completion_tokens"),
+])  # fmt: skip
+def test_a_field_with_several_names_is_called_as_it_was_sent(setting: str, field: str) -> None:
     names = {"diffusion.sampler.threshold": "diffusion.threshold", "max_tokens": "max_completion_tokens"}
-    refused = ApiError(400, "diffusion.sampler.threshold=2 must be 1.", "diffusion.sampler").renamed(names)
-    assert (refused.message, refused.param) == ("diffusion.threshold=2 must be 1.", "diffusion.threshold")
-    refused = ApiError(400, "max_tokens=0 must be 1.", "max_tokens", "c").renamed(names)
-    assert (refused.message, refused.param, refused.code) == ("max_completion_tokens=0 must be 1.",
-                                                              "max_completion_tokens", "c")  # fmt: skip
-    both = "max_tokens and max_completion_tokens differ."
-    assert ApiError(400, both, "max_tokens").renamed(names).message == both
+    for error in (UserError(f"{setting}=2 must be 1."), Refusal(f"{{{setting}}} must be 1.", {setting: 2})):
+        with pytest.raises(ApiError) as refused, as_refusal(words=CHAT_WORDS.but(names)):
+            raise error
+        assert (refused.value.message, refused.value.param) == (f"{field}=2 must be 1.", field)

@@ -120,7 +120,7 @@ def test_results_find_their_calls() -> None:
         {"role": "tool", "content": "3"},
     ]  # fmt: skip
     made = _messages(read_body(OllamaChatBody, {"messages": sent}, True)[0].messages)
-    assert [one.get("tool_call_id") for one in made] == [None, "call_0_1", "x", "call_0_0"]
+    assert [one.result_of for one in made] == [None, "call_0_1", "x", "call_0_0"]
 
 
 def test_what_clients_ask_when_they_connect(mini_place: Place) -> None:
@@ -192,7 +192,7 @@ REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/chat", {"options": {"num_predict": 0}}, 400, "options.num_predict=0 must lie in [1, 704]"),
     ("/api/chat", {"format": "xml"}, 400, 'format=\'xml\' must be "json" or a JSON schema.'),
     ("/api/chat", {"think": "much"}, 400, "think='much' must be true, false, low, medium or high."),
-    ("/api/generate", {"prompt": "a", "context": [1]}, 400, "context is not served: nothing is stored."),
+    ("/api/generate", {"prompt": "a", "context": [1]}, 400, "context=[1] must be empty: nothing is stored."),
     ("/api/generate", {"prompt": "a", "raw": True, "system": "b"}, 400, "system goes into a chat template, and raw"),
     ("/api/generate", {"prompt": "a " * 3000}, 400, "the prompt takes 30"),
 ]  # fmt: skip

@@ -128,19 +128,17 @@ def test_curl_gets_what_the_page_shows(server: Live) -> None:
 def test_the_tables_of_the_page_are_complete(server: Live) -> None:
     from dllm.parts import (
         MOST_BYTES,
-        NEUTRAL,
         OFFERS,
-        WITHOUT_EFFECT,
         ChatBody,
         CompletionBody,
         ConstraintOptions,
         Diffusion,
         composed,
-        names_of,
+        known_to,
     )
 
     models = (ChatBody, CompletionBody, Diffusion, ConstraintOptions)
-    for name in (*NEUTRAL, *WITHOUT_EFFECT, *(name for model in models for name in names_of(model))):
+    for name in (name for model in models for name in known_to(model)):
         assert f"`{name}`" in TEXT, f"the field {name} is missing"
     with server.client() as client:
         page = client.get("/metrics").text

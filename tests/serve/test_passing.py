@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from dllm.parts import (
-    CHAT_ONLY,
-    NEUTRAL,
     NOTHING_TO_INCLUDE,
-    REASONS,
     STOP_UNUSED,
-    UNSET,
-    WITHOUT_EFFECT,
     ApiError,
     Defaults,
     ParsedRequest,
     ServeSettings,
     UserError,
+    all_models,
+    names_of,
     note_of,
     parse_messages,
     parse_ollama,
@@ -83,7 +80,7 @@ def test_every_interface_hands_its_salt_on(mini: Defaults) -> None:
         (partial(parse_ollama, is_chat=False, defaults=mini), "/api/generate"),
     ):  # fmt: skip
         found = read({**SALTED[path], "cache_salt": "x"})
-        assert {job.tenant for job in found.jobs} == {"x"} and not found.unknown
+        assert {job.tenant for job in found.jobs} == {"x"} and not found.request.unknown
 
 
 def test_who_shares_is_told_by_key_and_salt() -> None:
@@ -129,19 +126,23 @@ def same(found: ParsedRequest, plain: ParsedRequest) -> bool:
 
 
 def test_the_table_says_each_thing_once() -> None:
-    assert not {*NEUTRAL} & {*WITHOUT_EFFECT} and {*REASONS} <= {*NEUTRAL} and not {*UNSET} & {*NEUTRAL, *CHAT_ONLY}
-    json.dumps(NEUTRAL, allow_nan=False)
+    for kind in all_models():
+        for name, row in kind.others.items():
+            json.dumps(row.neutral, allow_nan=False)
+            own, empty = name in names_of(kind), row.neutral is not None and not row.why
+            assert not own or empty, f"{kind.__name__}.{name} is a field, and its other values are read"
+            assert row.neutral is not None or not own
 
 
 def test_a_field_that_nobody_knows_passes_with_a_note(mini: Defaults) -> None:
     fields: dict[str, Any] = {"provider": {"order": ["a"]}, "zzz": 1, "messages": [{**MESSAGES[0], "timestamp": 5}] * 3}
     found = chat(mini, **fields)
-    assert found.unknown == ("provider", "zzz", "messages[0].timestamp")
+    assert found.request.unknown == ("provider", "zzz", "messages[0].timestamp")
     (note,) = found.diffusion_notes["notes"]
     assert note == "Not known here, and passed over: provider, zzz, messages[0].timestamp."
-    assert same(replace(found, unknown=()), chat(mini, messages=MESSAGES * 3))
+    assert same(replace(found, request=replace(found.request, unknown=())), chat(mini, messages=MESSAGES * 3))
     body = {"model": "mini", "input": [{**MESSAGES[0], "timestamp": 5}], "zzz": 1, "reasoning": {"mode": 1}}
-    assert parse_response(body, mini).unknown == ("zzz", "reasoning.mode", "input[0].timestamp")
+    assert parse_response(body, mini).request.unknown == ("zzz", "reasoning.mode", "input[0].timestamp")
     assert note_of(["a" * 64, "b" * 65]) == f"Not known here, and passed over: {'a' * 64}, {'b' * 64}...."
     strict = replace(mini, refuses_unknown=True)
     for route in (True, False):

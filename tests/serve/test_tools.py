@@ -130,7 +130,7 @@ def test_a_template_without_tools_says_so(writer: Place) -> None:
     assert auto["param"] == "tool_choice" and "its chat template has no place for tools" in auto["message"]
 
 
-USE = ToolUse(tuple(Tool(name, {}, False, "") for name in ("sort", "say")), forced=False)
+USE = ToolUse(tuple(Tool(name, {}, False, "", "") for name in ("sort", "say")), forced=False)
 ANSWERS = [
     ("plain < text", "plain < text", []), ("", "", []),
     ('<tool_call>\n{"name": "say", "arguments": {"w": "a"}}\n</tool_call>', "", [ToolCall("say", '{"w": "a"}')]),

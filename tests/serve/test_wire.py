@@ -26,14 +26,15 @@ def test_the_plain_fields_arrive(mini: Defaults) -> None:
         metadata={"a": "b"}, response_format={"type": "text"}, presence_penalty=0.0, echo=False, best_of=1, suffix=None,
         diffusion={"snapshots": True, "trace": True}, max_completion_tokens=9, max_tokens=9, top_k=5,
     )  # fmt: skip
-    assert found.chat and found.stream and found.include_usage and found.logprobs and found.snapshots and found.trace
+    asked = found.request
+    assert asked.is_chat and asked.stream and asked.include_usage and asked.logprobs
     assert found.stop == ("x", "y") and found.jobs[0].snapshots and found.jobs[0].trace
     assert (
         found.prompt_tokens == len(found.jobs[0].request.tokens) - 9 and found.jobs[0].chosen.parts.sampling.top_k == 5
     )
     plain = parse_request({"prompt": "a", "logprobs": 0, "stop": "x"}, False, mini)
-    assert plain.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
-    assert not (plain.chat or plain.stream or plain.include_usage)
+    assert plain.request.logprobs and plain.jobs[0].follow and plain.stop == ("x",)
+    assert not (plain.request.is_chat or plain.request.stream or plain.request.include_usage)
 
 
 def test_what_asks_for_nothing_passes(mini: Defaults) -> None:
@@ -44,9 +45,10 @@ def test_what_asks_for_nothing_passes(mini: Defaults) -> None:
         "prompt_cache_key": "y", "verbosity": "medium", "repetition_penalty": 1.0, "min_p": 0.0, "top_logprobs": 0,
         "functions": [], "function_call": "none", "chat_template_kwargs": {},
     }  # fmt: skip
-    assert chat(mini, **neutral) == chat(mini)
+    plain = chat(mini)
+    assert replace(chat(mini, **neutral), request=plain.request) == plain
     options = {"include_obfuscation": False, "include_usage": False}
-    assert chat(mini, stream=True, stream_options=options) == chat(mini, stream=True)
+    assert chat(mini, stream=True, stream_options=options).request == chat(mini, stream=True).request
 
 
 def test_forms_have_the_spellings_of_other_servers(mini: Defaults) -> None:
@@ -86,7 +88,7 @@ def test_null_is_not_set_wherever_it_stands(mini: Defaults) -> None:
         diffusion={"sampler": {"name": "credit", "beta": None, "inner": {"name": "factor", "factor": None, "x": None}},
                    "cache": None, "canvas": None, "constraint": {"depth": None, "words": None}, "y": None},
     )  # fmt: skip
-    assert once == again
+    assert replace(again, request=once.request) == once
     endless = {"name": "dpad", "suffix_window": None, "suffix_drop": "none"}
     found = chat(mini, diffusion={"cache": endless}).jobs[0].chosen
     assert found.config["cache"]["suffix_window"] is None, "null is a value of this option"

@@ -1,0 +1,70 @@
+"""What a request asks for, in whatever form it came. The forms read it, and ``dllm.serve.wire`` makes jobs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dllm.contract.refusal import CHAT_WORDS
+from dllm.errors import Wording
+from dllm.serve.fields import Common, Diffusion, Effort
+from dllm.serve.messages import ChatMessage
+from dllm.serve.response_formats import AnswerForm
+from dllm.serve.tools import Tools
+
+# Fields of this value that are fields of OpenAI's and Anthropic's bodies, too.
+_SAME = tuple(name for name in Common.model_fields)
+
+
+@dataclass(frozen=True)
+class AnswerRequest:
+    """What an answer is asked for, and how. Fields without a comment are those of chat (``dllm.serve.fields``)."""
+
+    # of ident, parsed request and prompts: the ``Writer`` of the reply, in the form of the request
+    writer: Callable[..., Any]
+    words: Wording = CHAT_WORDS  # what the request calls settings, and fields of chat
+    model: str | None = None
+    messages: tuple[ChatMessage, ...] | None = None  # None: a prompt
+    prompt: Any = None  # a text, token ids, or several; not judged yet; None: the canvas is all there is
+    begin: str = ""  # how the answer of a conversation begins
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: Tools = Tools()
+    form: AnswerForm | None = None  # None: any text
+    length: int | None = None  # tokens of the answer; None: the server's, or those of the canvas
+    fits: bool = False  # the length is the most that the answer may have, and less is served
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int | None = None
+    logprobs: bool = False  # log-probabilities of the answer's tokens are told
+    likeliest: int = 0  # tokens that are told of each position
+    stream: bool = False
+    include_usage: bool = False  # the stream ends with its usage
+    usage_so_far: bool = False  # each chunk of the stream tells the usage so far
+    return_token_ids: bool = False
+    thought_tokens: int | None = None  # after which the thought before an answer ends; -1: no limit
+    effort: Effort | None = None  # the same as a share of the answer's tokens
+    diffusion: Diffusion = field(default_factory=Diffusion)
+    cache_salt: str | None = None
+    notes: tuple[str, ...] = ()  # sentences for the reader of the reply
+    unknown: tuple[str, ...] = ()  # fields that the server does not know, and passed over
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether the chat template is used."""
+        return self.messages is not None
+
+    def calling(self, names: Mapping[str, str], settings: Mapping[str, str] | None = None) -> AnswerRequest:
+        """The same, which calls fields of chat by other names."""
+        return replace(self, words=self.words.but({self.words.name(name): held for name, held in names.items()},
+                                                  settings))  # fmt: skip
+
+
+def same_fields(body: Common) -> dict[str, Any]:
+    """The fields of a body that an ``AnswerRequest`` has, too."""
+    return {name: getattr(body, name) for name in _SAME}
