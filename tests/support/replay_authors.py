@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 
 import torch
 from accidents import accident, stand_in
-from replay_caches import each_turn, suffix
+from replay_caches import suffix
 from replay_d3llm import d3llm
 from replay_parts import Case, CaseParts, steps_of_a_block
 from torch import Tensor
@@ -31,7 +31,6 @@ from dllm.parts import (
     Growing,
     Need,
     Owner,
-    Prior,
     Recap,
     Saber,
     Sampler,
@@ -39,7 +38,6 @@ from dllm.parts import (
     Schedule,
     SlowFast,
     Spaced,
-    SpanCache,
     State,
     Step,
     View,
@@ -58,12 +56,6 @@ def eb(params: Case) -> CaseParts:
     if params["form"] == "dus":
         return CaseParts(EntropyBound(params["gamma"] * math.log(2)), Fixed(params["block_length"]))
     return CaseParts(EntropyBound(params["gamma"]), Whole())
-
-
-def prior(params: Case) -> CaseParts:
-    """d2Cache's loop without its cache."""
-    inner = each_turn(params) if params["factor"] is None else NeverLast(params["factor"])
-    return CaseParts(Prior(inner, params["sigma"], over_thresholds=True), Fixed(params["block_length"]))
 
 
 @accident("the last rank is never committed together with the others")
@@ -174,14 +166,6 @@ class ClassToken(Recap):
         return replace(plan, columns=plan.columns | (view.canvas.columns == 0))
 
 
-def slowfast(params: Case) -> CaseParts:
-    names = {"low": "cycle_len_confidence_threshold", "high": "high_confidence_threshold",
-             "explore": "k_exploration_steps", "window": "cycle_length_stability_window",
-             "deviation": "cycle_length_stability_std_dev_threshold"}  # fmt: skip
-    rule = AllSlow(**{ours: params[theirs] for ours, theirs in names.items()})
-    return CaseParts(rule, Fixed(params["block_length"]), SpanCache())
-
-
 @accident("all slow forwards are taken, of a full block too")
 class AllSlow(SlowFast):
     """The published loop takes all its slow forwards, of a full block too."""
@@ -235,7 +219,5 @@ METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "easing": suffix,
     "eb": eb,
     "pc": pc,
-    "prior": prior,
     "saber": saber,
-    "slowfast": slowfast,
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accidents import accident
-from replay_parts import Case, CaseParts, EachTurn, steps_of_a_block
+from replay_parts import Case, CaseParts, EachTurn
 from torch import Tensor
 
 from dllm.parts import (
@@ -17,7 +17,6 @@ from dllm.parts import (
     Canvas,
     Confidence,
     D2Cache,
-    DLLMCache,
     Dual,
     Easing,
     FillAfterBlock,
@@ -128,15 +127,6 @@ def drawn(kept: list[list[int]]) -> Callable[[Canvas, BlockState], Tensor]:
     return of
 
 
-def dllm_cache(params: Case) -> CaseParts:
-    """LLaDA's loop with the official hooks, or d2Cache's loop: so many tokens a forward, or a threshold."""
-    policy = DLLMCache(params["kp"], params["kr"], params["rho"], query_left=False)
-    if params["loop"] == "llada":
-        blocks = Fixed(params["block_length"], min_forwards=steps_of_a_block(params))
-        return CaseParts(Static(params["steps"]), blocks, policy)
-    return CaseParts(each_turn(params), Fixed(params["block_length"]), policy)
-
-
 def each_turn(params: Case) -> Sampler:
     """d2Cache's sampler: all that reach a threshold and at least so many, or without one exactly so many."""
     count, threshold = params["num_transfer_tokens"], params["threshold"]
@@ -238,7 +228,7 @@ class Slipped(SlidingCache):
 
 
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
-    "d2cache": d2cache, "dllm_cache": dllm_cache, "dsb": dsb,
+    "d2cache": d2cache, "dsb": dsb,
     "flash_verify": flash_verify,
     "suffix": suffix, "vicinity": vicinity,
 }  # fmt: skip

@@ -29,7 +29,6 @@ from dllm.parts import (
     EndOfText,
     EosTraits,
     EoTP,
-    Factor,
     FillAfterBlock,
     Fixed,
     Forward,
@@ -47,7 +46,6 @@ from dllm.parts import (
     SamplerTraits,
     Sampling,
     Scores,
-    Sliding,
     SlidingCache,
     State,
     Static,
@@ -147,18 +145,6 @@ CACHES: dict[str, Callable[..., Cache]] = {
     "none": NoCache, "prefix": published(Prefix), "dual": published(Dual), "dsb": partial(
         SlidingCache, as_published=True),
 }  # fmt: skip
-
-
-def fastdllm(params: Case, cache: str) -> CaseParts:
-    """LLaDA: the block is not tested after the build forward, so it gets two at least. Dream: never happens."""
-    length, dream = params["block_length"], "alg" in params
-    sampler: Sampler = Static(params["steps"])
-    if params["threshold"] is not None:
-        sampler = Confidence(params["threshold"])
-    elif dream:
-        sampler = Dream(params["alg"], params["steps"], params.get("eps", 1e-3))
-    sampling = Sampling(suppress_mask=False, tempered=dream)
-    return CaseParts(sampler, Fixed(length, min_forwards=1 if dream else 2), CACHES[cache](), sampling=sampling)
 
 
 def dkv_decode(params: Case) -> CaseParts:
@@ -294,21 +280,11 @@ class EachTurn(Sampler):
         return view.step(top_k_mask(view.scores.confidence, view.open, torch.full_like(view.canvas.start, self.count)))
 
 
-def sliding(params: Case) -> CaseParts:
-    """DSB's window; -1 is not a bound."""
-    bound, threshold = params["max_block_length"], params["threshold"]
-    sampler = Factor(params["factor"]) if threshold is None else Confidence(threshold)
-    options = {"prefix_window": params["prefix_window"]} if params["cache"] == "dsb" else {}
-    policy = CACHES[params["cache"]](**options)
-    return CaseParts(sampler, Sliding(params["block_length"], None if bound == -1 else bound), policy)
-
-
 METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "prophet": prophet, "learn2pd": learn2pd,
     "freedave": freedave, "dkv_decode": dkv_decode, "dkv_greedy": dkv_greedy, "elastic": elastic,
-    "tacg": tacg, "sliding": sliding,
+    "tacg": tacg,
     "joint_threshold": joint_threshold, "dawn": dawn,
-    "fastdllm_prefix": partial(fastdllm, cache="prefix"), "fastdllm_dual": partial(fastdllm, cache="dual"),
 }  # fmt: skip
 # What is no decode of a model, and by which script it is replayed.
 ELSEWHERE = {"constrained": "tests/constraints.py", "rl_logprobs": "tests/rollouts.py"}
