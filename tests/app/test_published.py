@@ -258,6 +258,10 @@ def test_a_checkpoint_of_another_kind_is_told_by_its_architecture() -> None:
     found = beside(older, 4096, "DreamModel")
     assert found is not None and found.unlike == ()
     assert relevant(config) == relevant(older)
+    renamed = {**older, "model": {**older["model"], "architecture": "LLaDAModelLM"}}  # what it was called
+    found = beside(renamed, 4096, "DreamModel")
+    assert found is not None and "a checkpoint of DreamModel" in found.unlike[0]
+    assert relevant(config) == relevant(renamed)
 
 
 def test_a_run_without_a_paper_has_no_figures_beside_it() -> None:
