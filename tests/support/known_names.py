@@ -166,6 +166,8 @@ class Names:
         self.words.update(*self.options.values(), *self.choices.values())
         for text in self.tools.values():
             self.words.update(re.findall(r"[\w.]+", " ".join(TOOL_NAMES.findall(text))))
+        for file in (ROOT / "tests/data/goldens").glob("*.yaml"):  # the published programs' parameters
+            self.words.update(re.findall(r"\w+", file.read_text()))
 
     def module(self, name: str) -> str | None:
         """The longest beginning of a dotted name that is a module or a folder of modules."""
