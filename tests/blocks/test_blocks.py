@@ -252,3 +252,10 @@ def test_block_causal_models_decode_on_their_own_grid() -> None:
     for number, row in enumerate(rows):
         alone = decode(combination, [row])[0]
         assert alone.canvases == together[number].canvases
+
+
+def test_a_model_without_a_tokenizer_has_no_newline_to_go_by() -> None:
+    setting = Setting(model("tiny-llada").config, AdaBlock(), 8)
+    with pytest.raises(UserError, match="^blocks.delimiter_ids=null takes the tokenizer's newline"):
+        setting.blocks.check(setting, Confidence(0.9))
+    AdaBlock(delimiter_ids=[9]).check(setting, Confidence(0.9))
