@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,6 +103,19 @@ def test_a_log_has_lines_and_small_models_none(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Loading mini-llada: 0.0 of 0.0 GB, beginning" and lines[-1].endswith(", the head")
     assert any("layer 2 of 4, 0 s left" in line for line in lines)
+
+
+def test_a_bar_leaves_a_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with load_progress.load_progress("mini") as watch:
+        watch(Loaded(1 << 30, 4 << 30, "layer 1 of 4"))
+        shown = sys.stderr.getvalue()
+    assert "Loading mini" in shown and not shown.endswith("\r")
+    assert sys.stderr.getvalue().endswith(" \r")
 
 
 @pytest.mark.parametrize(("kind", "head"), [

@@ -117,6 +117,8 @@ BACK = [{"sampler": "rcr"}, {"blocks": part("blocks", "tccf", block_length=6, ma
 def test_commits_that_are_taken_back_are_scored_draw_by_draw(options: dict[str, Any]) -> None:
     found = decoder(**options, eos="none").rollouts(PROMPTS[:2], draws=True, seed=1)
     assert any("commits were taken back" in note for note in found.notes)
+    kept = decoder(eos="none").rollouts(PROMPTS[:2], seed=1).notes
+    assert not any("taken back" in note for note in kept), "confidence takes nothing back"
     with pytest.raises(UserError, match="takes commits back, so step_map does not tell the canvases"):
         scored(found)
     each = scored(found, law="drawn", draws=True)
