@@ -287,4 +287,5 @@ METHODS: dict[str, Callable[[Case], CaseParts]] = {
     "joint_threshold": joint_threshold, "dawn": dawn,
 }  # fmt: skip
 # What is no decode of a model, and by which script it is replayed.
-ELSEWHERE = {"constrained": "tests/constraints.py", "rl_logprobs": "tests/rollouts.py"}
+ELSEWHERE = {"constrained": "tests/constraints.py", "rl_logprobs": "tests/rollouts.py",
+             "rope_scaling": "tests/rope_scaling.py"}  # fmt: skip
