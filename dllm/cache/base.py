@@ -7,13 +7,13 @@ chooses a set of queries, a set of columns to keep and a set of keys.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from copy import copy
+from typing import Self
 
-import torch
 from torch import Tensor
 
 from dllm.cache.calls import RowNumbers
-from dllm.cache.pages import KnownPrefix
+from dllm.cache.kept import LAYER_KEYS, LAYER_VALUES, Kept, KeptTensors
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
@@ -24,17 +24,14 @@ from dllm.contract.shapes import HostView
 from dllm.contract.traits import CacheTraits, Rule, declared
 from dllm.errors import IncompatibleParts, name_of
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, KeyValues, Memory
+from dllm.models.memory import KeyValues, Memory
 from dllm.models.visibility import kinds_called
 
-PlanKind = TypeVar("PlanKind", bound=ForwardPlan)  # what a session plans
-Pass = TypeVar("Pass", bound=ForwardPass)  # what it makes of that: its own pass, with what its memory reads besides
 
-
-class Session(Generic[PlanKind, Pass]):
-    """The keys and values of one batch under a policy: B rows, N candidates, L columns. It holds buffers alone, in
-    attributes that its constructor sets. What the policy remembers of a row is a value [B, ...] that belongs to the row
-    (``Rows.remembered``). A forward makes these calls, in this order:
+class Session:
+    """What is kept of one batch under a policy: B rows, N candidates, L columns. It holds tensors alone. What the
+    policy remembers of a row is a value [B, ...] that belongs to the row (``Rows.remembered``). A forward makes these
+    calls, in this order:
 
         plan = session.plan(canvas, blocks, next_positions, remembered)   # which columns, per row
         run = session.begin(plan, candidates, owner)         # calls of the network, queries, keys
@@ -44,41 +41,70 @@ class Session(Generic[PlanKind, Pass]):
         remembered = session.keep(run, chosen, plan.state)   # which candidates go on
         remembered = session.after_scores(remembered, scores)   # what it said, for policies that have needs
 
-    ``memory`` and the network change the buffers, ``keep`` those of candidates; ``select`` and ``join`` change the
+    ``memory`` and the network change the tensors, ``keep`` those of candidates; ``select`` and ``join`` change the
     session itself. Everything is on the canvas's device, except what a layer keeps: that is on the layer's device.
     """
 
-    row_numbers: RowNumbers  # of rows that share a call; it stays the same for the whole decode
-    shares = False  # it may take over first columns that another request has computed, and hand out its own
-    soft = False  # what positions of the open block show may be mixtures (``SamplerTraits.soft``)
-    leads = False  # rows whose first forwards are the same run one of them (``follow``)
+    def __init__(
+        self, policy: Cache, canvas: Canvas, config: ModelConfig, even: bool = False, slots: int = 0
+    ) -> None:  # fmt: skip
+        self.policy, self.traits, self.config = policy, policy.traits, config
+        rows, length = canvas.masked.shape
+        self.kept = KeptTensors(policy.kept(), config, rows, length, slots)
+        self.row_numbers = RowNumbers()  # of rows that share a call; it stays the same for the whole decode
+        # The host knows: that every column is always attended to, so attention needs no mask, which would slow it down;
+        # and that the keys of a row are its first columns, because every plan left them to be all valid ones.
+        self.even, self.gapless = even, not policy.traits.reads_weights
+        self.soft = False  # what positions of the open block show may be mixtures (``SamplerTraits.soft``)
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return self.kept.rows
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.kept.length
+
+    @property
+    def stores(self) -> list[KeyValues | None]:
+        """Keys and values of each layer; None before its first forward."""
+        return self.kept.stores
 
     def remembers(self, canvas: Canvas) -> State:
         """What the policy remembers of the rows of ``canvas`` [B] before their first forward."""
         return {}
 
-    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> PlanKind:
+    def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         """Plan the next forward of ``canvas`` [B]. ``next_positions`` [B, L]: what the sampler said it will commit
         next, numbered from 1 (0: not next). ``ForwardPlan.state`` is ``remembered`` with its changed entries; rows that
         wait (not ``blocks.active``) keep theirs."""
         raise NotImplementedError
 
-    def begin(self, plan: PlanKind, candidates: Canvas, owner: Owner) -> Pass:
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        """What a host that fixes shapes must know of the forward of ``plan`` [B]: how many columns each row computes
+        [B], and further such numbers [B] that the policy asks for."""
+        return [plan.columns.sum(1)]
+
+    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
+        """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
+        rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
+        raise NotImplementedError
+
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         """Prepare the forward of ``candidates`` [N] by their ``plan`` [N], and return it with its calls."""
         raise NotImplementedError
 
-    def memory(self, forward: Pass, call: Call) -> Memory:
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
         """What the layers exchange keys and values with during one call of the forward."""
         raise NotImplementedError
 
-    def cost(self, forward: Pass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         """What the forward computed, per candidate and layer; ``scored`` [N]: rows that the head ran on."""
-        queries = forward.queries.sum(1, keepdim=True)
-        refreshed = torch.where((forward.queries == forward.valid).all(1, keepdim=True), queries, 0)
-        queries, keys = queries + forward.extra_rows(), forward.keys.sum(1, keepdim=True)
-        return ForwardCost(queries, keys, refreshed, forward.computed(), scored)
+        return forward.cost(scored)
 
-    def keep(self, forward: Pass, chosen: Tensor, remembered: State) -> State:
+    def keep(self, forward: ForwardPass, chosen: Tensor, remembered: State) -> State:
         """Go on with the ``chosen`` [B] candidates: keep their columns, and drop those of the others. Returns what the
         policy remembers of the rows after the forward."""
         return remembered
@@ -95,77 +121,30 @@ class Session(Generic[PlanKind, Pass]):
     def select(self, rows: Tensor) -> Self:
         """Let all rows but the given ones [b], ascending, leave. Changes the session in place, and returns the one to
         go on with."""
+        self.kept.select(rows)
         return self
 
     def join(self, fresh: Self) -> Self:
         """Let the rows of ``fresh``, which has had no forward yet, follow this session's. Changes the session in place,
         takes over what ``fresh`` holds, and returns the one to go on with."""
+        self.kept.join(fresh.kept)
+        self.even = False
         return self
-
-    def follow(self, leaders: Sequence[int]) -> None:
-        """Give each row what its leader has kept in the forward that is under way (sessions that lead)."""
-        raise NotImplementedError
-
-    def take_over(self, known: Sequence[KnownPrefix | None]) -> None:
-        """Begin with what is ``known`` [B] of the rows (None: nothing), before ``remembers`` (sessions that share)."""
-        raise NotImplementedError
-
-    def final(self, remembered: State) -> tuple[Tensor, Tensor, Sequence[KeyValues | None]]:
-        """Tokens [B, L] as the last planned forward has them, the columns [B, L] whose keys and values stay as long as
-        these do, those included that it computes, and the buffers of each layer (sessions that share)."""
-        raise NotImplementedError
-
-    @property
-    def static(self) -> StaticSession[PlanKind, Pass]:
-        """The session for fixed shapes. Only runtimes that the policy's traits admit ask for it."""
-        raise TypeError(f"{type(self).__name__} is not a StaticSession, so no runtime can fix its shapes.")
-
-
-class StaticSession(Session[PlanKind, Pass]):
-    """A session whose shapes the host can fix, so that turns are recorded and compiled."""
-
-    asks = False  # how a forward goes on depends on what the host reads in it: turns are recorded in two parts
-    facts = 0  # how many of the last numbers of ``widths`` bound no shape, but tell the host what it would ask
-
-    @property
-    def static(self) -> Self:
-        return self
-
-    def widths(self, plan: PlanKind) -> list[Tensor]:
-        """What the host must know of the forward of ``plan`` [B]: how many columns each row computes [B], and further
-        such numbers [B] that the session asks for."""
-        return [plan.columns.sum(1)]
-
-    def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
-        """The most columns of each row that the coming forward computes, from what a host that reads late knows of the
-        rows that have at most ``width`` open columns each (caches with ``bounds_late`` only)."""
-        raise NotImplementedError
 
     def graph_key(self) -> tuple[Hashable, ...]:
-        """What the host knows that decides which operations a forward takes, and the addresses of its buffers."""
-        raise NotImplementedError
+        """What the host knows that decides which operations a forward takes, and where its tensors are."""
+        return self.even, self.gapless, *self.kept.key()
 
     def apart(self) -> Self:
-        """The same session on the same memory, which another decode may use: what a recording in two parts holds (only
-        of sessions that ask)."""
+        """The same session on the same tensors, which another decode may use: what a recording in two parts holds."""
+        same = copy(self)
+        same.kept, same.row_numbers = self.kept.apart(), copy(self.row_numbers)
+        return same
+
+    def final(self, remembered: State) -> tuple[Tensor, Tensor]:
+        """Tokens [B, L] as the last planned forward has them, and the columns [B, L] whose keys and values stay as long
+        as these do, those included that it computes (policies that share)."""
         raise NotImplementedError
-
-    def compared(self) -> Sequence[Tensor]:
-        """Buffers that a forward compares with what it then writes there. A recording runs a turn more than once, so
-        it puts them back."""
-        return ()
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        """The shapes of all buffers, if they are still missing, else None: keys and values of each layer in turn, then
-        what a session keeps besides."""
-        return None
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        """Use buffers from outside, which may have served another decode. A session that lacks none never gets any."""
-        raise NotImplementedError
-
-
-AnySession = Session[Any, Any]  # as the loop holds it: it hands each session's plans and passes back to it alone
 
 
 class Cache:
@@ -175,19 +154,32 @@ class Cache:
     """
 
     traits: CacheTraits
-    shares = False  # what ``Session.final`` says of its columns may be taken over by other requests
 
     def __init_subclass__(cls) -> None:
         declared(cls, "CacheTraits")
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         """Open a session for the rows of ``canvas`` [B]. shrinks: the end-of-text policy may cut columns off."""
         raise NotImplementedError
 
+    def kept(self) -> tuple[Kept, ...]:
+        """What its sessions keep of every layer."""
+        return LAYER_KEYS, LAYER_VALUES
+
+    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
+        """How many slots a row of ``columns`` has, of which at most ``opened`` are open (policies that keep by
+        slot)."""
+        return 0
+
     def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        """How many numbers of the model's kind a row of ``columns`` keeps in all layers, when at most
-        ``opened`` of them are open. A server counts them before it lets the row join others."""
-        return (columns + 1) * config.column_numbers  # the last slot takes what padding writes
+        """How many numbers of the model's kind such a row keeps in all layers. A server counts them before it lets the
+        row join others."""
+        slots = self.slots(columns, opened, config)
+        return sum(
+            one.numbers(one.shape(config, layer, 1, columns + 1 if one.by == "column" else slots))
+            for one in self.kept()
+            for layer in range(one.from_layer, config.layers)
+        )
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the policy itself, where its forwards compute it. A policy with ``branches`` has no

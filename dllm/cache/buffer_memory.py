@@ -2,56 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import Pass
-from dllm.cache.passes import Call
-from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
+from dllm.cache.base import Session
+from dllm.cache.columns import gather_padded, gather_rows
+from dllm.cache.passes import Call, ForwardPass
+from dllm.contract.canvas import packed
+from dllm.models.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
 
 
-class KeepsBuffers(Protocol):
-    """What a memory knows of a session (``dllm.cache.buffer.BufferSession``)."""
+class BufferMemory(Memory):
+    """One call's access to what a session keeps. Subclass it to intercept what layers read and write."""
 
-    config: ModelConfig  # of the model
-    length: int  # L: the columns of the canvas
-    rows: int  # B: how many rows
-    stores: list[KeyValues | None]  # keys and values of each layer; None before its first forward
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
-
-    def attach_buffers(self, buffers: Buffers) -> None: ...
-
-    def write_known(self, layer: int) -> None: ...
-
-
-class BufferMemory(Memory, Generic[Pass]):
-    """The buffers of a session during one call of the network, between which and its layers a subclass may stand."""
-
-    def __init__(self, session: KeepsBuffers, forward: Pass, call: Call) -> None:
+    def __init__(self, session: Session, forward: ForwardPass, call: Call) -> None:
         self.session, self.forward, self.call, self.copies = session, forward, call, DeviceCopies()
+        self.lacking = session.kept
 
     def exchange(self, layer: int, fresh: Projected, columns: Tensor | None) -> Exchanged:
+        self._placed(columns)
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).exchange(layer, fresh, columns)
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
         if self.reader is not None and self.reader.reads(layer):
             return super().attend(layer, fresh, columns)
+        self._placed(columns)
         self.buffer(layer, fresh)
         return self._access(fresh.query.device).attend(layer, fresh, columns)
 
+    def _placed(self, columns: Tensor | None) -> None:
+        """Queries are kept at the ``columns`` that have come to this layer, if others did to the one before."""
+        if self.widens and columns is not self.call.columns:
+            self.call = replace(self.call, columns=columns, slots=columns)
+
+    def going_on(self, hidden: Tensor, columns: Tensor, stays: Tensor) -> tuple[Tensor, Tensor]:
+        """Those rows [B, m, D] and columns [B, m] (L: padding) of what enters a layer that ``stays`` [B, n] names."""
+        length, places = self.session.length, torch.arange(columns.shape[1], device=columns.device)
+        at = packed(stays & (columns < length), places)
+        return gather_rows(hidden, at), gather_padded(columns, at, length)
+
     def access(self) -> StaticMemory:
         return self._access(self.forward.valid.device)
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        return self.session.missing_buffers()
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        self.session.attach_buffers(buffers)
 
     def note(self, name: str, found: Tensor) -> None:
         """Remember what the call found out about its rows under ``name``."""
@@ -77,7 +71,7 @@ class BufferMemory(Memory, Generic[Pass]):
             for new, old in zip(wider, held or (), strict=False):
                 new[:, :, : old.shape[2]] = old
             session.stores[layer] = held = wider
-            session.write_known(layer)
+            session.kept.write_known(layer)
         return held
 
     def _access(self, device: torch.device) -> StaticMemory:

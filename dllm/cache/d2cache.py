@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.columns import predictors
@@ -18,7 +18,6 @@ from dllm.common.rowwise import select_or_all
 from dllm.contract import BlockState, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.errors import in_range
-from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, Projected
 
 
@@ -31,7 +30,8 @@ class D2Cache(Buffered):
     inflate: columns between two such columns are computed too, if these are at most this far apart.
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
+    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, reads_weights=True,
+                                 heads="summed")  # fmt: skip
 
     def __init__(self, masks: int = 32, rollout: float = 0.1, sigma: float = 10.0, inflate: int = 0) -> None:
         in_range("cache.masks", masks, 1, advice="It counts columns.")
@@ -40,8 +40,8 @@ class D2Cache(Buffered):
         in_range("cache.inflate", inflate, 0, advice="It counts columns; 0 is off.")
         self.masks, self.rollout, self.sigma, self.inflate = masks, rollout, sigma, inflate
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return D2CacheSession(self, canvas, config)
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return D2CacheMemory(session, forward, call)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need("answer"),)
@@ -110,21 +110,10 @@ def with_gaps(chosen: Tensor, columns: Tensor, most: int) -> Tensor:
     return chosen | (behind - before <= most)
 
 
-class D2CacheSession(ColumnSession):
-    policy: D2Cache
-
-    def __init__(self, policy: D2Cache, canvas: Canvas, config: ModelConfig) -> None:
-        super().__init__(policy, canvas, config)
-        self.gapless = False  # attention weights are computed under the mask
-
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        return D2CacheMemory(self, forward, call)
-
-
-class D2CacheMemory(BufferMemory[ForwardPass]):
+class D2CacheMemory(BufferMemory):
     """Attends with all weights at hand, and adds up after the last layer what each column gave."""
 
-    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
+    def __init__(self, session: Session, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         self.weights: list[Tensor] = []
 

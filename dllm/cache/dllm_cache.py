@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
-from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
-from dllm.cache.calls import Group
-from dllm.cache.columns import KeptRows, gather_padded, gather_rows
+from dllm.cache.columns import gather_padded, gather_rows
+from dllm.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
 from dllm.common.ranks import Ranks
@@ -48,6 +46,7 @@ class DLLMCache(Buffered):
         heads="summed",
         bounded_shapes=True,
         acts_in_layers=True,
+        one_call=True,
     )
 
     def __init__(
@@ -68,12 +67,12 @@ class DLLMCache(Buffered):
             "or compare your own answers with cache=none."
         )
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return FeatureSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
-
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        features = 2 * (config.layers - 1) * config.width
-        return super().kept_numbers(columns, opened, config) + (columns + 1) * features
+    def kept(self) -> tuple[Kept, ...]:
+        """Beside keys and values, what attention and MLP of each layer but the first gave."""
+        gave = (
+            Kept(name, lambda config, layer: (PER_PLACE, config.width), from_layer=1) for name in ("attended", "fed")
+        )
+        return LAYER_KEYS, replace(LAYER_VALUES, compared=True), *gave
 
     def state(self, canvas: Canvas) -> State:
         """due [B, L]: columns that every layer of the coming forward computes. verified [B, L]: columns among which a
@@ -94,14 +93,38 @@ class DLLMCache(Buffered):
         left = int(self.query_left and config.prediction_shift > 0)
         return canvas.valid & (canvas.columns >= canvas.start[:, None] - left)
 
+    def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
+        """The columns among which layers choose, and those that layers compute."""
+        due, verified = plan.state["due"], plan.state["verified"]
+        return [verified.sum(1), due.sum(1) + self.chosen(verified)]
 
-@dataclass
-class LayerRows:
-    """What a forward finds out from layer to layer: filled while the network runs, where the pass itself is fixed."""
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> FeaturePass:
+        due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
+        (call,), columns, count = forward.calls, candidates.columns, self.chosen(verified)
+        among, width = plan.shapes.most or (None, None)
+        slots = places = packed(verified, columns, among)
+        if call.columns is not None:
+            due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
+            places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
+        return FeaturePass(
+            **vars(forward), due=due, verified=verified, places=places, slots=slots, count=count,
+            everything=forward.whole and plan.shapes.all(due), width=width,
+        )  # fmt: skip
 
-    ran: list[int] = field(default_factory=list)  # rows that each computed, padding included
-    # [B, n] the rows that it chose by their values (None: it chose none)
-    selected: list[Tensor | None] = field(default_factory=list)
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return FeatureMemory(session, forward, call)
+
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, FeaturePass)
+        first = torch.arange(session.config.layers, device=forward.valid.device) == 0
+        valid, computed = forward.valid.sum(1, keepdim=True), forward.wide
+        queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
+        ran = torch.where(first, computed[0], torch.full_like(queries, computed[-1]))
+        values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
+        keys = valid.expand_as(queries)
+        return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
 
 
 @dataclass(frozen=True)
@@ -115,61 +138,15 @@ class FeaturePass(ForwardPass):
     count: Tensor  # [B] how many of them are computed
     everything: bool  # the host knows that every row is due
     width: int | None  # the most rows that a layer but the first computes (None: ask the device)
-    found: LayerRows  # what each layer computed, which ``cost`` reads after the last one
+    # by layer, the rows that it chose by their values [B, n] (None: it chose none)
+    selected: list[Tensor | None] = field(default_factory=list)
+    wide: list[int] = field(default_factory=list)  # by layer, the rows that it computed, padding included
 
 
-class FeatureSession(BufferSession[FeaturePass]):
-    """attended, fed: what attention and MLP of each layer but the first gave [B, L + 1, D]."""
-
-    policy: DLLMCache
-
-    def __init__(self, policy: DLLMCache, canvas: Canvas, config: ModelConfig, even: bool) -> None:
-        super().__init__(policy, canvas, config, even)
-        sizes = [(config.width,)] * (config.layers - 1)
-        self.kept = self.attended, self.fed = KeptRows(self.length, sizes), KeptRows(self.length, sizes)
-
-    def widths(self, plan: ForwardPlan) -> list[Tensor]:
-        """The columns; those among which layers choose, and those that layers compute."""
-        due, verified = plan.state["due"], plan.state["verified"]
-        return [plan.columns.sum(1), verified.sum(1), due.sum(1) + self.policy.chosen(verified)]
-
-    def compared(self) -> Sequence[Tensor]:
-        return [store[1] for store in self.stores if store is not None]
-
-    def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
-        """One call: all rows enter a layer, and which of them it computes shows only there."""
-        return [Group(None, max(widths))]
-
-    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> FeaturePass:
-        due, verified = plan.state["due"] & forward.valid, plan.state["verified"] & forward.valid
-        (call,), columns, count = forward.calls, candidates.columns, self.policy.chosen(verified)
-        among, width = plan.shapes.most or (None, None)
-        slots = places = packed(verified, columns, among)
-        if call.columns is not None:
-            due, verified = (gather_padded(one, call.columns, False) for one in (due, verified))
-            places = packed(verified, columns[: call.columns.shape[1]], slots.shape[1])
-        return FeaturePass(
-            **vars(forward), due=due, verified=verified, places=places, slots=slots, count=count,
-            everything=forward.whole and plan.shapes.all(due), width=width, found=LayerRows(),
-        )  # fmt: skip
-
-    def memory(self, forward: FeaturePass, call: Call) -> Memory:
-        return FeatureMemory(self, forward, call)
-
-    def cost(self, forward: FeaturePass, scored: Tensor) -> ForwardCost:
-        first = torch.arange(self.config.layers, device=forward.valid.device) == 0
-        valid, computed = forward.valid.sum(1, keepdim=True), forward.found.ran
-        queries = torch.where(first, valid, (forward.due.sum(1) + forward.count)[:, None])
-        ran = torch.where(first, computed[0], torch.full_like(queries, computed[-1]))
-        values = torch.where(first, 0, forward.verified.sum(1, keepdim=True))
-        keys = valid.expand_as(queries)
-        return ForwardCost(queries, keys, queries * (queries == valid), ran, scored, values=values)
-
-
-class FeatureMemory(BufferMemory[FeaturePass]):
+class FeatureMemory(BufferMemory):
     """Computes some rows of each layer, and takes what is kept of the others."""
 
-    session: FeatureSession
+    forward: FeaturePass
 
     def run(
         self, index: int, layer: AnyLayer, x: Tensor, residual: Tensor | None, angles: Angles,
@@ -180,37 +157,36 @@ class FeatureMemory(BufferMemory[FeaturePass]):
         if at is not None:
             own = at if columns is None else gather_padded(columns, at, self.session.length)
             normal, angles = gather_rows(normal, at), Angles(gather_rows(angles.cos, at), gather_rows(angles.sin, at))
-        self.forward.found.ran.append(normal.shape[1])
+        self.forward.wide.append(normal.shape[1])
         if normal.shape[1]:
             self.call = replace(self.call, columns=own, slots=own)
             given = layer.mixed(self.attend(index, layer.projected(normal, angles), own))
-        hidden = hidden + self._all(self.session.attended, index, given, own, columns)
+        hidden = hidden + self._all("attended", index, given, own, columns)
         if normal.shape[1]:
             fed = layer.fed(hidden if at is None else gather_rows(hidden, at))
-        return hidden, self._all(self.session.fed, index, fed, own, columns)
+        return hidden, self._all("fed", index, fed, own, columns)
 
-    def _all(
-        self, kept: KeptRows, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None
-    ) -> Tensor:
+    def _all(self, name: str, index: int, fresh: Tensor | None, own: Tensor | None, columns: Tensor | None) -> Tensor:
         """What is known of all rows [B, n, D] after ``fresh`` ones (None: without any) were kept. The first layer,
         which computes all of them, keeps none."""
         if index == 0:
             assert fresh is not None
             return fresh
-        held = kept.layers[index - 1] if fresh is None else kept.put(index - 1, fresh, own)
+        kept = self.session.kept[name]
+        held = kept.layers[index] if fresh is None else kept.put(index, fresh, own)
         return held[:, : self.session.length] if columns is None else gather_rows(held, columns)
 
     def _computed(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor | None:
         """Places [B, u] among the rows that the layer computes (n: padding). None: all of them."""
         forward, selected = self.forward, None
         if index == 0 or forward.everything:
-            forward.found.selected.append(None)
+            forward.selected.append(None)
             return None
         chosen = self.copies(forward.due, normal.device)
         if forward.places.shape[1]:
             selected = self._turned(index, layer, normal)
             chosen = chosen | selected
-        forward.found.selected.append(selected)
+        forward.selected.append(selected)
         return packed(chosen, torch.arange(normal.shape[1], device=normal.device), forward.width)
 
     def _turned(self, index: int, layer: AnyLayer, normal: Tensor) -> Tensor:

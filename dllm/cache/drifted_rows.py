@@ -7,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dllm.cache.buffer_memory import BufferMemory, KeepsBuffers
-from dllm.cache.calls import RowNumbers
-from dllm.cache.columns import KeptRows, gather_rows
+from dllm.cache.buffer_memory import BufferMemory
+from dllm.cache.columns import gather_rows
 from dllm.cache.drift import attended, attention_received
+from dllm.cache.kept import KeptRows
 from dllm.cache.passes import ForwardPass
 from dllm.common.rowwise import select_or_all, update_rows
 from dllm.models.attention import Visible
@@ -75,26 +74,12 @@ class DriftPass(ForwardPass):
     progress: Track  # what was read, layer after layer
 
 
-class KeepsStates(KeepsBuffers, Protocol):
-    """What is known of the session of a forward that reads attention."""
-
-    row_numbers: RowNumbers  # of rows that share a call
-
-    @property
-    def inputs(self) -> KeptRows: ...  # what entered each layer [B, L + 1, D]
-
-    @property
-    def queried(self) -> KeptRows: ...  # its queries [B, L + 1, H, h]
-
-
 class WholeRows(Memory):
     """Runs the whole canvas of some rows, each from the layer on that the host knows of it. received: by layer, [B, S]
     attention from the window, which it replaces."""
 
-    widens = True
-
-    def __init__(self, first: BufferMemory[DriftPass], session: KeepsStates, received: dict[int, Tensor]) -> None:
-        self.first, self.session, self.received, self.ran = first, session, received, False
+    def __init__(self, first: BufferMemory, forward: DriftPass, received: dict[int, Tensor]) -> None:
+        self.first, self.session, self.forward, self.received, self.ran = first, first.session, forward, received, False
         self.numbers, self.gathered = list[int](), -1
         # [b] in a recording, the first layer in which each row changes anything (None: all that it runs)
         self.bound: Tensor | None = None
@@ -102,7 +87,7 @@ class WholeRows(Memory):
 
     def advance(self, layers: AnyStack, first: int, last: int) -> None:
         """Run the layers ``first`` to ``last`` - 1, of each row those from its bound on."""
-        bounds = self.first.forward.progress.bounds
+        bounds = self.forward.progress.bounds
         for begin, end in pairwise([*sorted({max(bound, first) for bound in bounds if bound < last}), last]):
             numbers = [row for row, bound in enumerate(bounds) if bound <= begin]
             if numbers != self.numbers:
@@ -111,10 +96,10 @@ class WholeRows(Memory):
 
     def redo(self, layers: AnyStack, redo: Redo) -> Tensor | None:
         """Run as many rows as a recording does, and return which ones."""
-        session, bound = self.session, self.first.forward.progress.bound
+        session, bound = self.session, self.forward.progress.bound
         self.rerun = None if redo.rows == len(bound) else bound.argsort(stable=True)[: redo.rows]
         self.bound = select_or_all(bound, self.rerun)
-        self.x = select_or_all(session.inputs.layers[redo.begin], self.rerun)[:, : self.first.call.reach]
+        self.x = select_or_all(session.kept["inputs"].layers[redo.begin], self.rerun)[:, : self.first.call.reach]
         self._run(layers, redo.begin, session.config.layers)
         return self.rerun
 
@@ -127,19 +112,19 @@ class WholeRows(Memory):
         first, reach, last = self.first, self.first.call.reach, self.session.config.layers
         hidden, columns = layers.left(self.x, None, None)
         if first.call.visible.mask is not None or reach < self.session.length:
-            valid = select_or_all(first.forward.valid[:, :reach], self.rerun)
-            columns = torch.where(valid, first.forward.columns[:reach], self.session.length)
+            valid = select_or_all(self.forward.valid[:, :reach], self.rerun)
+            columns = torch.where(valid, self.forward.columns[:reach], self.session.length)
         counts = None if self.bound is None or len(self.bound) == 1 else self.bound < last
         return Rerun(self.rerun, hidden, columns, counts)
 
     def _take(self, numbers: list[int], layer: int) -> None:
         """Go on with the rows ``numbers``; some begin with this layer."""
         session, reach = self.session, self.first.call.reach
-        held = session.inputs.layers[layer]
+        held = session.kept["inputs"].layers[layer]
         if self.numbers:
-            session.inputs.put(layer, self.x.to(held.device), None, self._here(held.device))
+            session.kept["inputs"].put(layer, self.x.to(held.device), None, self._here(held.device))
         everyone = len(numbers) == session.rows
-        self.rerun = None if everyone else session.row_numbers(numbers, self.first.forward.valid.device)
+        self.rerun = None if everyone else session.row_numbers(numbers, self.forward.valid.device)
         self.x = select_or_all(held, self._here(held.device))[:, :reach]
         self.numbers, self.gathered = numbers, layer
 
@@ -158,14 +143,14 @@ class WholeRows(Memory):
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if layer > self.gathered:  # a row begins with what has entered its first layer
-            hidden = self._put(self.session.inputs, layer, hidden, layer - 1)
+            hidden = self._put(self.session.kept["inputs"], layer, hidden, layer - 1)
         return hidden, columns
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
-        first, session, forward = self.first, self.session, self.first.forward
+        first, session, forward = self.first, self.session, self.forward
         device, rows, received = fresh.query.device, self._here(fresh.query.device), self.received
         query, keys, values, visible = self._exchange(layer, fresh)
-        self._put(session.queried, layer, query, layer)
+        self._put(session.kept["queried"], layer, query, layer)
         window, in_window = (
             select_or_all(first.copies(one, device), rows) for one in (forward.window, forward.in_window)
         )

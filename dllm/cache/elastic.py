@@ -16,13 +16,12 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
-from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
-from dllm.cache.calls import Group
-from dllm.cache.columns import KeptRows, gather_rows, predictors
+from dllm.cache.columns import gather_rows, predictors
 from dllm.cache.drift import attended, attention_received, attention_similarity, strongest
 from dllm.cache.drifted_rows import DriftPass, Redo, Track, WholeRows
+from dllm.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept, KeptRows
 from dllm.cache.passes import Call, ForwardPass
 from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
@@ -47,7 +46,10 @@ class Elastic(Buffered):
     asks which rows have drifted in them (None: all layers); it changes what is computed, and nothing that is found.
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
+    traits = Buffered.traits.but(
+        shadows=False, bounded_shapes=True, acts_in_layers=True, one_call=True, reads_weights=True, asks=True, facts=1,
+        heads="summed",
+    )  # fmt: skip
 
     def __init__(
         self, window_length: int = 16, gamma: float = 0.9, track_num: int = 1, similarity: str = "heads",
@@ -66,12 +68,12 @@ class Elastic(Buffered):
         self.trigger, self.block_caching, self.first_layer = trigger, block_caching, first_layer
         self.ask_every = ask_every
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return ElasticSession(self, canvas, config)
-
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        own = config.layers * (config.width + config.heads * config.head_dim)
-        return super().kept_numbers(columns, opened, config) + (columns + 1) * own
+    def kept(self) -> tuple[Kept, ...]:
+        """Beside keys and values, what entered each layer, and its queries."""
+        keys = replace(LAYER_KEYS, compared=True)
+        inputs = Kept("inputs", lambda config, layer: (PER_PLACE, config.width))
+        queried = Kept("queried", lambda config, layer: (PER_PLACE, config.heads, config.head_dim), compared=True)
+        return keys, LAYER_VALUES, inputs, queried
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. tracked [B, L]: decided positions to watch.
@@ -87,50 +89,18 @@ class Elastic(Buffered):
         columns = first | view.state["tracked"] | new | live
         return view.plan(columns, committable=window, state={"window": live})
 
+    def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
+        """The columns of the window, the watched ones and the others; these and 1 of rows that reuse some, or 0; and
+        how many layers compute the whole canvas."""
+        parts, later = [part.sum(1) for part in parts_of_plan(plan)], plan.state["later"]
+        return [*parts, torch.where(later > 0, parts[2] + 1, 0), config.layers - later]
 
-class ElasticSession(BufferSession[DriftPass]):
-    """inputs, queried: what entered each layer [B, L + 1, D], and its queries [B, L + 1, H, h]."""
-
-    policy: Elastic
-
-    def __init__(self, policy: Elastic, canvas: Canvas, config: ModelConfig) -> None:
-        super().__init__(policy, canvas, config)
-        self.gapless = False  # attention weights are computed under the mask
-        sizes = (config.width,), (config.heads, config.head_dim)
-        self.kept = [KeptRows(self.length, config.layers * [size]) for size in sizes]
-
-    @property
-    def inputs(self) -> KeptRows:
-        return self.kept[0]
-
-    @property
-    def queried(self) -> KeptRows:
-        return self.kept[1]
-
-    asks, facts = True, 1
-
-    def compared(self) -> Sequence[Tensor]:
-        return [*self.queried.layers, *(store[0] for store in self.stores if store is not None)]
-
-    def parts(self, widths: Sequence[int], device: torch.device) -> list[Group]:
-        """One call, because the rows that compute everything show only once layers have run."""
-        return [Group(None, max(widths))]
-
-    def widths(self, plan: ForwardPlan) -> list[Tensor]:
-        """The columns; those of the window, the watched ones and the others; these and 1 of rows that reuse some, or
-        0; and how many layers compute the whole canvas."""
-        parts, later = [part.sum(1) for part in self._parts(plan)], plan.state["later"]
-        near = torch.where(later > 0, parts[2] + 1, 0)
-        return [plan.columns.sum(1), *parts, near, self.config.layers - later]
-
-    def _parts(self, plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """The columns [B, L] of the window, those that are watched, and what is computed besides."""
-        window, watched = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
-        return window, watched, plan.columns & ~window & ~watched
-
-    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> DriftPass:
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> DriftPass:
         valid, columns, bound, shapes = candidates.valid, candidates.columns, plan.state["later"], plan.shapes
-        (call,), parts, first = forward.calls, self._parts(plan), self._first
+        (call,), parts = forward.calls, parts_of_plan(plan)
+        first = session.config.layers if self.first_layer is None else self.first_layer  # always whole from it on
         if shapes.most:
             *widths, near = shapes.most
             bounds = [first if near else 0]
@@ -143,44 +113,46 @@ class ElasticSession(BufferSession[DriftPass]):
         if call.columns is not None:  # first the columns whose attention is read, so that their weights need no copy
             ordered = torch.cat([probes, rest], 1)
             call = replace(call, columns=ordered, slots=ordered)
-        real = watched < self.length
+        real = watched < session.length
         return DriftPass(
             **vars(replace(forward, calls=(call,))), decided=~candidates.undecided & valid, columns=columns,
-            probes=probes, window=window, in_window=window < self.length, watched=watched,
+            probes=probes, window=window, in_window=window < session.length, watched=watched,
             mean=real / real.sum(1, keepdim=True).clamp(min=1), seen=forward.keys.sum(1),
             width=widths[0] + widths[1] + min(near, widths[2]), reuses=max(bounds) > 0, fixed=shapes.bounded,
             progress=Track(bound, torch.full_like(bound, first), bounds),
         )  # fmt: skip
 
-    @property
-    def _first(self) -> int:
-        """The layer from which on every forward is whole (the number of layers: none)."""
-        return self.config.layers if self.policy.first_layer is None else self.policy.first_layer
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return NarrowMemory(session, forward, call)
 
-    def memory(self, forward: DriftPass, call: Call) -> Memory:
-        return NarrowMemory(self, forward, call)
-
-    def cost(self, forward: DriftPass, scored: Tensor) -> ForwardCost:
-        progress, layers = forward.progress, torch.arange(self.config.layers, device=forward.valid.device)
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, DriftPass)
+        progress, layers = forward.progress, torch.arange(session.config.layers, device=forward.valid.device)
         valid, wanted = forward.valid.sum(1, keepdim=True), forward.queries.sum(1, keepdim=True)
-        whole = progress.whole(layers)
-        queries = torch.where(whole, valid, wanted)
+        queries = torch.where(progress.whole(layers), valid, wanted)
         if forward.whole:
-            computed = torch.full_like(queries, self.length)
+            computed = torch.full_like(queries, session.length)
         else:
             computed = progress.ran(layers) * forward.calls[0].reach + (layers < progress.narrow) * forward.width
         keys = forward.seen[:, None].expand_as(queries)
         return ForwardCost(queries, keys, queries * (queries == valid), computed, scored)
 
 
-class NarrowMemory(BufferMemory[DriftPass]):
+def parts_of_plan(plan: ForwardPlan) -> tuple[Tensor, Tensor, Tensor]:
+    """The columns [B, L] of the window, those that are watched, and what is computed besides."""
+    window, watched = plan.state["window"] & plan.keys, plan.state["tracked"] & plan.keys
+    return window, watched, plan.columns & ~window & ~watched
+
+
+class NarrowMemory(BufferMemory):
     """Runs the planned columns of all rows, tests them for drift, and runs the rows that have drifted again."""
 
-    session: ElasticSession
-    widens = True
+    forward: DriftPass
 
-    def __init__(self, session: ElasticSession, forward: DriftPass, call: Call) -> None:
+    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
+        assert isinstance(session.policy, Elastic)
+        self.policy, self.inputs, self.queried = session.policy, session.kept["inputs"], session.kept["queried"]
         self.made: dict[int, tuple[Tensor, Tensor]] = {}
         self.whole: WholeRows | None = None  # the rows that have run again, until `resume`; they refer to this memory
 
@@ -190,7 +162,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
             self._keep(0, x, columns)
             x, columns = x[:, : forward.width], columns[:, : forward.width]
             self.call = replace(self.call, columns=columns, slots=columns)
-        step = self.session.policy.ask_every or count if self._asks and not forward.fixed else count
+        step = self.policy.ask_every or count if self._asks and not forward.fixed else count
         for first in range(0, count, step):
             last = min(first + step, count)
             end = last if forward.whole else min(last, max(progress.bounds))
@@ -204,7 +176,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
             self.layers, self.first = layers, first
             if last < count and not forward.whole:
                 progress.bounds = progress.bound.tolist()
-                self.whole = self.whole or WholeRows(self, self.session, progress.received)
+                self.whole = self.whole or WholeRows(self, self.forward, progress.received)
                 self.whole.advance(layers, first, last)
         return layers.left(x, residual, columns)
 
@@ -228,7 +200,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def resume(self, asked: tuple[int, ...] | Redo | None) -> None:
         progress, layers = self.forward.progress, self.layers
         # A recording goes on from the same first part again and again.
-        whole = self.whole or WholeRows(self, self.session, dict(progress.received))
+        whole = self.whole or WholeRows(self, self.forward, dict(progress.received))
         self.whole = None  # else the cycle keeps a decode's memory until it is collected
         progress.redo, progress.again = None, None
         if isinstance(asked, Redo):
@@ -242,16 +214,16 @@ class NarrowMemory(BufferMemory[DriftPass]):
 
     def _keep(self, layer: int, hidden: Tensor, columns: Tensor | None) -> None:
         """Keep rows as what enters a layer that does not run them: on its device, where they have not come yet."""
-        inputs = self.session.inputs
-        there = inputs.layers[layer].device if layer < len(inputs.layers) else hidden.device
+        inputs = self.inputs
+        there = inputs.layers[layer].device if layer in inputs.layers else hidden.device
         inputs.put(layer, hidden.to(there), self.copies(columns, there))
 
     def enter(self, layer: int, hidden: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        self._put(self.session.inputs, layer, hidden, columns)
+        self._put(self.inputs, layer, hidden, columns)
         return hidden, columns
 
     def _put(self, kept: KeptRows, layer: int, rows: Tensor, columns: Tensor | None) -> None:
-        if columns is None or layer >= len(kept.layers):
+        if columns is None or layer not in kept.layers:
             kept.put(layer, rows, columns)
         else:
             kept.put_at(layer, rows, self._places(columns))
@@ -259,7 +231,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
     def _places(self, columns: Tensor) -> Tensor:
         """``KeptRows.places``, made in the first layer of each device."""
         if id(columns) not in self.made:  # holding the tensor keeps its id
-            self.made[id(columns)] = columns, self.session.inputs.places(columns)
+            self.made[id(columns)] = columns, self.inputs.places(columns)
         return self.made[id(columns)][1]
 
     def attend(self, layer: int, fresh: Projected, columns: Tensor | None) -> Tensor:
@@ -267,17 +239,17 @@ class NarrowMemory(BufferMemory[DriftPass]):
         device, window, old = fresh.query.device, forward.window.shape[1], None
         probes, in_window = self.copies(forward.probes, device), self.copies(forward.in_window, device)
         if self._tests:
-            asking = session.queried.at(layer, self._places(self.copies(forward.watched, device)))
+            asking = self.queried.at(layer, self._places(self.copies(forward.watched, device)))
             keys = self.buffer(layer, fresh)[0][:, :, : self.call.reach]
             old = attention_weights(asking, keys, self.copies(self.call.visible.mask, device))
         query, keys, values, visible = self.exchange(layer, fresh, columns)
-        self._put(session.queried, layer, query, columns)
+        self._put(self.queried, layer, query, columns)
         read = gather_rows(query, probes) if columns is None else query[:, : probes.shape[1]]
         few = columns is not None and query.dtype.itemsize > 2 and not fresh.tiled
         out, weights = attended(query, keys, values, visible, None if few else read, fresh.tiled)
         if old is not None:
             seen, new = self.copies(forward.seen, device), weights[:, :, window : probes.shape[1]]
-            alike = attention_similarity(old, new, seen, session.policy.similarity, session.config.ranks)
+            alike = attention_similarity(old, new, seen, self.policy.similarity, session.config.ranks)
             progress.alike.append(alike)
         progress.received[layer] = attention_received(weights[:, :, :window], in_window)
         return out
@@ -285,18 +257,18 @@ class NarrowMemory(BufferMemory[DriftPass]):
     @property
     def _tests(self) -> bool:
         """Whether this forward looks for drift: it reuses something, and the answer matters."""
-        policy, forward = self.session.policy, self.forward
+        policy, forward = self.policy, self.forward
         matters = policy.trigger == "next_step" or not forward.whole
         return matters and policy.first_layer is None and forward.mean.shape[1] > 0 and forward.reuses
 
     @property
     def _asks(self) -> bool:
         """Whether the host asks which rows have drifted, to run them again in this forward."""
-        return self._tests and self.session.policy.trigger == "same_step"
+        return self._tests and self.policy.trigger == "same_step"
 
     def _test(self, first: int, end: int) -> None:
         """Find the rows that have drifted in the layers ``first`` to ``end`` - 1, for this forward or the next."""
-        forward, progress, policy = self.forward, self.forward.progress, self.session.policy
+        forward, progress, policy = self.forward, self.forward.progress, self.policy
         alike = (by_layer(progress.alike[first:end], forward.valid.device) * forward.mean).sum(-1)  # [l, B]
         after = torch.arange(first + 1, end + 1, device=alike.device)[:, None]
         drifted = (alike < policy.gamma) & forward.mean.any(1)
@@ -317,7 +289,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
             assert store is not None, "every layer has run"
             if not forward.whole and min(progress.bounds) <= layer:
                 columns = packed(torch.where(progress.whole(layer), forward.valid, forward.queries), forward.columns)
-            held, device = session.queried.layers[layer], store[0].device
+            held, device = self.queried.layers[layer], store[0].device
             query = held[:, :-1] if columns is None else gather_rows(held, self.copies(columns, device))
             visible = self.copies.of(self.call.visible, device)
             reader.read(layer, query, store[0][:, :, : self.call.reach], visible, columns)
@@ -328,7 +300,7 @@ class NarrowMemory(BufferMemory[DriftPass]):
         received = by_layer([received_by[layer] for layer in sorted(received_by)], forward.valid.device)
         received = self.session.config.ranks.sum(received)  # over heads
         found = torch.where(forward.decided[:, :keys], received, 0.0)
-        most = strongest(found, self.session.policy.track_num) & (found > 0)  # an empty window attends to nothing
+        most = strongest(found, self.policy.track_num) & (found > 0)  # an empty window attends to nothing
         tracked = torch.zeros_like(forward.decided)
         tracked[:, :keys] = most.any(0)
         forward.noted.update(tracked=tracked, later=progress.later)

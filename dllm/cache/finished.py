@@ -25,8 +25,7 @@ class Finished(Buffered):
     """
 
     traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True,
-                                  soft=True)  # fmt: skip
-    shares = True
+                                  soft=True, shares=True)  # fmt: skip
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)

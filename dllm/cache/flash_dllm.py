@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.columns import gather_padded, predictors
@@ -16,7 +16,6 @@ from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
 from dllm.errors import UserError, in_range
 from dllm.models.attention import attend
-from dllm.models.config import ModelConfig
 from dllm.models.experts import at_least_float32
 from dllm.models.memory import Memory, Projected
 
@@ -32,7 +31,8 @@ class FlashDLLM(Buffered):
     track_windows -1: every forward is full (no cache).
     """
 
-    traits = Buffered.traits.but(shadows=False, bounded_shapes=True, acts_in_layers=True, heads="summed")
+    traits = Buffered.traits.but(shadows=False, attends_all=True, bounded_shapes=True, acts_in_layers=True,
+                                 heads="summed")  # fmt: skip
 
     def __init__(self, window_length: int = 16, mask_windows: int = 4, track_windows: int = 4) -> None:
         in_range("cache.window_length", window_length, 1)
@@ -45,8 +45,8 @@ class FlashDLLM(Buffered):
             )
         self.window_length, self.mask_windows, self.track_windows = window_length, mask_windows, track_windows
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return FlashSession(self, canvas, config, not shrinks and bool(canvas.valid.all()))
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return FlashMemory(session, forward, call)
 
     def state(self, canvas: Canvas) -> State:
         """window [B, L]: the columns that predict the last plan's window. importance [B, L]: of each column to it."""
@@ -69,17 +69,10 @@ class FlashDLLM(Buffered):
         return view.plan(columns, committable=window & canvas.undecided, state=state)
 
 
-class FlashSession(ColumnSession):
-    policy: FlashDLLM
-
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        return FlashMemory(self, forward, call)
-
-
-class FlashMemory(BufferMemory[ForwardPass]):
+class FlashMemory(BufferMemory):
     """Adds up, over the layers, the products of the window's queries with every key."""
 
-    def __init__(self, session: ColumnSession, forward: ForwardPass, call: Call) -> None:
+    def __init__(self, session: Session, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         window = select_or_all(forward.remembered["window"], call.candidates)
         self.window = window if call.columns is None else gather_padded(window, call.columns, False)

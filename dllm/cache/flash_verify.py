@@ -10,10 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
-from dllm.cache.buffer import CacheView
+from dllm.cache.buffer import CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
-from dllm.cache.flash_dllm import FlashDLLM, FlashSession
+from dllm.cache.flash_dllm import FlashDLLM
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import rank
 from dllm.common.rowwise import select_or_all
@@ -21,7 +20,6 @@ from dllm.contract import ForwardPlan, State
 from dllm.contract.beside import Beside
 from dllm.contract.canvas import Canvas
 from dllm.models.attention import Visible
-from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory
 
 
@@ -36,8 +34,18 @@ class VerifiedFlashDLLM(FlashDLLM):
 
     traits = FlashDLLM.traits.but(verifies="beside", exposes_attention=False, bounded_shapes=False)
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return Verifying(self, canvas, config, not shrinks and bool(canvas.valid.all()))
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> ForwardPass:
+        """Some rows compute columns, which are kept. The others verify, in a call of their own."""
+        if not isinstance(plan.beside, Beside):
+            return forward
+        calls = [call for call in forward.calls if call.columns is None or call.columns.shape[1]]
+        beside = call_beside(plan.beside, forward.keys)
+        return replace(forward, calls=[*calls, beside], shadows=plan.beside.columns)
+
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return super().memory(session, forward, call) if call.masks is None else BufferMemory(session, forward, call)
 
     def state(self, canvas: Canvas) -> State:
         """place [B, L]: of a decided column in the order, from 1 (0: decided since). laid [B, L]: drafts of the last
@@ -82,29 +90,17 @@ def sorted_anew(state: State, known: Tensor, new: Tensor) -> Tensor:
     return torch.where(new, behind, (rank(-state["importance"], old)[1] + 1) * known)
 
 
-class Verifying(FlashSession):
-    """Some rows compute columns, which are kept. The others verify, in a call of their own."""
-
-    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
-        if not isinstance(plan.beside, Beside):
-            return forward
-        calls = [call for call in forward.calls if call.columns is None or call.columns.shape[1]]
-        beside = self._beside(plan.beside, forward.keys)
-        return replace(forward, calls=[*calls, beside], shadows=plan.beside.columns)
-
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        return super().memory(forward, call) if call.masks is None else BufferMemory(self, forward, call)
-
-    def _beside(self, beside: Beside, keys: Tensor) -> Call:
-        """The call of the rows that verify: they see one another instead of the columns in which they lie."""
-        there = (beside.columns < self.length).any(1)
-        rows = None if bool(there.all()) else there.nonzero()[:, 0]
-        beside, keys = select_or_all((beside, keys), rows)
-        columns, (count, width) = beside.columns, beside.columns.shape
-        covered = torch.zeros(count, self.length + 1, dtype=torch.bool, device=keys.device).scatter(1, columns, True)
-        kept = (keys & ~covered[:, : self.length])[:, None].expand(-1, width, -1)
-        spare = kept.new_zeros(count, width, 1)  # what padding writes
-        reach = self.length + 1 + width
-        slots = torch.arange(self.length + 1, reach, device=keys.device).expand(count, -1)
-        visible = Visible(torch.cat([kept, spare, beside.sees], 2))
-        return Call(rows, columns, slots, visible, reach, buffers=rows, masks=beside.mask)
+def call_beside(beside: Beside, keys: Tensor) -> Call:
+    """The call of the rows that verify: they see one another instead of the columns in which they lie."""
+    length = keys.shape[1]
+    there = (beside.columns < length).any(1)
+    rows = None if bool(there.all()) else there.nonzero()[:, 0]
+    beside, keys = select_or_all((beside, keys), rows)
+    columns, (count, width) = beside.columns, beside.columns.shape
+    covered = torch.zeros(count, length + 1, dtype=torch.bool, device=keys.device).scatter(1, columns, True)
+    kept = (keys & ~covered[:, :length])[:, None].expand(-1, width, -1)
+    spare = kept.new_zeros(count, width, 1)  # what padding writes
+    reach = length + 1 + width
+    slots = torch.arange(length + 1, reach, device=keys.device).expand(count, -1)
+    visible = Visible(torch.cat([kept, spare, beside.sees], 2))
+    return Call(rows, columns, slots, visible, reach, buffers=rows, masks=beside.mask)

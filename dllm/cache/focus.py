@@ -10,13 +10,13 @@ Sizes after the choice are known on the device alone, so the host asks once a fo
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
-from dllm.cache.buffer import Buffered, BufferSession, CacheView
+from dllm.cache.base import Session
+from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.columns import gather_padded, gather_rows
 from dllm.cache.growth import chosen_masks, importance
@@ -46,13 +46,12 @@ class Focus(Buffered):
 
     traits = Buffered.traits.but(
         kinds=_KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
-        acts_in_layers=True, closes=True, heads="summed",
+        acts_in_layers=True, closes=True, shares=True, facts=1, heads="summed",
     )  # fmt: skip
-    shares = True
 
     def __init__(self, alpha: float | None = 1.5) -> None:
         in_range("cache.alpha", alpha, 1.0, advice="A multiple of what a forward decides; {null} keeps all masks.")
-        self.alpha = alpha
+        self.alpha, self.traits = alpha, self.traits.but(asks=alpha is not None)
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -87,8 +86,38 @@ class Focus(Buffered):
         if any(read.layer is not None for need in needs for read in need.reads):
             raise IncompatibleParts(f"{name} ends rows between layers, and a chosen part reads the states of one.")
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return FocusSession(self, canvas, config)
+    def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
+        """Whether some columns may leave."""
+        return [(plan.state["target"] < plan.columns.shape[1]).long()]
+
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> FocusPass:
+        queries, masked, columns = forward.queries, candidates.masked & candidates.valid, candidates.columns
+        masks = queries & masked
+        width = max(1, plan.shapes.max_per_row(masks, session.length, True))
+        decided = torch.where(queries & ~masked, columns, -1).amax(1)
+        deep = {"stay": queries, "width": forward.computed()[:, 0]}
+        return FocusPass(**vars(forward), masks=packed(masks, columns, width), decided=decided, deep=deep)
+
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return (BufferMemory if self.alpha is None else FocusMemory)(session, forward, call)
+
+    def cost(self, session: ColumnSession, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        """By layer: all rows in the first, and those that stay in the others."""
+        assert isinstance(forward, FocusPass)
+        stay, deep = forward.deep["stay"], session.config.layers - 1
+        columns = torch.arange(session.length, device=stay.device)
+        last = torch.where(stay, columns, -1).amax(1, keepdim=True)
+        seen = forward.keys & (columns <= last)
+
+        def by_layer(first: Tensor, others: Tensor) -> Tensor:
+            return torch.cat([first[:, None], others[:, None].expand(-1, deep)], 1)
+
+        queries = by_layer(forward.queries.sum(1), stay.sum(1))
+        keys = by_layer(forward.keys.sum(1), seen.sum(1))
+        computed = by_layer(forward.computed()[:, 0], forward.deep["width"])
+        return ForwardCost(queries, keys, torch.zeros_like(queries), computed, scored)
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their block and all before it were decided. tokens [B, L]: those of the
@@ -152,57 +181,15 @@ class FocusPass(ForwardPass):
 
     masks: Tensor  # [B, m] columns of the masks that it computes (L: no column)
     decided: Tensor  # [B] the rightmost decided column that it computes (-1: none)
-    # what is found while it runs: ``stay`` [B, L] columns that all layers compute, ``width`` [B] those that run
-    found: dict[str, Tensor] = field(default_factory=dict)
+    # filled while it runs: ``stay`` [B, L] columns that all layers compute, ``width`` [B] how many the deep ones run
+    deep: dict[str, Tensor]
 
 
-class FocusSession(BufferSession[FocusPass]):
-    """A block's keys and values stay between its forwards, stale ones of masks that left included."""
-
-    policy: Focus
-    facts = 1
-
-    def __init__(self, policy: Focus, canvas: Canvas, config: ModelConfig) -> None:
-        super().__init__(policy, canvas, config)
-        self.asks = policy.alpha is not None
-
-    def widths(self, plan: ForwardPlan) -> list[Tensor]:
-        """The columns, and whether some may leave."""
-        return [plan.columns.sum(1), (plan.state["target"] < self.length).long()]
-
-    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> FocusPass:
-        queries, masked, columns = forward.queries, candidates.masked & candidates.valid, candidates.columns
-        masks = queries & masked
-        width = max(1, plan.shapes.max_per_row(masks, self.length, True))
-        decided = torch.where(queries & ~masked, columns, -1).amax(1)
-        found = {"stay": queries, "width": forward.computed()[:, 0]}
-        return FocusPass(**vars(forward), masks=packed(masks, columns, width), decided=decided, found=found)
-
-    def memory(self, forward: FocusPass, call: Call) -> Memory:
-        return FocusMemory(self, forward, call) if self.asks else BufferMemory(self, forward, call)
-
-    def cost(self, forward: FocusPass, scored: Tensor) -> ForwardCost:
-        """By layer: all rows in the first, and those that stay in the others."""
-        stay, deep = forward.found["stay"], self.config.layers - 1
-        last = torch.where(stay, torch.arange(self.length, device=stay.device), -1).amax(1, keepdim=True)
-        seen = forward.keys & (torch.arange(self.length, device=stay.device) <= last)
-
-        def by_layer(first: Tensor, others: Tensor) -> Tensor:
-            return torch.cat([first[:, None], others[:, None].expand(-1, deep)], 1)
-
-        queries = by_layer(forward.queries.sum(1), stay.sum(1))
-        keys = by_layer(forward.keys.sum(1), seen.sum(1))
-        computed = by_layer(forward.computed()[:, 0], forward.found["width"])
-        return ForwardCost(queries, keys, torch.zeros_like(queries), computed, scored)
-
-
-class FocusMemory(BufferMemory[FocusPass]):
+class FocusMemory(BufferMemory):
     """Runs the first layer and the projections of the second. ``resume`` then lets the rows that stay attend there, and
     run through the other layers."""
 
-    session: FocusSession
-    streams = False
-
+    forward: FocusPass
     layers: AnyStack  # of the network
     second: AnyLayer  # the second of them
     hidden: Tensor  # [b, n, D] what entered it
@@ -211,11 +198,11 @@ class FocusMemory(BufferMemory[FocusPass]):
     stay: Tensor  # [b, n] which rows go on
     first: Tensor  # [b, m] importance of the masks in the first layer
 
-    def __init__(self, session: FocusSession, forward: FocusPass, call: Call) -> None:
+    def __init__(self, session: Session, forward: ForwardPass, call: Call) -> None:
         super().__init__(session, forward, call)
         assert call.columns is not None, "a block is never the whole canvas"
         self.columns, self.whole = call.columns, call
-        self.masks, state = select_or_all(forward.masks, call.candidates), forward.remembered
+        self.masks, state = select_or_all(self.forward.masks, call.candidates), forward.remembered
         self.target, self.progress = (select_or_all(state[name], call.candidates) for name in ("target", "progress"))
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -269,7 +256,7 @@ class FocusMemory(BufferMemory[FocusPass]):
 
     def _find(self, name: str, found: Tensor) -> None:
         """Tell the forward what was found of the call's rows."""
-        rows, told = self.call.candidates, self.forward.found
+        rows, told = self.call.candidates, self.forward.deep
         told[name] = found if rows is None else told[name].index_copy(0, rows, found)
 
     def asked(self, facts: Sequence[Sequence[int]]) -> int:

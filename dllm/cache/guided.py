@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import StaticSession
+from dllm.cache.base import Session
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner, T, each_tensor, select
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
 from dllm.contract.canvas import Canvas
 from dllm.contract.shapes import HostView
-from dllm.models.memory import Buffers, Memory
+from dllm.models.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,18 @@ class GuidedPlan(ForwardPlan):
     halves: ForwardPlan  # [B, 2, ...] the inner session's plan of both halves
 
 
-class Guided(StaticSession[GuidedPlan, ForwardPass]):
-    """``inner`` was started on the doubled canvas of B ``rows``. Arguments and results have B rows or N candidates,
+class Guided(Session):
+    """``inner`` was started on the doubled canvas of B rows. Arguments and results have B rows or N candidates,
     except a ``ForwardPass`` and the candidates of ``begin``, which have 2 N."""
 
-    def __init__(self, inner: StaticSession[Any, Any], rows: int) -> None:
-        self.inner, self.rows, self.row_numbers = inner, rows, inner.row_numbers
-        self.asks, self.facts = inner.asks, inner.facts
+    def __init__(self, inner: Session) -> None:
+        self.inner, self.row_numbers, self.kept = inner, inner.row_numbers, inner.kept
+        # What halves compute is no other request's, and their first forwards are not those of one row.
+        self.policy, self.traits = inner.policy, inner.traits.but(shares=False, leads=False)
+
+    @property
+    def rows(self) -> int:
+        return self.inner.rows // 2
 
     def remembers(self, canvas: Canvas) -> State:
         both = twice(torch.arange(self.rows, device=canvas.row_id.device), 0)
@@ -50,7 +54,8 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
             by_row(doubled.state), replace(halves, state={}),
         )  # fmt: skip
 
-    def begin(self, plan: GuidedPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+    def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
+        assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(len(owner.row), device=owner.row.device), 0)
         twofold = Owner(twice(owner.row, owner.rows), 2 * owner.rows)
         inner = replace(
@@ -63,21 +68,13 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
         return self.inner.graph_key()
 
     def apart(self) -> Guided:
-        return Guided(self.inner.apart(), self.rows)
-
-    def compared(self) -> Sequence[Tensor]:
-        return self.inner.compared()
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        return self.inner.missing_buffers()
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        self.inner.attach_buffers(buffers)
+        return Guided(self.inner.apart())
 
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return self.inner.max_queries(known, width)
 
-    def widths(self, plan: GuidedPlan) -> list[Tensor]:
+    def widths(self, plan: ForwardPlan) -> list[Tensor]:
+        assert isinstance(plan, GuidedPlan)
         both = twice(torch.arange(self.rows, device=plan.columns.device), 0)
         inner = replace(by_half(plan.halves), columns=plan.columns[both], state=by_half(plan.state))
         return [by_row(one).amax(1) for one in self.inner.widths(inner)]
@@ -97,13 +94,13 @@ class Guided(StaticSession[GuidedPlan, ForwardPass]):
         return by_row(self.inner.keep(forward, twice(chosen, len(forward.owner.row) // 2), by_half(remembered)))
 
     def select(self, rows: Tensor) -> Guided:
-        return Guided(self.inner.select(twice(rows, self.rows)), len(rows))
+        return Guided(self.inner.select(twice(rows, self.rows)))
 
     def join(self, fresh: Guided) -> Guided:
         mine, theirs = self.rows, fresh.rows
         blocks = torch.arange(2 * (mine + theirs)).split([mine, mine, theirs, theirs])
         order = torch.cat([blocks[0], blocks[2], blocks[1], blocks[3]])  # all rows as they are, then all masked
-        return Guided(self.inner.join(fresh.inner).select(order), mine + theirs)
+        return Guided(self.inner.join(fresh.inner).select(order))
 
 
 def twice(rows: Tensor, offset: int) -> Tensor:

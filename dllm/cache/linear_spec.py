@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.buffer import Buffered, CacheView, ColumnSession
 from dllm.cache.buffer_memory import BufferMemory
 from dllm.cache.passes import Call, ForwardPass
@@ -46,15 +46,34 @@ class DraftWindow(Buffered):
     """
 
     traits = Buffered.traits.but(
-        kinds=frozenset({ContextCausal.name}), verifies="in_place", shadows=False, exposes_attention=False
-    )
+        kinds=frozenset({ContextCausal.name}), verifies="in_place", shadows=False, exposes_attention=False,
+        leads=False,
+    )  # fmt: skip
 
     def __init__(self, window_length: int = 32) -> None:
         in_range("cache.window_length", window_length, 2, advice="The last decided column counts.")
         self.window_length = window_length
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return DraftSession(self, canvas, replace(config, attention=CausalThenWindow()), False)
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return super().start(canvas, replace(config, attention=CausalThenWindow()), shrinks)
+
+    def own_pass(
+        self, session: ColumnSession, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas
+    ) -> ForwardPass:
+        """Rows that draft and rows that judge are calls of their own. What their columns hold is remembered, drafts
+        included."""
+        widths, judged = plan.shapes.widths(forward.queries, forward.owner), plan.state["judges"]
+        calls = list[Call]()
+        for judges, kind in ((True, Call), (False, DraftCall)):
+            rows = (judged == judges).nonzero()[:, 0]
+            if len(rows):
+                width = max(widths[row] for row in rows.tolist())
+                some = None if len(rows) == len(judged) else rows
+                calls.append(kind(**vars(session.call(forward, some, width, plan.shapes, candidates))))
+        return replace(forward, calls=calls, noted={**forward.noted, "tokens": candidates.tokens})
+
+    def memory(self, session: ColumnSession, forward: ForwardPass, call: Call) -> Memory:
+        return (DraftMemory if isinstance(call, DraftCall) else BufferMemory)(session, forward, call)
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed causally. tokens [B, L]: what they held, drafts included. judges [B]: whether
@@ -92,26 +111,7 @@ class DraftCall(Call):
     """A call of rows that draft."""
 
 
-class DraftSession(ColumnSession):
-    """Rows that draft and rows that judge are calls of their own. It remembers what the columns of a forward held,
-    drafts included."""
-
-    def own_pass(self, forward: ForwardPass, plan: ForwardPlan, candidates: Canvas) -> ForwardPass:
-        widths, judged = plan.shapes.widths(forward.queries, forward.owner), plan.state["judges"]
-        calls = list[Call]()
-        for judges, kind in ((True, Call), (False, DraftCall)):
-            rows = (judged == judges).nonzero()[:, 0]
-            if len(rows):
-                width = max(widths[row] for row in rows.tolist())
-                some = None if len(rows) == len(judged) else rows
-                calls.append(kind(**vars(self.call(forward, some, width, plan.shapes, candidates))))
-        return replace(forward, calls=calls, noted={**forward.noted, "tokens": candidates.tokens})
-
-    def memory(self, forward: ForwardPass, call: Call) -> Memory:
-        return (DraftMemory if isinstance(call, DraftCall) else BufferMemory)(self, forward, call)
-
-
-class DraftMemory(BufferMemory[ForwardPass]):
+class DraftMemory(BufferMemory):
     """Of rows that draft, which a LoRA may adapt."""
 
     def run(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Self
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession, StaticSession
-from dllm.cache.calls import Group, RowNumbers, rows_by_call
+from dllm.cache.base import Session
+from dllm.cache.calls import Group, rows_by_call
 from dllm.cache.columns import committable_next, order_of
+from dllm.cache.kept import Kept
 from dllm.cache.passes import Call, ForwardPass
 from dllm.cache.shadows import shadow_visibility
 from dllm.cache.suffix import Pruning
@@ -48,29 +48,19 @@ class NoCache(Pruning):
     def name(self) -> str:
         return "dpad" if self.prunes else "none"
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        ragged = shrinks or self.prunes or not bool(canvas.valid.all())
-        return NoCacheSession(self, canvas, config, ragged, narrows=self.prunes)
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return NoCacheSession(self, canvas, config, not (shrinks or self.prunes) and bool(canvas.valid.all()))
 
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        return 0
+    def kept(self) -> tuple[Kept, ...]:
+        return ()
 
 
-class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
+class NoCacheSession(Session):
     """Queries and keys are all valid columns, but for those that the ``policy`` leaves out (``dropped`` [B, L]).
-    Where rows are ``ragged``, padding and cut columns are not computed. narrows: plans may leave columns out."""
+    Unless rows are ``even``, padding and cut columns are not computed."""
 
-    def __init__(self, policy: NoCache, canvas: Canvas, config: ModelConfig, ragged: bool, narrows: bool) -> None:
-        self.policy, self.config, self.length, self.ragged = policy, config, len(canvas.columns), ragged
-        self.narrows = narrows
-        self.row_numbers = RowNumbers()
-
-    @property
-    def leads(self) -> bool:  # type: ignore[override]
-        return not self.policy.prunes  # what is left out depends on a row's seed
-
-    def follow(self, leaders: Sequence[int]) -> None:
-        """Do nothing: nothing is kept."""
+    policy: NoCache
+    narrows = False  # plans leave columns out
 
     def remembers(self, canvas: Canvas) -> State:
         return {"dropped": canvas.no_positions} if self.policy.prunes else {}
@@ -86,18 +76,15 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
     def max_queries(self, known: Sequence[HostView], width: int) -> tuple[int, ...]:
         return (self.length,) * len(known)
 
-    def graph_key(self) -> tuple[Hashable, ...]:
-        return (self.length, self.ragged)
-
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         valid, parts = candidates.valid, [Group(None, len(candidates.columns))]
-        queries = valid & plan.columns if self.narrows else valid
-        if self.ragged or plan.shapes.leaders:
+        queries = valid & plan.columns if self.narrows or self.policy.prunes else valid
+        if not self.even or plan.shapes.leaders:
             widths = plan.shapes.widths(queries, owner)
             parts = rows_by_call(widths, valid.device, self.row_numbers)
             parts = [part.among(plan.shapes.order) for part in parts]
         calls = [self._call(select_or_all(queries, part.rows), part, plan.shadows, candidates) for part in parts]
-        return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, not self.ragged, plan.state)
+        return ForwardPass(calls, owner, queries, queries, valid, plan.shadows, self.even, plan.state)
 
     def memory(self, forward: ForwardPass, call: Call) -> Memory:
         return NoCacheMemory(call.visible)
@@ -107,17 +94,13 @@ class NoCacheSession(StaticSession[ForwardPlan, ForwardPass]):
         return ForwardCost(rows, rows, torch.zeros_like(rows), forward.computed(), scored)
 
     def moved(self, reshape: Reshape, remembered: State) -> State:
-        self.length, self.ragged = reshape.source.shape[1], True
+        self.kept.length, self.even = reshape.source.shape[1], False
         return {name: reshape.moved(value) for name, value in remembered.items()}
-
-    def join(self, fresh: Self) -> Self:
-        self.length, self.ragged = max(self.length, fresh.length), True
-        return self
 
     def _call(self, where: Tensor, part: Group, shadows: Tensor, candidates: Canvas) -> Call:
         """A call of some candidates that computes the columns ``where`` [b, L]."""
         rows, length = part.rows, len(candidates.columns)
-        queries = packed(where, candidates.columns, part.width) if self.ragged else None
+        queries = packed(where, candidates.columns, part.width) if not self.even else None
         keys, count, beside = None if queries is None else queries < length, None, None
         order = select_or_all(order_of(candidates, self.config), rows)
         if queries is not None and not shadows.shape[1] and order is None:

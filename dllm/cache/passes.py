@@ -6,6 +6,7 @@ the same pass after the calls. The session keeps only what outlives the forward.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from einops import rearrange
 from torch import Tensor
 
 from dllm.common.rowwise import Owner
-from dllm.contract import State
+from dllm.contract import ForwardCost, State
 from dllm.models.attention import ALL, Visible
 from dllm.models.memory import KeyValues
 
@@ -99,6 +100,8 @@ class ForwardPass:
     remembered: State  # [B, ...] what the policy remembers of the rows, as planned
     # what the calls find out about the rows, by names of ``remembered``; filled while the network runs
     noted: State = field(default_factory=dict, kw_only=True)
+    # what its layers find out, by name and layer. ``ran`` [B]: columns that a layer computed, for ``cost``
+    found: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list), kw_only=True)
 
     def computed(self) -> Tensor:
         """Rows that the network runs for each candidate [N, 1], padding included; 0 for a candidate in no call."""
@@ -115,6 +118,18 @@ class ForwardPass:
             else:
                 out.index_fill_(0, rows, count)  # an indexed assignment of a number copies it from the host
         return out[:, None]
+
+    def cost(self, scored: Tensor) -> ForwardCost:
+        """What it computed, per candidate and layer, after its calls; ``scored`` [N]: rows that the head ran on. By
+        default all layers compute the same; else what they say that ``ran``, each padded to its widest row."""
+        if ran := self.found.get("ran"):
+            queries, valid = torch.stack([one.to(self.valid.device) for one in ran], 1), self.valid.sum(1, keepdim=True)
+            computed = queries.amax(0).expand_as(queries)
+            return ForwardCost(queries, valid.expand_as(queries), queries * (queries == valid), computed, scored)
+        queries = self.queries.sum(1, keepdim=True)
+        refreshed = torch.where((self.queries == self.valid).all(1, keepdim=True), queries, 0)
+        queries, keys = queries + self.extra_rows(), self.keys.sum(1, keepdim=True)
+        return ForwardCost(queries, keys, refreshed, self.computed(), scored)
 
     def extra_rows(self) -> Tensor | int:
         """Extra rows of each candidate [N, 1]."""

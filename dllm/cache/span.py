@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from dllm.cache.base import AnySession, Cache
+from dllm.cache.base import Cache, Session
+from dllm.cache.kept import Kept
 from dllm.cache.none import NoCache, NoCacheSession
 from dllm.contract import BlockState, ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas
@@ -21,14 +22,14 @@ class SpanCache(Cache):
     """As ``none``, but while the sampler goes on with a span that it has announced, columns after the span are neither
     computed nor attended to, decided ones included. Text that was given stays."""
 
-    traits = CacheTraits(scores_all_at_open=True, heads="local", bounded_shapes=True, bounds_late=True,
+    traits = CacheTraits(scores_all_at_open=True, heads="local", leads=True, bounded_shapes=True, bounds_late=True,
                          full_on_open=False)  # fmt: skip
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return SpanSession(NoCache(), canvas, config, ragged=True, narrows=True)
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return SpanSession(NoCache(), canvas, config)
 
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        return 0
+    def kept(self) -> tuple[Kept, ...]:
+        return ()
 
     def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
         super().check(setting, sampler, needs)
@@ -41,6 +42,8 @@ class SpanCache(Cache):
 
 class SpanSession(NoCacheSession):
     """Cuts rows off after what was announced, as long as some of that is masked."""
+
+    narrows = True
 
     def plan(self, canvas: Canvas, blocks: BlockState, next_positions: Tensor, remembered: State) -> ForwardPlan:
         plan = super().plan(canvas, blocks, next_positions, remembered)

@@ -7,23 +7,23 @@ chosen ones after them. Every layer keeps as many, so one count of keys serves a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.cache.base import AnySession, Cache, StaticSession
+from dllm.cache.base import Cache, Session
 from dllm.cache.buffer_memory import blank
-from dllm.cache.calls import Group, RowNumbers, rows_by_call
-from dllm.cache.columns import gather_padded, gather_rows, moved_up
+from dllm.cache.calls import Group, rows_by_call
+from dllm.cache.columns import gather_padded, gather_rows
 from dllm.cache.flash_dllm import products
+from dllm.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.ranking import top_k_mask
-from dllm.common.rowwise import Owner, each_tensor, join, select_or_all
+from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.setting import Setting
@@ -32,7 +32,7 @@ from dllm.contract.traits import CacheTraits, Rule
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
+from dllm.models.memory import DeviceCopies, Exchanged, KeyValues, Memory, Projected, StaticMemory
 
 NOT_KEPT = -1  # begin and end of the blocks of a row that has nothing kept
 
@@ -48,7 +48,7 @@ class SparseDLLM(Cache):
     """
 
     traits = CacheTraits(
-        scores_all_at_open=True, committed=True, bounded_shapes=True, acts_in_layers=True, heads="summed"
+        scores_all_at_open=True, committed=True, bounded_shapes=True, acts_in_layers=True, leads=True, heads="summed"
     )
 
     def __init__(self, keep_ratio: float = 0.5, kernel_size: int = 3, query_left: bool = True) -> None:
@@ -84,12 +84,16 @@ class SparseDLLM(Cache):
         """Columns before the block that every forward computes."""
         return int(self.query_left and config.prediction_shift > 0)
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return SparseSession(self, canvas, config, shrinks)
 
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        slots = opened + self.left(config) + int(columns * self.keep_ratio)
-        return super().kept_numbers(slots, opened, config)
+    def kept(self) -> tuple[Kept, ...]:
+        """Keys and values by slot, and the column in each slot of what is kept, where rows may be cut short."""
+        columns = Kept("columns", lambda config, layer: (PER_PLACE,), by="slot", lent=False, dtype=torch.int64)
+        return replace(LAYER_KEYS, by="slot"), replace(LAYER_VALUES, by="slot"), columns
+
+    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
+        return opened + self.left(config) + int(columns * self.keep_ratio) + 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class SparseCall(Call):
 
 @dataclass(frozen=True)
 class SparsePass(ForwardPass):
-    """A forward of B rows, and what they keep."""
+    """A forward of B rows, and what they keep. It finds the columns ``chosen`` [b, most] in each layer (L: none)."""
 
     full: Tensor  # [B] rows that compute every column
     begin: Tensor  # [B] the column in a row's first slot
@@ -113,26 +117,22 @@ class SparsePass(ForwardPass):
     count: Tensor  # [B] slots of what it keeps, which follow
     most: int  # no row chooses more now
     held: Tensor  # [B, C - 1] slots that rows which compute their blocks see
-    chosen: list[Tensor] = field(default_factory=list)  # by layer, [b, most] columns that were chosen (L: none)
 
 
-class SparseSession(StaticSession[ForwardPlan, SparsePass]):
+class SparseSession(Session):
     """Keys and values of B rows in C slots: those of the open blocks, the kept ones, and at last one for padding.
 
     Of a row it remembers, each [B], the blocks that its kept columns were chosen for (``begin``, ``end``), how many
     slots these blocks have (``size``), and how many are kept (``count``).
     """
 
+    policy: SparseDLLM
+
     def __init__(self, policy: SparseDLLM, canvas: Canvas, config: ModelConfig, shrinks: bool) -> None:
-        self.policy, self.config, self.shrinks = policy, config, shrinks
-        self.rows, self.length = canvas.masked.shape
-        self.row_numbers, self.slots = RowNumbers(), 0  # C
-        self.stores: list[KeyValues | None] = [None] * config.layers
-        # by layer, [B, C] the column in each slot of what is kept, where rows may be cut short; else empty
-        self.columns: list[Tensor] = []
-        self.buffers: Buffers | None = None  # the memory that the stores are in, if it was lent
-        self.named = 0  # what that memory, or memory of its own, is called on all ranks
-        self.own = config.ranks.number() if shrinks else 0  # the same of ``columns``, which are never lent
+        super().__init__(policy, canvas, config)
+        self.shrinks = shrinks
+        if not shrinks:
+            self.kept.own = 0  # nothing but what is lent is made
 
     def remembers(self, canvas: Canvas) -> State:
         none = torch.full_like(canvas.start, NOT_KEPT)
@@ -153,7 +153,7 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
             forced = may & (may.cumsum(1) == 1) & first[:, None]
         if shapes.bounded:
             width = bucket(shapes.max_per_row(open_, self.length, True) + left, self.length)
-            self.slots = width + int(self.length * self.policy.keep_ratio) + 1
+            self.kept.slots = width + int(self.length * self.policy.keep_ratio) + 1
         state = shapes.update(blocks.active, new, remembered)
         return ForwardPlan(valid & (full[:, None] | open_), valid, forced, canvas.tokens[:, :0], valid, shapes, state)
 
@@ -167,9 +167,9 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         builds, mixed = shapes.any(due), shapes.bounded
         most = int(self.length * self.policy.keep_ratio) if mixed else int((state["count"] * due).max())
         if builds and not mixed:
-            self.slots = max(self.slots, int((state["size"] * due).max()) + most + 1)
-        self._make_room(max(1, self.slots))
-        slot = torch.arange(self.slots - 1, device=full.device) if self.slots else full.new_zeros(0).long()
+            self.kept.slots = max(self.kept.slots, int((state["size"] * due).max()) + most + 1)
+        self.kept.make_room()
+        slot = torch.arange(max(0, self.kept.slots - 1), device=full.device)
         held = (slot < (state["size"] + state["count"])[:, None]) & ~full[:, None]
         forward = SparsePass(
             (), owner, queries, plan.keys, candidates.valid, plan.shadows, False, plan.state, full, state["begin"],
@@ -216,82 +216,36 @@ class SparseSession(StaticSession[ForwardPlan, SparsePass]):
         rows = part.rows
         queries, begin, held = (select_or_all(one, rows) for one in (forward.queries, forward.begin, forward.held))
         columns = packed(queries, candidates.columns, part.width)
-        slots = torch.where(columns < self.length, columns - begin[:, None], self.slots - 1)
+        slots = torch.where(columns < self.length, columns - begin[:, None], self.kept.slots - 1)
         visible = Visible(held, None if self.shrinks else held.sum(1).int())
         return SparseCall(
-            rows, columns, slots, visible, self.slots - 1, buffers=rows, ranges=part.ranges, full=False
+            rows, columns, slots, visible, self.kept.slots - 1, buffers=rows, ranges=part.ranges, full=False
         )  # fmt: skip
 
-    def memory(self, forward: SparsePass, call: Call) -> Memory:
-        assert isinstance(call, SparseCall)
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        assert isinstance(forward, SparsePass) and isinstance(call, SparseCall)
         return SparseMemory(self, forward, call)
 
-    def cost(self, forward: SparsePass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
+        assert isinstance(forward, SparsePass)
         queries, valid = (one.sum(1, keepdim=True) for one in (forward.queries, forward.valid))
         full = forward.full[:, None]
         keys = torch.where(full, valid, (forward.size + forward.count)[:, None])
         return ForwardCost(queries, keys, torch.where(full, queries, 0), forward.computed(), scored)
 
-    def graph_key(self) -> tuple[Hashable, ...]:
-        stores = (buffer for store in self.stores for buffer in store or ())
-        addresses = tuple(one.data_ptr() for one in (*stores, *self.columns))
-        places = addresses if self.config.ranks.size == 1 else (self.named, self.own)
-        return (self.length, self.rows, self.slots, self.shrinks, *places)
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        if None not in self.stores:
-            return None
-        by_layer = map(self.config.key_heads, range(self.config.layers))
-        return [(self.rows, heads, self.slots, size) for heads, size in by_layer for _ in "kv"]
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        self.stores = list(zip(buffers.tensors[::2], buffers.tensors[1::2], strict=True))
-        self.buffers, self.named = buffers, buffers.name
-
-    leads = True
-
-    def follow(self, leaders: Sequence[int]) -> None:
-        """Do nothing: the first forward of a row keeps nothing."""
-
-    def select(self, rows: Tensor) -> Self:
-        self.rows, self.stores, self.columns = len(rows), moved_up(self.stores, rows), moved_up(self.columns, rows)
-        return self
-
-    def join(self, fresh: Self) -> Self:
-        self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
-        self.slots, self.buffers = max(self.slots, fresh.slots), None
-        self._make_room(max(1, self.slots))  # else a recording of as many rows finds memory that some have left
-        return self
-
-    def _make_room(self, slots: int) -> None:
-        """Room for the rows and ``slots`` in what is there already. The last slot, which padding writes, may move: what
-        is in it is never read."""
-        shape, first = (self.rows, slots), self.stores[0]
-        if first is not None and (len(first[0]) < self.rows or first[0].shape[2] < slots):
-            self.named = self.config.ranks.number()  # what grows moves
-        self.stores = each_tensor(lambda store: with_room(store.transpose(1, 2), *shape).transpose(1, 2), self.stores)
-        self.columns = [with_room(one, *shape) for one in self.columns]
-
     def store(self, layer: int, key: Tensor) -> KeyValues:
         """Keys and values of a layer whose keys are like ``key`` [b, n, H_kv, h]."""
         held = self.stores[layer]
         if held is None:
-            held = self.stores[layer] = blank(key, self.rows, self.slots)
-        while self.shrinks and len(self.columns) <= layer:
-            self.columns.append(torch.zeros(self.rows, self.slots, dtype=torch.int64, device=key.device))
+            held = self.stores[layer] = blank(key, self.rows, self.kept.slots)
+        if self.shrinks:
+            self.kept.made("columns", layer, key)
         return held
 
 
 def whole_rows(plan: ForwardPlan) -> Tensor:
     """Rows [B] that compute every column."""
     return (plan.columns == plan.keys).all(1)
-
-
-def with_room(held: Tensor, rows: int, slots: int) -> Tensor:
-    """Values [B, C, ...] with room for at least this many rows and slots, which hold zeros."""
-    if len(held) >= rows and held.shape[1] >= slots:
-        return held
-    return join(held, held.new_zeros(max(0, rows - len(held)), max(slots, held.shape[1]), *held.shape[2:]))
 
 
 class SparseMemory(Memory):
@@ -322,7 +276,7 @@ class SparseMemory(Memory):
         if not call.mixed:
             return query, keys, values, visible
         store, rows = self.session.store(layer, fresh.key), self.copies(call.buffers, device)
-        held = (select_or_all(one, rows)[:, :, : self.session.slots - 1] for one in store)
+        held = (select_or_all(one, rows)[:, :, : self.session.kept.slots - 1] for one in store)
         if (mask := self._slots(layer, device)) is not None:
             assert visible.mask is not None
             visible = Visible(visible.mask & F.pad(mask, (keys.shape[2], 0), value=True))
@@ -335,9 +289,9 @@ class SparseMemory(Memory):
             return None
         begin, size, valid, columns = (
             select_or_all(self.copies(one, device), self.copies(self.call.candidates, device)) for one in
-            (self.forward.begin, self.forward.size, self.forward.valid, self.session.columns[layer])
+            (self.forward.begin, self.forward.size, self.forward.valid, self.session.kept["columns"].layers[layer])
         )  # fmt: skip
-        slot = torch.arange(self.session.slots - 1, device=device)
+        slot = torch.arange(self.session.kept.slots - 1, device=device)
         column = torch.where(slot < size[:, None], begin[:, None] + slot, columns[:, : len(slot)])
         return gather_padded(valid, column.clamp(0, valid.shape[1]), False)
 
@@ -356,12 +310,12 @@ class SparseMemory(Memory):
         order = torch.arange(max(outside.shape[1], self.forward.most), device=device)
         picked = top_k_mask(score, outside < n, count * due)
         at = gather_padded(outside, packed(picked, order, self.forward.most), n)
-        slots = torch.where(at < n, size[:, None] + order[: self.forward.most], session.slots - 1)
+        slots = torch.where(at < n, size[:, None] + order[: self.forward.most], session.kept.slots - 1)
         store = session.store(layer, keys.transpose(1, 2))
         row = (torch.arange(len(slots), device=device) if rows is None else rows)[:, None]
         for buffer, fresh in zip(store, (keys, values), strict=True):
             buffer.transpose(1, 2).index_put_((row, slots), gather_rows(fresh.transpose(1, 2), at))
         chosen = gather_padded(columns, at, session.length)
         if session.shrinks:
-            session.columns[layer].index_put_((row, slots), chosen)
-        self.forward.chosen.append(chosen)
+            session.kept["columns"].layers[layer].index_put_((row, slots), chosen)
+        self.forward.found["chosen"].append(chosen)

@@ -8,20 +8,19 @@ little attention early on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dllm.cache.base import AnySession, Cache, StaticSession
-from dllm.cache.calls import Group, RowNumbers, rows_by_call
-from dllm.cache.columns import moved_up
+from dllm.cache.base import Cache, Session
+from dllm.cache.calls import Group, rows_by_call
+from dllm.cache.kept import PER_PLACE, Kept
 from dllm.cache.key_blocks import attend_by_blocks, count_chosen, find_pattern
 from dllm.cache.passes import Call, ForwardPass
-from dllm.common.rowwise import Owner, join, select_or_all
+from dllm.common.rowwise import Owner, select_or_all
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.setting import Setting
@@ -29,7 +28,7 @@ from dllm.contract.traits import CacheTraits, Rule
 from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
-from dllm.models.memory import Buffers, Memory, NoCacheMemory, Projected
+from dllm.models.memory import Memory, NoCacheMemory, Projected
 
 FORWARD_KINDS = ALL_KEYS, MEASURES, BY_PATTERN = range(3)  # of forwards of a row, in their order
 TENSOR_CORES = 64  # a GPU multiplies smaller blocks no faster than the whole
@@ -47,7 +46,7 @@ class SparseD(Cache):
 
     traits = CacheTraits(
         regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
-        bounded_shapes=True, acts_in_layers=True,
+        bounded_shapes=True, acts_in_layers=True, leads=True,
     )  # fmt: skip
 
     def __init__(
@@ -81,13 +80,19 @@ class SparseD(Cache):
             "than all keys."
         )
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        return PatternSession(self, canvas, config)
+    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
+        return PatternSession(self, canvas, config, slots=self.slots(len(canvas.columns), 0, config))
 
-    def kept_numbers(self, columns: int, opened: int, config: ModelConfig) -> int:
-        """A byte for each head and pair of blocks, and a number of four for each pair, in every layer."""
-        blocks = -(-columns // self.block_size)
-        return config.layers * blocks * (config.heads * -(-blocks // 2) + 2 * blocks)
+    def kept(self) -> tuple[Kept, ...]:
+        """Which blocks of keys each block of queries attends to, by head, and how many heads do so, for costs."""
+        patterns = Kept(
+            "patterns", lambda config, layer: (config.heads, PER_PLACE, PER_PLACE), by="slot", dtype=torch.bool
+        )
+        return patterns, Kept("counts", lambda config, layer: (PER_PLACE, PER_PLACE), by="slot")
+
+    def slots(self, columns: int, opened: int, config: ModelConfig) -> int:
+        """Blocks of that many columns."""
+        return -(-columns // self.block_size)
 
 
 @dataclass(frozen=True)
@@ -103,31 +108,17 @@ class PatternCall(Call):
 
 @dataclass(frozen=True)
 class PatternPass(ForwardPass):
-    """A forward, and how its rows attend."""
+    """A forward, and how its rows attend. It finds the ``patterns`` that each layer measures."""
 
     kind: Tensor  # [B] ALL_KEYS, MEASURES or BY_PATTERN
     answer: Tensor  # [B] first block that counts as answer
-    found: list[Tensor] = field(default_factory=list)  # by layer, the patterns that were measured
 
 
-class PatternSession(StaticSession[ForwardPlan, PatternPass]):
-    """patterns: by layer, which blocks of keys each block of queries attends to, bool [B, H, blocks, blocks]. counts
-    [B, layers, blocks, blocks]: how many heads do so, for costs. Of a row it remembers, each [B], the number of its
-    full forwards (``full``), the first block that counts as answer, the kind of its coming forward, and how many blocks
-    it chooses at most (``chosen``)."""
+class PatternSession(Session):
+    """A slot is a block. Of a row it remembers, each [B], the number of its full forwards (``full``), the first block
+    that counts as answer, the kind of its coming forward, and how many blocks it chooses at most (``chosen``)."""
 
-    def __init__(self, policy: SparseD, canvas: Canvas, config: ModelConfig) -> None:
-        self.policy, self.config, self.row_numbers = policy, config, RowNumbers()
-        self.rows, self.length = canvas.masked.shape
-        self.patterns: list[Tensor] = []
-        self.counts: Tensor | None = None
-        self.buffers: Buffers | None = None  # the memory that these are in, if it was lent
-        self.named = 0  # what that memory, or memory of its own, is called on all ranks
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of a canvas of L columns."""
-        return -(-self.length // self.policy.block_size)
+    policy: SparseD
 
     def remembers(self, canvas: Canvas) -> State:
         steps, given = canvas.undecided.sum(1), self.policy.steps
@@ -194,70 +185,25 @@ class PatternSession(StaticSession[ForwardPlan, PatternPass]):
             measures=most[MEASURES] > 0, chosen=chosen,
         )  # fmt: skip
 
-    def memory(self, forward: PatternPass, call: Call) -> Memory:
-        assert isinstance(call, PatternCall)
+    def memory(self, forward: ForwardPass, call: Call) -> Memory:
+        assert isinstance(forward, PatternPass) and isinstance(call, PatternCall)
         one_kind = call.chosen is None and not call.measures
         return NoCacheMemory(call.visible) if one_kind else PatternMemory(self, forward, call)
 
-    def cost(self, forward: PatternPass, scored: Tensor) -> ForwardCost:
+    def cost(self, forward: ForwardPass, scored: Tensor) -> ForwardCost:
         """In a sparse forward, keys are the mean over heads and queries."""
+        assert isinstance(forward, PatternPass)
         rows, size = forward.valid.sum(1, keepdim=True), self.policy.block_size
         keys = rows.expand(-1, self.config.layers)
-        if self.counts is not None and any(isinstance(one, PatternCall) and one.chosen for one in forward.calls):
+        layers = self.kept["counts"].layers.values()
+        if layers and any(isinstance(one, PatternCall) and one.chosen for one in forward.calls):
+            counts = torch.stack([one.to(rows.device) for one in layers], 1).double()
             held = F.pad(forward.valid, (0, -self.length % size)).unflatten(1, (-1, size)).sum(-1).double()
-            seen = torch.einsum("bq,blqk,bk->bl", held, self.counts.double(), held) / self.config.heads
+            seen = torch.einsum("bq,blqk,bk->bl", held, counts, held) / self.config.heads
             seen = self.config.ranks.mean(seen) / rows
             keys = torch.where((forward.kind == BY_PATTERN)[:, None], seen.round().long(), keys)
         computed = forward.computed().expand_as(keys)
         return ForwardCost(rows.expand_as(keys), keys, torch.zeros_like(keys), computed, scored)
-
-    def graph_key(self) -> tuple[Hashable, ...]:
-        addresses = tuple(one.data_ptr() for one in (*self.patterns, *([] if self.counts is None else [self.counts])))
-        return (self.length, self.rows, *(addresses if self.config.ranks.size == 1 else (self.named,)))
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        """Buffers have numbers of the model's kind, of at least two bytes. A pattern takes a byte for each block."""
-        if self.patterns:
-            return None
-        layers, blocks = self.config.layers, self.blocks
-        patterns = layers * [(self.rows, self.config.heads, blocks, -(-blocks // 2))]
-        return [*patterns, (self.rows, layers, blocks, blocks)]
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        *patterns, self.counts = buffers.tensors
-        self.patterns = [one.view(torch.bool)[..., : self.blocks] for one in patterns]
-        self.buffers, self.named = buffers, buffers.name
-
-    leads = True
-
-    def follow(self, leaders: Sequence[int]) -> None:
-        """Do nothing: the first forward of a row finds no pattern."""
-
-    def select(self, rows: Tensor) -> Self:
-        self.rows, self.patterns = len(rows), moved_up(self.patterns, rows)
-        self.counts = None if self.counts is None else moved_up(self.counts, rows)
-        return self
-
-    def join(self, fresh: Self) -> Self:
-        self.rows, self.length = self.rows + fresh.rows, max(self.length, fresh.length)
-        self.patterns = [self._with_room(one) for one in self.patterns]
-        self.counts = None if self.counts is None else self._with_room(self.counts)
-        self.buffers, self.named = None, self.config.ranks.number()  # what grows moves
-        return self
-
-    def _with_room(self, held: Tensor) -> Tensor:
-        """What is held by blocks [b, n, blocks, blocks], with zeros for more rows and blocks."""
-        return join(held, held.new_zeros(self.rows - len(held), held.shape[1], self.blocks, self.blocks))
-
-    def noted(self, layer: int, like: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The patterns of a layer that is on the device of the queries ``like`` [b, n, H, h], and the counts of all
-        layers, on ``device``. Made before the first turn that is recorded."""
-        while len(self.patterns) <= layer:
-            shape = self.rows, like.shape[2], self.blocks, self.blocks
-            self.patterns.append(torch.zeros(shape, dtype=torch.bool, device=like.device))
-        if self.counts is None:
-            self.counts = torch.zeros(self.rows, self.config.layers, self.blocks, self.blocks, device=device)
-        return self.patterns[layer], self.counts
 
 
 class PatternMemory(NoCacheMemory):
@@ -275,19 +221,17 @@ class PatternMemory(NoCacheMemory):
         valid = self.copies(self.call.valid, query.device)
         assert valid is not None and kind is not None
         valid, blocks = valid[:, : query.shape[1]], -(-query.shape[1] // size)
-        held, counts = self.session.noted(layer, query, self.forward.valid.device)
+        held, counts = (self.session.kept.made(one, layer, query) for one in ("patterns", "counts"))
         if self.call.measures:
             answer = self.copies(self.call.answer, query.device)
-            assert answer is not None and self.call.kind is not None
+            assert answer is not None
             found = find_pattern(
                 query, keys, valid, answer, policy.select, size, policy.measure_scale, self.session.config.ranks.size
             )  # fmt: skip
-            self.forward.found.append(found)
+            self.forward.found["patterns"].append(found)
             heads = found.sum(1).to(counts)
             put_where(kind == MEASURES, found, held[..., :blocks, :blocks], rows)
-            put_where(
-                self.call.kind == MEASURES, heads, counts[:, layer, :blocks, :blocks], self.call.candidates
-            )  # fmt: skip
+            put_where(kind == MEASURES, heads, counts[:, :blocks, :blocks], rows)
         if chosen is None:
             return fresh.attend(query, keys, values, visible)
         pattern = select_or_all(held, rows)[..., :blocks, :blocks] | (kind != BY_PATTERN)[:, None, None, None]

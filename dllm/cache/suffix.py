@@ -33,7 +33,7 @@ class Pruning(Cache):
     they tell the model where the answer ends.
     """
 
-    traits = CacheTraits(heads="local")
+    traits = CacheTraits(heads="local", leads=True)
 
     def __init__(
         self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
@@ -54,8 +54,9 @@ class Pruning(Cache):
         self.suffix_sigma, self.suffix_scale, self.suffix_count = suffix_sigma, suffix_scale, suffix_count
         if self.prunes:
             self.traits = self.traits.but(
-                regions=frozenset({"block"}), scores_all_at_open=False, branches=False, exact=False
-            )
+                regions=frozenset({"block"}), scores_all_at_open=False, branches=False, exact=False,
+                leads=suffix_drop == "none",  # else what is left out depends on a row's seed
+            )  # fmt: skip
 
     @property
     def prunes(self) -> bool:
@@ -90,10 +91,10 @@ class Pruning(Cache):
         if not self.prunes:
             return before
         behind = canvas.columns >= blocks.open_end[:, None]
-        drawn = behind & canvas.masked & canvas.valid & ~self.kept(canvas, blocks)
+        drawn = behind & canvas.masked & canvas.valid & ~self.stays(canvas, blocks)
         return torch.where((blocks.forwards == 0)[:, None], drawn, before)
 
-    def kept(self, canvas: Canvas, blocks: BlockState) -> Tensor:
+    def stays(self, canvas: Canvas, blocks: BlockState) -> Tensor:
         """The columns [B, L] that are all kept. A draw is a function of the row's seed, the column and the
         block."""
         assert self.suffix_window is not None

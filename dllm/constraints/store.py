@@ -23,7 +23,7 @@ from dllm.constraints.vocabulary import Vocabulary
 FORMAT = 3  # raise it when languages, or what a file holds, change their meaning
 IN_MEMORY, ON_DISK = 32, 500  # a file has 10 to 300 kB
 BYTES_IN_MEMORY = 1 << 28  # of automata, or of languages, that are kept in memory without being used
-Kept = TypeVar("Kept")
+StoredValue = TypeVar("StoredValue")
 ARRAYS = ("moves", "accepting", "classes", "source", "symbol", "target", "counters", "counts", "spans", "runs")
 
 
@@ -59,7 +59,7 @@ class Store:
         return found
 
 
-def drop_oldest(kept: OrderedDict[Any, Kept], nbytes: Callable[[Kept], int]) -> None:
+def drop_oldest(kept: OrderedDict[Any, StoredValue], nbytes: Callable[[StoredValue], int]) -> None:
     """Drop what is above ``IN_MEMORY`` entries or ``BYTES_IN_MEMORY``, but for the newest."""
     while len(kept) > 1 and (len(kept) > IN_MEMORY or sum(map(nbytes, kept.values())) > BYTES_IN_MEMORY):
         kept.popitem(last=False)

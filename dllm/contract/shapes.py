@@ -63,13 +63,13 @@ class Shapes:
 
     @property
     def most(self) -> tuple[int, ...]:
-        """The largest of all rows of each further number that they report (``StaticSession.widths``), or more; empty:
+        """The largest of all rows of each further number that they report (``Session.widths``), or more; empty:
         ask the device."""
         return ()
 
     @property
     def facts(self) -> tuple[tuple[int, ...], ...]:
-        """What rows reported besides widths (``StaticSession.facts``), each by row; empty: ask the device."""
+        """What rows reported besides widths (``CacheTraits.facts``), each by row; empty: ask the device."""
         return ()
 
     def widths(self, mask: Tensor, owner: Owner) -> Sequence[int]:
@@ -121,7 +121,7 @@ class Bounded(Shapes):
     delay: int = 0  # turns that a row waits once a block of it has opened
     width: int = 0  # no row has more open columns
     bounds: tuple[int, ...] = ()  # the most columns of each row that the forward under way computes
-    # the largest of all rows of each further number that they report (``StaticSession.widths``)
+    # the largest of all rows of each further number that they report (``Session.widths``)
     most: tuple[int, ...] = ()
     # [B] the rows that ``bounds`` are of, so that turns in which other rows are wide share a recording (None: in order)
     order: Tensor | None = field(default=None, compare=False)
@@ -214,7 +214,7 @@ class HostView:
     opening: bool = True  # the coming forward is the first of its block; papers: prefill of a block
     forwards: int = 0  # forwards that the row had had
     staleness: int = 0  # turns since the report
-    # what the row's plan says of the coming forward (``StaticSession.widths``), if a host reads every report at once
+    # what the row's plan says of the coming forward (``Session.widths``), if a host reads every report at once
     widths: tuple[int, ...] = ()
 
     @staticmethod

@@ -118,18 +118,26 @@ class CacheTraits(Traits):
     bounded_shapes: bool = False  # neither its plans nor its sessions ask the device: the host knows bounds alone
     # its memory does more in a layer than to keep keys and values, so a forward is neither compiled nor recorded alone
     acts_in_layers: bool = False
+    one_call: bool = False  # all rows run in one call: what each of them computes shows only inside
+    reads_weights: bool = False  # its memory computes attention weights, under a mask of the keys: a count does not do
+    # how a forward goes on depends on what the host reads in it (``Memory.asked``): turns are recorded in two parts
+    asks: bool = False
+    facts: int = 0  # how many of the last numbers of ``Session.widths`` bound no shape, but tell the host what it asks
     bounds_late: bool = False  # the host bounds its plans turns ahead, by ``max_queries``, and may read reports late
     # such a host must know which blocks have just opened, because their first forward computes more
     full_on_open: bool = True
     closes: bool = False  # a decided block takes a forward more, which computes it whole and commits nothing
     follows: bool = False  # it keeps nothing by column, or moves it when the columns of a row do (``Session.moved``)
+    shares: bool = False  # first columns that a request has computed serve others (``Session.final``)
+    # rows whose first forwards are the same run one of them: nothing but what the session keeps tells them apart
+    leads: bool = False
     # under tensor parallelism, where a rank holds some of the heads: ``local``, what it finds does not depend on heads;
     # ``summed``, it adds up over ``config.ranks`` what it reads of them (empty: not said, so it is refused there)
     heads: Literal["", "local", "summed"] = ""
 
     def but(self, **changes: Any) -> Self:
-        """The same traits but for ``changes``. What acts in layers says of its own how it reads heads."""
-        own = {"heads": ""} if changes.get("acts_in_layers") else {}
+        """The same traits but for ``changes``. What acts in layers says of its own how it reads heads, and leads."""
+        own = {"heads": "", "leads": False} if changes.get("acts_in_layers") else {}
         return super().but(**(own | changes))
 
 

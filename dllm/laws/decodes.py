@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from dllm.blocks.base import Blocks
-from dllm.cache.base import AnySession, Cache
+from dllm.cache.base import Cache, Session
 from dllm.cache.pages import PageStore
 from dllm.compose.fitted import Parts
 from dllm.compose.importing import place_of_error
@@ -232,9 +232,9 @@ def decode_sharing(
     known = [pages.find(beginning_of(one)) for one in batch]
     out = dict[int, LawAnswer]()
 
-    def opened(session: AnySession) -> None:
-        if session.shares:
-            session.take_over(known)
+    def opened(session: Session) -> None:
+        if session.traits.shares:
+            session.kept.take_over(known)
 
     def seen(rows: Rows, turn: Turn) -> None:
         numbers = turn.canvas.row_id.tolist()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import Turn
@@ -60,7 +60,7 @@ def denoise(
 
 def start_rows(
     canvas: Canvas, forward: Forward, parts: Parts, lag: int | None, constraints: ConstrainedBatch | None = None,
-    opened: Callable[[AnySession], None] | None = None,
+    opened: Callable[[Session], None] | None = None,
 ) -> Rows:  # fmt: skip
     """The rows of ``canvas`` before their first turn, but for those in which nothing is masked.
 

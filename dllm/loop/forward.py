@@ -5,14 +5,14 @@ What only some decodes do besides (guidance, drafts, attention as a readout, ...
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from dllm.cache.base import AnySession, Cache
+from dllm.cache.base import Cache, Session
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import T, select_or_all
 from dllm.compose.fitted import Parts
@@ -44,31 +44,20 @@ def run_plainly(stage: Callable[..., T], *args: Any) -> T:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A forward whose calls have run as far as they go before the host reads anything."""
+class NetworkRun:
+    """A forward whose calls have run."""
 
     rows: Rows  # whose forward it is
-    work: Work  # what it is about to do
+    work: Work  # what it is about
     extras: Sequence[Extra]  # of this forward
-    run: ForwardPass  # the forward
+    forward: ForwardPass  # its plan, as calls
     inputs: Sequence[Inputs]  # what the network took in each call
     outputs: Sequence[tuple[Tensor, Tensor | None]]  # hidden states of each call and their columns
 
-    def asked(self, rows: Rows) -> list[Hashable]:
-        """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began."""
-        return [given.memory.asked(rows.blocks.shapes.facts) for given in self.inputs]
-
-    def renewed(self) -> Begun:
-        """The same on canvases that have computed nothing of themselves yet: what a recording keeps is its own."""
-        work, rows = self.work, self.rows.with_tensors(self.rows.tensors())
-        seen = rows if work.rows is self.rows else work.rows.with_tensors(work.rows.tensors())
-        work = replace(work, rows=seen, canvas=replace(work.canvas), shown=replace(work.shown))
-        return replace(self, rows=rows, work=work)
-
-    def found(self) -> list[CallStates]:
+    def states(self) -> list[CallStates]:
         """What each call computed, followed by the rows of it that ran once more."""
         found = list[CallStates]()
-        for call, given, one in zip(self.run.calls, self.inputs, self.outputs, strict=True):
+        for call, given, one in zip(self.forward.calls, self.inputs, self.outputs, strict=True):
             again = given.memory.reruns
             if not any(rows is None and counts is None for rows, *_, counts in again):  # else that counts alone
                 found.append(CallStates(call, *one))
@@ -102,7 +91,7 @@ class Forward:
         shrinks = eos.traits.shrinks or parts.length.traits.changes
         return Forward(model, cache, proposer, needs, extras, shrinks, network or model, shared)
 
-    def start(self, canvas: Canvas) -> tuple[Canvas, AnySession, State]:
+    def start(self, canvas: Canvas) -> tuple[Canvas, Session, State]:
         """The canvas [B] as its rows begin, the cache's session for them, and what they hand to their first forward, by
         name [B, ...]."""
         for extra in self.extras:
@@ -119,9 +108,9 @@ class Forward:
         one call runs them one after the other: pairs of shapes would multiply what is recorded."""
         return self.network is self.model and self.model.streams and not any(one.one_by_one for one in self.extras)
 
-    def leads(self, session: AnySession) -> bool:
+    def leads(self, session: Session) -> bool:
         """Whether rows of a session may share a first forward. Extras may give each row something of its own."""
-        return session.leads and all(one.leads for one in self.extras)
+        return session.traits.leads and all(one.leads for one in self.extras)
 
     @property
     def ids(self) -> Ids:
@@ -135,32 +124,30 @@ class Forward:
 
     def __call__(self, rows: Rows) -> ScoredHead:
         """Run a forward of the candidates of ``rows``."""
-        begun = self.begun(rows)
-        return self.ended(begun, begun.asked(rows))
+        run = self.run(rows)
+        for given in run.inputs:  # in some caches rows run on by what the host now reads
+            given.memory.resume(given.memory.asked(rows.blocks.shapes.facts))
+        return self.head(run)
 
-    def begun(self, rows: Rows) -> Begun:
-        """Run the calls of the network, as far as they go before the host reads anything."""
+    def run(self, rows: Rows) -> NetworkRun:
+        """The cache's plan and the network: a turn until the host may read something."""
         work = self.stage(Forward.planned, self, rows)
-        extras = [extra.begun(work) for extra in self.extras]
-        forward, inputs = self._inputs(work, extras)
-        return Begun(rows, work, extras, forward, inputs, self._call(inputs))
+        return self._run(rows, work, [extra.begun(work) for extra in self.extras])
 
-    def ended(self, begun: Begun, asked: Sequence[Any]) -> ScoredHead:
-        """End the calls by what was ``asked`` of each, and run the head."""
-        work, run, extras = begun.work, begun.run, begun.extras
-        for given, read in zip(begun.inputs, asked, strict=True):
-            given.memory.resume(read)
+    def head(self, run: NetworkRun) -> ScoredHead:
+        """Score the positions that parts need."""
+        work, extras = run.work, run.extras
         if work.plan.shapes.leaders:
-            begun.rows.session.follow(work.plan.shapes.leaders)
+            run.rows.session.kept.follow(work.plan.shapes.leaders)
         one_block = all(need.region == "block" for need in self.needs)
-        aim = self.stage(ScoredHead.aimed, work, begun.found(), self.model.config, one_block)
+        aim = self.stage(ScoredHead.aimed, work, run.states(), self.model.config, one_block)
         for extra in extras:
             if (canvas := extra.again(work, aim.hidden)) is not None:
-                again = replace(work, shown=canvas)
-                second, inputs = self._inputs(again, extras)
-                found = [CallStates(call, *one) for call, one in zip(second.calls, self._call(inputs), strict=True)]
-                aim = aim.followed_by(self.stage(ScoredHead.aimed, again, found, self.model.config, one_block))
-        return ScoredHead.run_on(self.model, self.proposer, work, run, extras, aim)
+                again = self._run(run.rows, replace(work, shown=canvas), extras)
+                aim = aim.followed_by(
+                    self.stage(ScoredHead.aimed, again.work, again.states(), self.model.config, one_block)
+                )
+        return ScoredHead.run_on(self.model, self.proposer, work, run.forward, extras, aim)
 
     def scored(self, head: ScoredHead) -> ScoredCandidates:
         """What the forward says of the candidates."""
@@ -179,16 +166,16 @@ class Forward:
         return reduce(lambda work, extra: extra.before(work), self.extras,
                       Work(rows, canvas, canvas, blocks, plan, wanted))  # fmt: skip
 
-    def _inputs(self, work: Work, extras: Sequence[Extra]) -> tuple[ForwardPass, list[Inputs]]:
-        """The forward under way, and what the network takes in each call."""
-        session, shown, inputs = work.rows.session, work.shown, list[Inputs]()
-        forward = session.begin(work.plan, shown, work.rows.owner)
+    def _run(self, rows: Rows, work: Work, extras: Sequence[Extra]) -> NetworkRun:
+        """The calls of the network."""
+        shown, inputs = work.shown, list[Inputs]()
+        forward = work.rows.session.begin(work.plan, shown, work.rows.owner)
         for call in forward.calls:
-            given = inputs_of(shown, call, session.memory(forward, call))
+            given = inputs_of(shown, call, work.rows.session.memory(forward, call))
             for extra in extras:
                 given = extra.at_call(work, forward, call, given)
             inputs.append(side_by_side(given, call))
-        return forward, inputs
+        return NetworkRun(rows, work, extras, forward, inputs, self._call(inputs))
 
     def _call(self, calls: Sequence[Inputs]) -> list[tuple[Tensor, Tensor | None]]:
         """Hidden states of each call and their columns."""

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.fixed import Fixed
-from dllm.cache.base import Session
 from dllm.cache.none import NoCache
 from dllm.cache.passes import ForwardPass
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
-from dllm.contract import ForwardCost, ForwardPlan, Scores, State
+from dllm.contract import ForwardCost, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import needs_of
 from dllm.contract.needs import readouts_of
@@ -74,10 +73,6 @@ def _holds(traits: SamplerTraits, trait: str) -> bool:
     return bool(getattr(traits, trait))
 
 
-class NothingKept(Session[ForwardPlan, ForwardPass]):
-    """The session of rows whose keys and values another program keeps."""
-
-
 @dataclass(frozen=True)
 class GivenScores:
     """What the head of another program says of B blocks (``HeadInput``)."""
@@ -107,7 +102,7 @@ class GivenLogits:
                 f"sampler={name_of(sampler)} {reason}, and another program's server gives the logits of one block. "
                 "Use sampler=confidence, or dllm serve."
             )
-        config = ModelConfig(
+        self.config = config = ModelConfig(
             family="", width=1, layers=1, heads=1, kv_heads=1, head_dim=1, mlp_width=1, vocab=UNKNOWN_VOCAB,
             max_length=UNKNOWN_VOCAB,
             eps=0.0, theta=1.0, mask_id=mask_id, eos_id=None, pad_id=None, attention=BlockCausal(length),
@@ -127,7 +122,8 @@ class GivenLogits:
         """Rows of blocks before their first forward. tokens [B, k]: as they are shown; given [B, k]: which of them are
         text already, the others are masks; seed [B]; temperature [B]."""
         canvas = self._canvas(tokens.long(), given, seed.long(), temperature.double())
-        return Rows.start(canvas, NothingKept(), self.parts, Shapes(), ConstrainedBatch.none(len(tokens)), State())
+        session = self.parts.cache.start(canvas, self.config, True)  # another program keeps keys and values
+        return Rows.start(canvas, session, self.parts, Shapes(), ConstrainedBatch.none(len(tokens)), State())
 
     def _canvas(self, tokens: Tensor, given: Tensor, seed: Tensor, temperature: Tensor) -> Canvas:
         columns = torch.arange(self.length, device=tokens.device)

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import count, groupby
+from itertools import count
 from operator import ge
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.calls import RowNumbers, padded_widths
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
@@ -36,21 +36,29 @@ from dllm.contract import Turn
 from dllm.contract.shapes import as_bounded
 from dllm.errors import UserError
 from dllm.loop.denoise import TakeTurn, advance, settle, take_turn
-from dllm.loop.forward import Begun, Forward, RunStage, run_plainly
+from dllm.loop.forward import Forward, NetworkRun, RunStage, run_plainly
 from dllm.loop.head import ScoredHead
+from dllm.loop.recorded_turn import (
+    Key,
+    RecordedTurn,
+    SplitTurn,
+    StaticBuffers,
+    Widths,
+    asked_of,
+    copy_all,
+    gone_on,
+    renewed,
+    sorted_by_width,
+)  # fmt: skip
 from dllm.loop.rows import Rows
 from dllm.models.transformer import Transformer
 from dllm.runtime.compiled_stages import CompiledStages
 from dllm.runtime.graphs import MAX_RECORDINGS, BufferPools, Recorder, Recording, remember
 from dllm.runtime.runtime import RECORDED, Network, Runtime
 
-Key = tuple[Hashable, ...]
-Widths = tuple[int, ...]  # of the rows of a turn, from the widest to the narrowest, then ``Bounded.most``
-
 # Columns of a recorded turn beside those that are needed, at most: of one that serves a turn whose like was met before;
 # of one that serves a turn whose like was not, which without it takes twice as long or more (8B, H200).
 NEAR, FAR = 1.25, 2.0
-MAX_RESTS = 40  # second parts of one turn that are kept: rows that run again, by number and first layer
 STEPS = (64, 48, 32)  # what is met once is recorded for widths up to multiples of the first of these that is near
 
 
@@ -69,110 +77,6 @@ def build_runtime(runtime: Runtime, model: Transformer, parts: Parts) -> tuple[N
         return network, take_turn
     stage = run_plainly if shared else CompiledStages()  # a stage may look logits up, which ranks add up
     return network, RecordedTurns(model, Recorder(model.device), stage=stage)
-
-
-@dataclass(frozen=True)
-class StaticBuffers:
-    """The tensors of rows at fixed addresses."""
-
-    inputs: list[Tensor]  # as they are before a turn
-    outputs: list[Tensor]  # as they are after it, and so before the next one
-    order: Tensor  # [B] the rows from the widest to the narrowest
-    placed: list[int] = field(default_factory=list)  # what the host last wrote there
-
-    def place(self, needed: Sequence[int], widths: Widths) -> None:
-        """Order rows that need such widths for a turn of these ``widths``. An order that serves is left alone."""
-        if any(needed[row] > width for row, width in zip(self.placed, widths, strict=False)):
-            self.placed[:] = sorted_by_width(needed)
-            numbers = torch.tensor(self.placed)
-            self.order.copy_(numbers.pin_memory() if self.order.is_cuda else numbers, non_blocking=True)
-
-    def copy_in(self, tensors: Sequence[Tensor]) -> None:
-        """Make the ``tensors`` those before the coming turn. A turn that was not recorded may have taken an output over
-        in another place, whose copy must come first."""
-        taken = {one.data_ptr() for one in self.outputs}
-        moved = [
-            one if one is place or one.data_ptr() not in taken else one.clone()
-            for one, place in zip(tensors, self.outputs, strict=True)
-        ]
-        copy_all(self.outputs, moved)
-
-
-@dataclass(frozen=True)
-class RecordedTurn:
-    """A turn that was recorded, on tensors of its own."""
-
-    recording: Recording  # what is replayed
-    buffers: StaticBuffers  # the rows' tensors
-    after: Rows  # what the turn makes of the rows
-    turn: Turn  # the turn
-    numbers: Tensor  # [k, B] what the rows report
-    held: Any  # what else it reads at fixed addresses, which must not be freed before it
-
-    def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
-        """The turn of these rows, whose order is placed."""
-        self.buffers.copy_in(rows.tensors())
-        return self.replay_there(rows)
-
-    def replay_there(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
-        """The same of rows whose tensors are those of the buffers."""
-        self.recording.replay()
-        # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
-        after, turn = self.after.with_tensors(self.buffers.outputs), self.turn
-        view = replace(turn.view, canvas=replace(turn.view.canvas))
-        turn = replace(turn, view=view, tried=replace(turn.tried), candidates=replace(turn.candidates))
-        return after.on_host_as(rows), turn, self.numbers
-
-    def release(self) -> None:
-        self.recording.release()
-
-
-@dataclass(frozen=True)
-class Ran:
-    """In the place of a recording: what was met for the first time runs as it is."""
-
-    def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
-        work()
-
-    def replay(self) -> None:
-        """Do nothing: it has run."""
-
-    def release(self) -> None:
-        """Do nothing: it holds nothing."""
-
-
-@dataclass(frozen=True)
-class SplitTurn:
-    """A turn recorded in two parts. Between them the host reads how the forward goes on (``StaticSession.asks``): the
-    second part is recorded for each way, once that is met again."""
-
-    recording: Recording  # of the first part
-    buffers: StaticBuffers  # the rows' tensors
-    begun: Begun  # what the first part makes
-    recorder: Callable[[], Recording]  # makes recordings of second parts
-    # (the first part, what was asked of its calls, the recording to make) -> the second part
-    rest: Callable[[Begun, Sequence[Any], Recording], RecordedTurn]
-    rests: OrderedDict[Key, RecordedTurn] = field(default_factory=OrderedDict)  # by what was asked, rounded
-
-    def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
-        """The turn of these rows."""
-        self.buffers.copy_in(rows.tensors())
-        self.recording.replay()
-        asked = self.begun.asked(rows)
-        key = tuple(given.memory.rounded(one) for given, one in zip(self.begun.inputs, asked, strict=True))
-        known = self.rests.get(key)
-        if known is None or isinstance(known.recording, Ran):
-            by, recording = (asked, Ran()) if known is None else (key, self.recorder())
-            known = self.rest(self.begun, by, recording)
-            for old in remember(self.rests, key, known, MAX_RESTS):
-                old.release()
-        self.rests.move_to_end(key)
-        return known.replay_there(rows)
-
-    def release(self) -> None:
-        self.recording.release()
-        for rest in self.rests.values():
-            rest.release()
 
 
 class RecordedTurns:
@@ -199,7 +103,7 @@ class RecordedTurns:
         if forward.offers or not rows.constraints.free:  # the host takes part in their turns
             return take_turn(rows, forward, parts)
         rows = rows.bounded()
-        for pool in self.pools.attach_buffers(rows.session.static):
+        for pool in self.pools.attach_buffers(rows.session.kept):
             self._forget(pool)
         slot = self._slot(rows.session.row_numbers)
         needed, widths = widths_of(rows)
@@ -243,9 +147,9 @@ class RecordedTurns:
         return self.kinds[key]
 
     def _record(self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts) -> RecordedTurn | SplitTurn:
-        own, made, asks = rows.tensors(), list[Any](), rows.session.static.asks
-        rows = replace(rows, session=rows.session.static.apart()) if asks else rows
-        compared = rows.session.static.compared()
+        own, made, asks = rows.tensors(), list[Any](), rows.session.traits.asks
+        rows = replace(rows, session=rows.session.apart()) if asks else rows
+        compared = rows.session.kept.compared()
         kept = [one.clone() for one in compared]
 
         def reset() -> None:
@@ -255,7 +159,7 @@ class RecordedTurns:
 
         def work() -> None:
             begun = begin_from(buffers, rows, forward)
-            made[:] = [begun] if asks else end_into(buffers, begun, begun.asked(rows), forward, parts)
+            made[:] = [begun] if asks else end_into(buffers, begun, asked_of(begun, rows), forward, parts)
 
         recording = self.recorder()
         recording.record(work, reset)
@@ -266,14 +170,14 @@ class RecordedTurns:
         return self._as_recorded(recording, buffers, made, forward)
 
     def _record_rest(
-        self, buffers: StaticBuffers, forward: Forward, parts: Parts, begun: Begun, asked: Sequence[Any],
+        self, buffers: StaticBuffers, forward: Forward, parts: Parts, begun: NetworkRun, asked: Sequence[Any],
         recording: Recording,
     ) -> RecordedTurn:  # fmt: skip
         """The second part of a turn, which what was ``asked`` decides."""
         made = list[Any]()
 
         def work() -> None:
-            made[:] = end_into(buffers, begun.renewed(), asked, forward, parts)
+            made[:] = end_into(buffers, renewed(begun), asked, forward, parts)
 
         recording.record(work)
         return self._as_recorded(recording, buffers, made, forward)
@@ -288,7 +192,7 @@ class RecordedTurns:
         turn = replace(turn, view=replace(turn.view, scores=replace(scores, readings=small)))
         numbered = dict(after.session.row_numbers.made)
         held = numbered, [dict(one.tables) for one in self.model.rotations], forward.shared
-        return RecordedTurn(recording, buffers, replace(after, session=AnySession()), turn, numbers, held)
+        return RecordedTurn(recording, buffers, replace(after, session=Session.__new__(Session)), turn, numbers, held)
 
     def _checked(
         self, rows: Rows, buffers: StaticBuffers, forward: Forward, parts: Parts, reset: Callable[[], None]
@@ -341,11 +245,6 @@ def widths_of(rows: Rows) -> tuple[list[int], Widths]:
     return needed, (*(needed[row] for row in sorted_by_width(needed)), *shapes.most)
 
 
-def sorted_by_width(needed: Sequence[int]) -> list[int]:
-    """Row numbers from the widest row to the narrowest."""
-    return sorted(range(len(needed)), key=lambda row: -needed[row])
-
-
 def widths_to_record(widths: Widths, length: int) -> Widths:
     """Widths that other turns need as well, on a canvas of ``length`` columns."""
     wider = (tuple(min(length, -(-width // step) * step) for width in widths) for step in STEPS)
@@ -369,20 +268,21 @@ def rows_as_wide(rows: Rows, widths: Widths, order: Tensor) -> Rows:
 def turn_into(buffers: StaticBuffers, rows: Rows, forward: Forward, parts: Parts) -> tuple[Rows, Turn, Tensor]:
     """A turn from the outputs of the last one to new outputs, as rows on these, with the numbers that it reports."""
     begun = begin_from(buffers, rows, forward)
-    return end_into(buffers, begun, begun.asked(rows), forward, parts)
+    return end_into(buffers, begun, asked_of(begun, rows), forward, parts)
 
 
-def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> Begun:
+def begin_from(buffers: StaticBuffers, rows: Rows, forward: Forward) -> NetworkRun:
     """The first part of such a turn: until the host knows how the forward goes on."""
     copy_all(buffers.inputs, buffers.outputs)
-    return forward.begun(rows.with_tensors(buffers.inputs))
+    return forward.run(rows.with_tensors(buffers.inputs))
 
 
 def end_into(
-    buffers: StaticBuffers, begun: Begun, asked: Sequence[Any], forward: Forward, parts: Parts
+    buffers: StaticBuffers, begun: NetworkRun, asked: Sequence[Any], forward: Forward, parts: Parts
 ) -> tuple[Rows, Turn, Tensor]:
     """The second part, by what was ``asked`` of the calls."""
-    return forward.stage(settle_into, buffers.outputs, begun.rows, forward.ended(begun, asked), forward, parts)
+    head = forward.head(gone_on(begun, asked))
+    return forward.stage(settle_into, buffers.outputs, begun.rows, head, forward, parts)
 
 
 def settle_into(
@@ -405,7 +305,7 @@ def recording_key(rows: Rows, forward: Forward) -> Key:
     """What two turns must have in common to share a recording, besides the widths of their rows."""
     shapes = as_bounded(rows.blocks.shapes)
     kind = replace(shapes, bounds=(), most=())
-    return (shapes_of(rows), kind, len(shapes.most), forward.proposer.wanted, *rows.session.static.graph_key())
+    return (shapes_of(rows), kind, len(shapes.most), forward.proposer.wanted, *rows.session.graph_key())
 
 
 def empty(like: Tensor) -> Tensor:
@@ -416,12 +316,3 @@ def empty(like: Tensor) -> Tensor:
 def shapes_of(rows: Rows) -> Key:
     """Kinds and shapes of all tensors of the rows."""
     return tuple((one.dtype, one.shape) for one in rows.tensors())
-
-
-def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy tensors to others of the same shapes, in one launch for each kind of number. An empty one would make it a
-    launch for each tensor."""
-    pairs = [(one, other) for one, other in zip(into, source, strict=True) if one is not other and one.numel()]
-    for _, same in groupby(sorted(pairs, key=lambda pair: str(pair[0].dtype)), key=lambda pair: pair[0].dtype):
-        targets, sources = zip(*same, strict=True)
-        torch._foreach_copy_(list(targets), list(sources))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.common.rowwise import Owner, each_tensor, join, select
 from dllm.compose.fitted import Parts
 from dllm.constraints.decoding.batch import ConstrainedBatch
@@ -85,7 +85,7 @@ class Rows:
 
     # What the host holds.
 
-    session: AnySession  # the cache's buffers
+    session: Session  # the cache's buffers
     constraints: ConstrainedBatch  # the constraints that the rows are under
     known: tuple[HostView, ...]  # what the host knows of each row (empty if shapes are exact)
     paces: tuple[Pace, ...]  # what each row has left to decide, and its turns without progress
@@ -94,7 +94,7 @@ class Rows:
 
     @staticmethod
     def start(
-        canvas: Canvas, session: AnySession, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
+        canvas: Canvas, session: Session, parts: Parts, shapes: Shapes, constraints: ConstrainedBatch,
         carried: State,
     ) -> Rows:  # fmt: skip
         """Rows before their first turn, one candidate each. carried: what they hand to their first forward."""
@@ -226,7 +226,7 @@ class Rows:
         if self.plan is not None:
             return replace(self.plan, shapes=self.blocks.shapes, state=self.remembered)
         canvas = self.owner.per_row(self.candidates)
-        return self.session.plan(canvas, self.blocks, self.next_positions, self.remembered)  # type: ignore[no-any-return]
+        return self.session.plan(canvas, self.blocks, self.next_positions, self.remembered)
 
     def bounded(self) -> Rows:
         """The rows with the bounds of the coming forward, if shapes are bounded, and its leaders."""
@@ -236,9 +236,9 @@ class Rows:
         shapes = as_bounded(led)
         if shapes.plans_ahead:
             reports, length = [row.widths for row in self.known], len(self.candidates.columns)
-            shapes = shapes.reported(reports, length, self.session.static.facts)
+            shapes = shapes.reported(reports, length, self.session.traits.facts)
         else:
-            shapes = shapes.bounded_by(self.session.static.max_queries(self.known, shapes.width))
+            shapes = shapes.bounded_by(self.session.max_queries(self.known, shapes.width))
         return replace(self, blocks=replace(self.blocks, shapes=shapes))
 
     def numbers(self) -> Tensor:
@@ -251,7 +251,7 @@ class Rows:
         """What ``HostView.of`` takes, each [B]."""
         blocks = self.blocks
         if blocks.shapes.plans_ahead:
-            return self.session.static.widths(self.coming())
+            return self.session.widths(self.coming())
         return [blocks.begin, blocks.opened, blocks.turn]
 
     def reported(self, numbers: Tensor) -> tuple[Rows, tuple[int, ...]]:

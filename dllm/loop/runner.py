@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.pages import KnownPrefix
 from dllm.compose.fitted import Parts
 from dllm.compose.validate import check_ranks
@@ -83,7 +83,7 @@ class Runner:
     @property
     def shares_prompts(self) -> bool:
         """Whether what a row computes of its prompt is what every other row would. Guidance runs each row twice."""
-        return self.parts.cache.shares and not self.parts.sampling.guidance
+        return self.parts.cache.traits.shares and not self.parts.sampling.guidance
 
     @property
     def leads(self) -> bool:
@@ -129,9 +129,9 @@ class Runner:
         canvas = Canvas.of(requests, pad, device, at_zero, self.parts.sampling.temperature, names, step)
         own = self.constraints.batch(requests)
 
-        def opened(session: AnySession) -> None:
-            if session.shares and known:
-                session.take_over(known)
+        def opened(session: Session) -> None:
+            if session.traits.shares and known:
+                session.kept.take_over(known)
 
         rows = start_rows(canvas, self.forward, parts or self.parts, self.runtime.reads, own, opened)
         named = zip(names or range(len(requests)), known, strict=False)
@@ -143,7 +143,7 @@ class Runner:
             rows = rows.led_by(first_places(zip(map(self.first_forward, requests), there, strict=True)))
         network = self.model.transformer
         if network.ranks.size > 1 and self.runtime.name not in RECORDED:  # whose buffers a decode before may have left
-            refuse_unheld(rows.session.static.missing_buffers(), network.dtype, device, network.ranks)
+            refuse_unheld(rows.session.kept.missing_buffers(), network.dtype, device, network.ranks)
         return rows
 
     @torch.inference_mode()

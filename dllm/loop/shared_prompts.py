@@ -23,12 +23,12 @@ def beginning_of(request: Request, tenant: str = "") -> Beginning:
 def keep_pages(pages: PageStore, rows: Rows, numbers: Iterable[int], tenants: Iterable[str]) -> None:
     """Keep what is final of the rows ``numbers`` after a turn, for the ``tenants`` whose they are: prompts, and answers
     as far as a forward has computed them when they were decided. Does nothing for caches that do not share."""
-    if not rows.session.shares or not rows.owner.is_single:
+    if not rows.session.traits.shares or not rows.owner.is_single:
         return
-    tokens, final, stores = rows.session.final(rows.remembered)
+    tokens, final = rows.session.final(rows.remembered)
     if rows.plan is not None:  # planned, but not computed yet
         final = final & ~rows.plan.columns
     counts = final.long().cumprod(1).sum(1)
     for row, tenant in zip(numbers, tenants, strict=True):
         decided, start = int(counts[row]), int(rows.candidates.start[row])
-        pages.add(Beginning(tokens[row, :decided].tolist(), decided, start, tenant), row, stores)
+        pages.add(Beginning(tokens[row, :decided].tolist(), decided, start, tenant), row, rows.session.stores)

@@ -169,15 +169,20 @@ class AttentionReader(Protocol):
 
 
 class Memory:
-    """What a cache gives to the layers of one call of the network. For each layer: ``enter`` if the memory ``widens``
-    forwards, then ``run``, which by default is the layer itself, with this memory's ``attend``. reader: who is shown
-    the queries and keys of the layers that it reads (None: no reader)."""
+    """What a cache gives to the layers of one call of the network. For each layer: ``enter``, if a class has its own,
+    then ``run``, which by default is the layer itself, with this memory's ``attend``. reader: who is shown the queries
+    and keys of the layers that it reads (None: no reader)."""
 
-    widens = False
-    streams = True  # its call may run with others as one stream, layer by layer
+    widens = False  # it has an ``enter`` of its own
+    streams = True  # its call may run with others as one stream, layer by layer: layers run as they are
+    lacking: LacksBuffers | None = None  # what may lack the buffers that the call writes to (None: nothing is kept)
     reader: AttentionReader | None = None
     rerun: Tensor | None = None  # [b] the rows of the call that run here (None: all)
     reruns: Sequence[Rerun] = ()  # what rows that ran once more have in the place of what the network returned
+
+    def __init_subclass__(cls) -> None:
+        cls.widens = cls.enter is not Memory.enter
+        cls.streams = not cls.widens and cls.through is Memory.through
 
     def through(self, layers: AnyStack, x: Tensor, columns: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Hidden rows after the last norm and their columns, from rows x [B, n, D] that enter the first layer."""
@@ -185,7 +190,7 @@ class Memory:
 
     def asked(self, facts: Sequence[Sequence[int]]) -> Hashable:
         """What the host must know before the call goes on, after ``through``. It asks the device at most once, or takes
-        what the rows have reported (``StaticSession.facts``)."""
+        what the rows have reported (``CacheTraits.facts``)."""
         return ()
 
     def rounded(self, asked: Any) -> Hashable:
@@ -224,15 +229,6 @@ class Memory:
 
     def access(self) -> StaticMemory:
         """All that the network reads and writes in this call besides its rows (static caches only)."""
-        raise NotImplementedError
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None:
-        """The shapes of all buffers, if they are still missing, else None: keys and values of each layer in turn, then
-        what a session keeps besides."""
-        return None
-
-    def attach_buffers(self, buffers: Buffers) -> None:
-        """Use buffers from outside, which may have served another decode."""
         raise NotImplementedError
 
 
@@ -325,5 +321,13 @@ class Buffers:
     """Memory for the keys and values of every layer, and what else a session keeps. It is in use as long as a session
     refers to it."""
 
-    tensors: Sequence[Tensor]  # of the shapes that were missing (``Memory.missing_buffers``)
+    tensors: Sequence[Tensor]  # of the shapes that were missing (``LacksBuffers.missing_buffers``)
     name: int = 0  # of the memory that they are in, for recordings
+
+
+class LacksBuffers(Protocol):
+    """What may be lent its memory (``dllm.cache.kept.KeptTensors``)."""
+
+    def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
+
+    def attach_buffers(self, buffers: Buffers) -> None: ...

@@ -35,7 +35,8 @@ class Compiled:
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, **more: Any
     ) -> tuple[Tensor, Tensor | None]:
-        if memory.missing_buffers():  # the first forward of a decode, which makes the buffers, runs as it is
+        lacking = memory.lacking
+        if lacking and lacking.missing_buffers():  # the first forward of a decode, which makes them, runs as it is
             return self.model(tokens, positions, memory, columns, **more)
         with torch._dynamo.config.patch(recompile_limit=MAX_VARIANTS):
             return self.model(tokens, positions, memory.access(), columns, self._run, **more)

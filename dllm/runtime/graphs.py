@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dllm.models.attention import Visible
-from dllm.models.memory import Buffers, Memory, StaticMemory
+from dllm.models.memory import Buffers, LacksBuffers, Memory, StaticMemory
 from dllm.models.transformer import Transformer
 
 MAX_RECORDINGS = 64  # recordings kept; the least recently replayed one is dropped first
@@ -144,7 +144,7 @@ class Graphs:
     def __call__(
         self, tokens: Tensor, positions: Tensor, memory: Memory, columns: Tensor | None, totals: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        for address in self.pools.attach_buffers(memory):
+        for address in self.pools.attach_buffers(memory.lacking) if memory.lacking else ():
             self._forget(address)
         access = memory.access()
         assert access.slots is columns or not access.stores, "static forwards store rows at their own columns"
@@ -194,14 +194,6 @@ class Graphs:
             self.recorded.pop(key).recording.release()
 
 
-class AttachedBuffers(Protocol):
-    """What needs buffers: a session, or the memory of a call."""
-
-    def missing_buffers(self) -> list[tuple[int, ...]] | None: ...
-
-    def attach_buffers(self, buffers: Buffers) -> None: ...
-
-
 class BufferPools:
     """Memory for the sessions of a decoder. At most one unused pool is kept."""
 
@@ -209,7 +201,7 @@ class BufferPools:
         self.model = model
         self.pools: list[BufferPool] = []
 
-    def attach_buffers(self, needy: AttachedBuffers) -> list[int]:
+    def attach_buffers(self, needy: LacksBuffers) -> list[int]:
         """Give buffers to a decode that has none yet. Returns the names of pools that were freed for it."""
         missing, freed = needy.missing_buffers(), list[int]()
         if missing is None:

@@ -34,7 +34,8 @@ from dllm.contract import Turn
 from dllm.kernels.jit import Kernel
 from dllm.loop.denoise import TakeTurn, take_turn
 from dllm.loop.forward import Forward
-from dllm.loop.recorded import copy_all, empty, settle_into
+from dllm.loop.recorded import empty, settle_into
+from dllm.loop.recorded_turn import copy_all
 from dllm.loop.rows import Rows
 from dllm.runtime.compiled_stages import CompiledStages
 from experiments.bench.step import SMALL, Workload, decode, named, random_model

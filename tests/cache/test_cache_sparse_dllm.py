@@ -110,7 +110,7 @@ def test_what_every_layer_keeps_is_what_the_rule_says(kernel_size: int) -> None:
     recorded(model("tiny-llada"), parts(replaced(policy, start=start)), requests())
     built = 0
     for one, layers in zip(passes, seen, strict=True):
-        for layer, chosen in enumerate(one.chosen):
+        for layer, chosen in enumerate(one.found["chosen"]):
             for row, length in enumerate(one.valid.sum(1).tolist()):
                 if not (one.full[row] and one.begin[row] >= 0):
                     continue
@@ -184,9 +184,9 @@ def test_recordings_are_of_the_columns_that_a_session_holds() -> None:
     for shrinks in (True, False):
         both = [SparseSession(SparseDLLM(), canvas, config, shrinks) for _ in range(2)]
         for one in both:
-            one.slots = 9
+            one.kept.slots = 9
             one.store(0, torch.zeros(3, 1, 2, 4))
-            one.stores = []  # as if their keys were in the same lent memory
+            one.kept.stores = []  # as if their keys were in the same lent memory
         assert (both[0].graph_key() == both[1].graph_key()) is not shrinks
 
 
@@ -194,18 +194,20 @@ def test_recordings_are_of_the_columns_that_a_session_holds() -> None:
 def test_a_row_that_joins_has_slots_where_another_has_left(shrinks: bool) -> None:
     """In memory that is as long as there are rows: a recording of as many must not find that of the row that left."""
     config = model("tiny-llada").config
+    heads, width = config.key_heads(0)
     session, fresh = (
         SparseSession(SparseDLLM(), Canvas.of(some, 61), config, shrinks) for some in (requests(), requests()[:1])
     )
-    session.slots = 9
+    session.kept.slots = 9
     for layer in range(config.layers):
-        session.store(layer, torch.zeros(3, 1, 2, 4))[0][:] = torch.arange(1.0, 4)[:, None, None, None]
+        session.store(layer, torch.zeros(3, 1, heads, width))[0][:] = torch.arange(1.0, 4)[:, None, None, None]
     before = session.graph_key()
     session = session.select(torch.tensor([0, 2])).join(fresh)
     assert session.rows == 3 and session.graph_key() != before
     for keys, values in (store for store in session.stores if store is not None):
-        assert keys[:, 0, 0, 0].tolist() == [1, 3, 0] and keys.shape == values.shape == (3, 2, 9, 4)
-    assert all(one.shape == (3, 9) for one in session.columns) and len(session.columns) == config.layers * shrinks
+        assert keys[:, 0, 0, 0].tolist() == [1, 3, 0] and keys.shape == values.shape == (3, heads, 9, width)
+    columns = session.kept["columns"].layers.values()
+    assert all(one.shape == (3, 9) for one in columns) and len(columns) == config.layers * shrinks
 
 
 def test_options_that_cannot_work_are_refused() -> None:

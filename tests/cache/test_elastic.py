@@ -114,7 +114,7 @@ def test_a_row_begins_with_what_is_kept_of_the_layer_that_it_runs_from() -> None
     for number in range(layer + 1):
         kept.put(number, torch.full((4, 3, 1), -1.0), None)
     rows: Any = object.__new__(WholeRows)
-    rows.session, rows.gathered, rows.rerun = SimpleNamespace(inputs=kept), 0, None
+    rows.session, rows.gathered, rows.rerun = SimpleNamespace(kept={"inputs": kept}), 0, None
     rows.first = SimpleNamespace(copies=lambda numbers, device: numbers)
     rows.bound = torch.tensor([layer - 2, layer - 1, layer, layer + 1])
     hidden, _ = rows.enter(layer, torch.ones(4, 3, 1), None)

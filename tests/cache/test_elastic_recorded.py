@@ -24,9 +24,9 @@ from torch import Tensor
 
 from dllm import Decoder, Result, load
 from dllm.parts import (
+    ColumnSession,
     DriftPass,
     Elastic,
-    ElasticSession,
     Forward,
     ForwardCost,
     Parts,
@@ -114,11 +114,11 @@ def crc(numbers: list[int]) -> int:
 @contextmanager
 def counted() -> Iterator[list[ForwardCost]]:
     """What the forwards of a decode computed."""
-    plain, costs = ElasticSession.cost, list[ForwardCost]()
+    plain, costs = Elastic.cost, list[ForwardCost]()
 
-    def cost(session: ElasticSession, forward: DriftPass, scored: Tensor) -> ForwardCost:
-        costs.append(plain(session, forward, scored))
+    def cost(policy: Elastic, session: ColumnSession, forward: DriftPass, scored: Tensor) -> ForwardCost:
+        costs.append(plain(policy, session, forward, scored))
         return costs[-1]
 
-    with patch.object(ElasticSession, "cost", cost), torch.inference_mode():
+    with patch.object(Elastic, "cost", cost), torch.inference_mode():
         yield costs

@@ -80,5 +80,5 @@ def test_a_turn_of_tokens_and_masks_carries_nothing_and_is_given_nothing() -> No
     forward = forward_of(network, parts, Sampling())
     assert not any(isinstance(extra, MixedInputs) for extra in forward.extras)
     rows = start_rows(Canvas.of(requests(), 61), forward, parts, None)
-    begun = forward.begun(rows)
+    begun = forward.run(rows)
     assert rows.carried == {} and all(given.conditioning is None for given in begun.inputs)

@@ -109,7 +109,7 @@ def suffix(params: Case) -> CaseParts:
     else:
         policy = cache(suffix_window=params["window"], suffix_tail=0, **options)
     if kept is not None:
-        policy = replaced(policy, kept=drawn(kept))
+        policy = replaced(policy, stays=drawn(kept))
     sampler: Sampler = Static(params["steps"]) if params["threshold"] is None else Confidence(params["threshold"])
     if params.get("confidence_alpha"):
         behind = params["cache"] != "dual"

@@ -126,7 +126,7 @@ class TwiceSession(ColumnSession):
 
     def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> ForwardPass:
         if self.renewed:
-            self.stores = [tuple(self._doubled(one) for one in store or ()) for store in self.stores]  # type: ignore[misc]
+            self.kept.stores = [tuple(self._doubled(one) for one in store or ()) for store in self.stores]  # type: ignore[misc]
         self.renewed = self.policy.renewed
         forward, seen = super().begin(plan, candidates, owner), self.policy.seen
         if not seen:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import replay_causal
 import torch
@@ -21,7 +22,6 @@ from torch import Tensor
 from dllm.parts import (
     AllLogits,
     AnswerBlocks,
-    AnySession,
     BlockCausal,
     Canvas,
     Confidence,
@@ -31,16 +31,12 @@ from dllm.parts import (
     Fixed,
     Focus,
     FocusPass,
-    FocusSession,
     Forward,
-    ForwardPlan,
     FullLength,
     Ids,
     LinearSpec,
-    ModelConfig,
     Need,
     NoCache,
-    Owner,
     Request,
     Sampler,
     SamplerTraits,
@@ -258,15 +254,9 @@ class Watched(Focus):
         super().__init__(alpha)
         self.passes: list[FocusPass] = []
 
-    def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> AnySession:
-        policy = self
-
-        class Noted(FocusSession):
-            def begin(self, plan: ForwardPlan, candidates: Canvas, owner: Owner) -> FocusPass:
-                policy.passes.append(super().begin(plan, candidates, owner))
-                return policy.passes[-1]
-
-        return Noted(self, canvas, config)
+    def own_pass(self, *given: Any) -> FocusPass:
+        self.passes.append(super().own_pass(*given))
+        return self.passes[-1]
 
 
 def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
@@ -287,7 +277,7 @@ def focus(rows: Sequence[Case], folder: Path, way: Way) -> list[Fields]:
         ]
     for (queries, commit, _), one in zip(turns, cache.passes, strict=True):
         layers.append([count - (whole if not layers else 0) for count in queries])
-        columns = relative(one.found["stay"][0], 0)
+        columns = relative(one.deep["stay"][0], 0)
         kept.append([column % block for column in columns if column >= whole] if commit else None)
     committed, layers = [commit for _, commit, _ in turns], [*layers, [block] * model.config.layers]
     return [{

@@ -190,7 +190,7 @@ class Record:
     def selected(self) -> list[list[list[int] | None]]:
         """Positions that each layer of each forward chose by their values; None: it chose none."""
         assert all(call.columns is None for one in self.passes for call in one.calls)
-        return [[None if rows is None else relative(rows[0], self.start) for rows in one.found.selected]
+        return [[None if rows is None else relative(rows[0], self.start) for rows in one.selected]
                 for one in self.passes if isinstance(one, FeaturePass)]  # fmt: skip
 
     @property
@@ -203,17 +203,17 @@ class Record:
     @property
     def kept_columns(self) -> list[list[list[int]]]:
         """Columns outside each block that every layer keeps, chosen in the second forward of the block."""
-        return [[sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.chosen]
-                for one in self.passes if isinstance(one, SparsePass) and one.chosen]  # fmt: skip
+        return [[sorted(layer[0][layer[0] < one.valid.shape[1]].tolist()) for layer in one.found["chosen"]]
+                for one in self.passes if isinstance(one, SparsePass) and one.found["chosen"]]  # fmt: skip
 
     @property
     def pattern(self) -> list[list[list[list[int]]]]:
         """Blocks of keys of each layer, head and block of queries; empty where no forward used them."""
-        measured = [one for one in self.passes if isinstance(one, PatternPass) and one.found]
+        measured = [one for one in self.passes if isinstance(one, PatternPass) and one.found["patterns"]]
         if not measured or self.passes[-1] is measured[0]:
             return []
         return [[[blocks.nonzero()[:, 0].tolist() for blocks in head] for head in layer[0]]
-                for layer in measured[0].found]  # fmt: skip
+                for layer in measured[0].found["patterns"]]  # fmt: skip
 
     @property
     def first_answer_block(self) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Scores, State
@@ -75,7 +75,7 @@ class Extra:
         """The canvas [B] as its first forward sees it."""
         return canvas
 
-    def session(self, session: AnySession, rows: int) -> AnySession:
+    def session(self, session: Session, rows: int) -> Session:
         """The cache's session of this many rows, opened on what ``opened`` makes of their canvas."""
         return session
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.guided import Guided
 from dllm.common.ranking import top_k_mask
 from dllm.contract.canvas import Canvas, packed
@@ -40,8 +40,8 @@ class Guidance(Extra):
         blank = both.given & (torch.arange(len(both.row_id), device=rows.device) >= len(rows))[:, None]
         return replace(both, tokens=both.tokens.masked_fill(blank, self.placeholder))
 
-    def session(self, session: AnySession, rows: int) -> AnySession:
-        return Guided(session.static, rows)
+    def session(self, session: Session, rows: int) -> Session:
+        return Guided(session)
 
     def before(self, work: Work) -> Work:
         return replace(work, shown=self.opened(work.canvas))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dllm.blocks.base import Blocks
-from dllm.cache.base import AnySession
+from dllm.cache.base import Session
 from dllm.cache.passes import Call, ForwardPass
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
@@ -37,7 +37,7 @@ class MixedInputs(Extra):
     mask_id: int  # what the weights leave is this token's
     embedded: Tensor | None = None  # [B, C, D] the mixtures of this forward (None: it has not begun)
 
-    def session(self, session: AnySession, rows: int) -> AnySession:
+    def session(self, session: Session, rows: int) -> Session:
         session.soft = True
         return session
 

@@ -1,0 +1,160 @@
+"""A recorded turn, and one that is recorded in two parts because the host reads in between how its forward goes on."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dllm.contract import Turn
+from dllm.loop.forward import NetworkRun
+from dllm.loop.rows import Rows
+from dllm.runtime.graphs import Recording, remember
+
+Key = tuple[Hashable, ...]
+Widths = tuple[int, ...]  # of the rows of a turn, from the widest to the narrowest, then ``Bounded.most``
+
+MAX_RESTS = 40  # second parts of one turn that are kept: rows that run again, by number and first layer
+
+
+@dataclass(frozen=True)
+class StaticBuffers:
+    """The tensors of rows at fixed addresses."""
+
+    inputs: list[Tensor]  # as they are before a turn
+    outputs: list[Tensor]  # as they are after it, and so before the next one
+    order: Tensor  # [B] the rows from the widest to the narrowest
+    placed: list[int] = field(default_factory=list)  # what the host last wrote there
+
+    def place(self, needed: Sequence[int], widths: Widths) -> None:
+        """Order rows that need such widths for a turn of these ``widths``. An order that serves is left alone."""
+        if any(needed[row] > width for row, width in zip(self.placed, widths, strict=False)):
+            self.placed[:] = sorted_by_width(needed)
+            numbers = torch.tensor(self.placed)
+            self.order.copy_(numbers.pin_memory() if self.order.is_cuda else numbers, non_blocking=True)
+
+    def copy_in(self, tensors: Sequence[Tensor]) -> None:
+        """Make the ``tensors`` those before the coming turn. A turn that was not recorded may have taken an output over
+        in another place, whose copy must come first."""
+        taken = {one.data_ptr() for one in self.outputs}
+        moved = [
+            one if one is place or one.data_ptr() not in taken else one.clone()
+            for one, place in zip(tensors, self.outputs, strict=True)
+        ]
+        copy_all(self.outputs, moved)
+
+
+@dataclass(frozen=True)
+class RecordedTurn:
+    """A turn that was recorded, on tensors of its own."""
+
+    recording: Recording  # what is replayed
+    buffers: StaticBuffers  # the rows' tensors
+    after: Rows  # what the turn makes of the rows
+    turn: Turn  # the turn
+    numbers: Tensor  # [k, B] what the rows report
+    held: Any  # what else it reads at fixed addresses, which must not be freed before it
+
+    def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """The turn of these rows, whose order is placed."""
+        self.buffers.copy_in(rows.tensors())
+        return self.replay_there(rows)
+
+    def replay_there(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """The same of rows whose tensors are those of the buffers."""
+        self.recording.replay()
+        # New values on the same tensors: what a canvas has cached of its masks was true of an earlier turn.
+        after, turn = self.after.with_tensors(self.buffers.outputs), self.turn
+        view = replace(turn.view, canvas=replace(turn.view.canvas))
+        turn = replace(turn, view=view, tried=replace(turn.tried), candidates=replace(turn.candidates))
+        return after.on_host_as(rows), turn, self.numbers
+
+    def release(self) -> None:
+        self.recording.release()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """In the place of a recording: what was met for the first time runs as it is."""
+
+    def record(self, work: Callable[[], None], reset: Callable[[], None] = lambda: None) -> None:
+        work()
+
+    def replay(self) -> None:
+        """Do nothing: it has run."""
+
+    def release(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+@dataclass(frozen=True)
+class SplitTurn:
+    """A turn recorded in two parts. Between them the host reads how the forward goes on (``CacheTraits.asks``): the
+    second part is recorded for each way, once that is met again."""
+
+    recording: Recording  # of the first part
+    buffers: StaticBuffers  # the rows' tensors
+    begun: NetworkRun  # what the first part makes
+    recorder: Callable[[], Recording]  # makes recordings of second parts
+    # (the first part, what was asked of its calls, the recording to make) -> the second part
+    rest: Callable[[NetworkRun, Sequence[Any], Recording], RecordedTurn]
+    rests: OrderedDict[Key, RecordedTurn] = field(default_factory=OrderedDict)  # by what was asked, rounded
+
+    def replay(self, rows: Rows) -> tuple[Rows, Turn, Tensor]:
+        """The turn of these rows."""
+        self.buffers.copy_in(rows.tensors())
+        self.recording.replay()
+        asked = asked_of(self.begun, rows)
+        key = tuple(given.memory.rounded(one) for given, one in zip(self.begun.inputs, asked, strict=True))
+        known = self.rests.get(key)
+        if known is None or isinstance(known.recording, Ran):
+            by, recording = (asked, Ran()) if known is None else (key, self.recorder())
+            known = self.rest(self.begun, by, recording)
+            for old in remember(self.rests, key, known, MAX_RESTS):
+                old.release()
+        self.rests.move_to_end(key)
+        return known.replay_there(rows)
+
+    def release(self) -> None:
+        self.recording.release()
+        for rest in self.rests.values():
+            rest.release()
+
+
+def asked_of(run: NetworkRun, rows: Rows) -> list[Hashable]:
+    """What the host must know of each call before it goes on, of ``rows`` that are as they were when it began."""
+    return [given.memory.asked(rows.blocks.shapes.facts) for given in run.inputs]
+
+
+def gone_on(run: NetworkRun, asked: Sequence[Any]) -> NetworkRun:
+    """The same whose calls have gone on, by what was ``asked`` of each."""
+    for given, read in zip(run.inputs, asked, strict=True):
+        given.memory.resume(read)
+    return run
+
+
+def renewed(run: NetworkRun) -> NetworkRun:
+    """The same on canvases that have computed nothing of themselves yet: what a recording keeps is its own."""
+    work, rows = run.work, run.rows.with_tensors(run.rows.tensors())
+    seen = rows if work.rows is run.rows else work.rows.with_tensors(work.rows.tensors())
+    work = replace(work, rows=seen, canvas=replace(work.canvas), shown=replace(work.shown))
+    return replace(run, rows=rows, work=work)
+
+
+def sorted_by_width(needed: Sequence[int]) -> list[int]:
+    """Row numbers from the widest row to the narrowest."""
+    return sorted(range(len(needed)), key=lambda row: -needed[row])
+
+
+def copy_all(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    """Copy tensors to others of the same shapes, in one launch for each kind of number. An empty one would make it a
+    launch for each tensor."""
+    pairs = [(one, other) for one, other in zip(into, source, strict=True) if one is not other and one.numel()]
+    for _, same in groupby(sorted(pairs, key=lambda pair: str(pair[0].dtype)), key=lambda pair: pair[0].dtype):
+        targets, sources = zip(*same, strict=True)
+        torch._foreach_copy_(list(targets), list(sources))
