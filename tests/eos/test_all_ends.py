@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -70,3 +71,16 @@ def same(one: Canvas | torch.Tensor, other: Canvas | torch.Tensor) -> bool:
 
 def test_the_end_of_text_is_the_one_that_fills() -> None:
     assert Ids(60, EOS, (TURN, EOS)).ends == (EOS, TURN)
+
+
+def test_a_row_that_is_filled_at_once_ends_there_and_no_later_end_moves_that() -> None:
+    _, after = before_and_after("fill_at_once", (EOS, TURN), (3, 4))
+    assert (int(after.end), bool(after.shortened)) == (4, True) and after.tokens[0, 4:].tolist() == [WORD, *[EOS] * 9]
+    again = replace(after, tokens=after.tokens.index_fill(1, torch.tensor([2]), TURN), masked=after.masked & False)
+    policy = part("eos", "fill_at_once")
+    blocks = Fixed(4).start(again)
+    view = View.of(
+        again, Scores(*[blocks.in_block] * 4), blocks, None, Owner.single(1, again.start.device), NOTHING_SHARED
+    )
+    step = view.step(again.no_positions)
+    assert int(policy.cut(again, view, step, (EOS, TURN), torch.tensor([True])).end) == 4

@@ -53,3 +53,8 @@ def test_no_single_position_is_called_forced() -> None:
     game = Game(Static(), 3)
     game.turn([0.1, 0.2, 0.3])
     assert game.step.accepted is None
+
+
+def test_so_many_a_step_and_the_rest_in_the_last() -> None:
+    game = Game(Static(per_step=3), 7)
+    assert [len(game.turn([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])) for _ in range(3)] == [3, 3, 1]
