@@ -30,7 +30,6 @@ LONG_PROMPTS = ("-m", "experiments.bench.long_prompts")
 CAUSAL_MODELS = ("mini-ar", "mini-wedlm", "mini-nbdiff")
 
 
-SHORT = ("task.count=16", "task.seed=1", "task.tasks=[waiting_line,puzzle,words_to_sentence]", "batch_size=52")
 SWEEP = ("run.py", "-m", "experiment=small", "output=OUT", "name=small")
 REPORT = ("run.py", "report", "OUT/small", "--out", "OUT/report")
 
@@ -42,10 +41,9 @@ def one_model(name: str) -> str:
     return f"grids={yaml.safe_dump(grids, default_flow_style=True, width=10_000).strip()}"
 
 
-def table(name: str, columns: str, *words: str, experiment: str = "") -> tuple[tuple[str, ...], ...]:
+def table(name: str, columns: str, *words: str) -> tuple[tuple[str, ...], ...]:
     """A sweep of its own, and the table with these columns of it. words: more of the sweep's."""
-    chosen = f"experiment={experiment or f'tables/{name}'}"
-    made = ("run.py", "-m", chosen, "output=OUT", f"name={name}", *words)
+    made = ("run.py", "-m", f"experiment=tables/{name}", "output=OUT", f"name={name}", *words)
     return made, ("run.py", "report", f"OUT/{name}", "--columns", *columns.split())
 
 
@@ -62,12 +60,6 @@ ENTRIES = [
     Entry(
         "goldens", "docs/reproducing.md", (("tests/replay.py", *GOLDENS), ("tests/constraints.py", CONSTRAINED)), 1,
         all_equal,
-    ),
-    Entry(
-        "samplers", METHODS,
-        table("samplers", "score nfe tpf same oracle --against sampler=static", *SHORT,
-              experiment="methods"),
-        3, same_tables, Tolerance(3, 0.05),
     ),
     Entry(
         "caches", METHODS, table("caches", "score same nfe queries_share flops_share --against cache=none"), 1.5,
