@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 PROCESSES ?= 2
 PIP := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: run help check test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
+.PHONY: run help check check-others test test-rest test-programs test-experiments test-extras lint laws mutants count image-steps clean
 
 run: .venv/installed  ## Install, and decode a prompt with a small model that comes along. No GPU needed.
 	$(BIN)/python run.py animate=true
@@ -16,8 +16,10 @@ run: .venv/installed  ## Install, and decode a prompt with a small model that co
 help:  ## Show this list.
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-23s %s\n", $$1, $$2}'
 
-check: .venv/developer lint  ## Lint, check types, and run all tests but test-extras at once, which collects them once. What .ci/run runs.
-	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+check: test check-others  ## "make test", then all other tests but test-extras in one session. What .ci/run runs.
+
+check-others: .venv/developer
+	DLLM_DEVICE=cpu OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part others
 
 test: .venv/developer lint  ## Install what tests need too, lint, check types, test every part of the package. A few minutes on two cores.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --part sample -m "not program" --ignore=tests/experiments

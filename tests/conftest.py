@@ -30,6 +30,7 @@ from tests.support.tiny import make_tiny, make_written
 CASES = 2  # of a parametrised test in ``--part sample``
 # Of tables of refusals all cases run: each is a guard of its own, and takes milliseconds.
 REFUSALS = re.compile("refus|mistake")
+GPU, EXPERIMENTS = (Path(__file__).with_name(name) for name in ("gpu", "experiments"))
 SLOW = Path(__file__).with_name("slow.txt")  # tests of more than a second of CPU, which ``--part sample`` leaves out
 
 INTERPRETED = os.environ.get("DLLM_DEVICE") != "cuda"
@@ -41,8 +42,9 @@ write_all()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--part", choices=("all", "sample", "rest"), default="all",
-        help=f"sample: {CASES} cases of each test that is fast, of refusals all; rest: what sample leaves out",
+        "--part", choices=("all", "sample", "rest", "others"), default="all",
+        help=f"sample: {CASES} cases of each test that is fast, of refusals all; rest: what sample leaves out; others: "
+        "rest, programs, and the tests of tests/experiments and tests/gpu",
     )  # fmt: skip
 
 
@@ -74,7 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drawn = draw.sample(found, count)
         whole = marker or REFUSALS.search(name.rpartition("::")[2])
         first = [] if name in slow else drawn if whole else drawn[:CASES]
-        kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}}[part]
+        apart = {item for item in drawn if item.get_closest_marker("program") or item.path.is_relative_to(EXPERIMENTS)}
+        others = {*drawn} if found[0].path.is_relative_to(GPU) else {*drawn} - {*first} | apart
+        kept |= {"all": {*drawn}, "sample": {*first}, "rest": {*drawn} - {*first}, "others": others}[part]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
