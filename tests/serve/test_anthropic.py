@@ -15,9 +15,9 @@ import pytest
 from dllm.parts import ChoiceEnded, MessagesBody, MessagesWriter, Model, Request, Turns, conversation, read_body
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place, events
+from tests.serve.folds import MESSAGES, both
 from tests.serve.test_tools import WrittenAnswers
 
-MESSAGES = "/v1/messages"
 SORT = 'Sort the list:\n["Kai", "Emma", "Hugo"]'
 ASK = [{"role": "user", "content": SORT}]
 NAMES = {"type": "array", "items": {"enum": ["Kai", "Emma", "Hugo"]}, "minItems": 3, "maxItems": 3}
@@ -37,38 +37,11 @@ def mini_place(mini_model: Model) -> Iterator[Place]:
 
 def said(place: Place, **body: Any) -> dict[str, Any]:
     """The message, which its events make up, too."""
-    body = {"max_tokens": 32, "messages": ASK, **body}
-    whole = place.call("POST", MESSAGES, json=body)
-    assert whole.status_code == 200, whole.text
-    assert whole.headers["request-id"] == whole.headers["x-request-id"] and whole.json()["id"].startswith("msg_")
-    joined, found = from_events(events(place.call("POST", MESSAGES, json={**body, "stream": True}))), whole.json()
-    for one in (joined, found):
-        for block in one["content"]:
-            block.pop("id", "")
-    told = ("type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")
-    assert {name: joined[name] for name in told} == {name: found[name] for name in told}
-    return dict(found)
-
-
-def from_events(sent: list[tuple[str | None, Any]]) -> dict[str, Any]:
-    """The message of a stream: begun, then blocks one after the other, then how it ends."""
-    assert all(name == data["type"] for name, data in sent)
-    (first, begun), (second, _), *inside, (before, end), (last, _) = sent
-    assert (first, second, before, last) == ("message_start", "ping", "message_delta", "message_stop")
-    message, text = begun["message"], ""
-    assert message["content"] == [] and message["usage"]["output_tokens"] == 0
-    for name, data in inside:
-        if name == "content_block_start":
-            assert data["index"] == len(message["content"])
-            message["content"].append(data["content_block"])
-            text = ""
-        elif name == "content_block_delta":
-            (key,) = set(data["delta"]) - {"type"}
-            text += data["delta"][key]
-        else:
-            block = message["content"][data["index"]]
-            block |= {"input": json.loads(text)} if block["type"] == "tool_use" else {block["type"]: text}
-    return {**message, **end["delta"], "usage": end["usage"]}
+    whole, stream = both(place, MESSAGES, {"max_tokens": 32, "messages": ASK, **body})
+    assert whole == stream and whole["id"].startswith("msg_")
+    for block in whole["content"]:
+        block.pop("id", "")
+    return dict(whole)
 
 
 @pytest.mark.daily(2)
@@ -208,40 +181,6 @@ def test_a_coding_clients_request_passes(mini_place: Place) -> None:
     assert reply["usage"]["input_tokens"] == other["usage"]["prompt_tokens"]
     assert "".join(one["text"] for one in reply["content"]) == other["choices"][0]["message"]["content"]
     assert mini_place.call("HEAD", "/").status_code == 200
-
-
-REFUSED: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"model": "x"}, 404, "not_found_error", "model='x' is not served here; 'mini-llada' is."),
-    ({"tools": [TOOL]}, 400, "invalid_request_error", 'write {"type": "any"} (a call is then forced)'),
-    ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error", "no tool runs here. Offer"),
-    ({"mcp_servers": [{"url": "u"}]}, 400, "invalid_request_error", "must be empty: no tool runs here."),
-    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, 400, "invalid_request_error",
-     "messages[0].content[0].type='image' is not served: it takes text, document"),
-    ({"messages": [*ASK, {"role": "user", "content": [RESULT]}]}, 400, "invalid_request_error",
-     "messages[1].content[0].tool_use_id='toolu_1' is the id of no call before it."),
-    ({"messages": [*ASK, {"role": "assistant", "content": [CALL]}]}, 400, "invalid_request_error",
-     "messages[1] calls a tool, and its result is missing."),
-    ({"messages": [{"role": "user", "content": [CALL]}]}, 400, "invalid_request_error", "goes with role assistant."),
-    ({"messages": [{"role": "user", "content": "a " * 3000}]}, 400, "invalid_request_error",
-     "prompt is too long: 3010 tokens > 768 maximum."),
-    ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop_sequences has one of 0 characters"),
-    ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens=0 must be at least 1."),
-    ({"temperatur": 1}, 400, "invalid_request_error", "Did you mean 'temperature'?"),
-    ({"diffusion": {"snapshots": True}}, 400, "invalid_request_error", "is served by /v1/chat/completions."),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "thing"}}}}, 400, "invalid_request_error",
-     "output_config.format.schema"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("body", "status", "kind", "words"), REFUSED, ids=lambda value: "-".join(value)[:20]
-                         if isinstance(value, dict) else "")  # fmt: skip
-def test_errors_have_anthropics_form(
-    mini_place: Place, body: dict[str, Any], status: int, kind: str, words: str
-) -> None:
-    reply = mini_place.call("POST", MESSAGES, json={"max_tokens": 32, "messages": ASK, **body})
-    told = reply.json()
-    assert reply.status_code == status and told["type"] == "error" and told["error"]["type"] == kind
-    assert words in told["error"]["message"] and told["request_id"] == reply.headers["request-id"]
 
 
 def test_what_fails_on_its_way_is_an_event(mini_model: Model) -> None:

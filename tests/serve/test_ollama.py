@@ -17,6 +17,7 @@ from dllm.parts import NOT_SERVED, Model, OllamaChatBody, load, read_body
 from dllm.serve.ollama_request import _messages
 from tests.serve.bodies import mini_defaults
 from tests.serve.conftest import CHAT, Place
+from tests.serve.folds import both
 from tests.serve.test_anthropic import ASK, FUNCTION, NAMES, SORT
 from tests.serve.test_tools import WrittenAnswers
 
@@ -39,23 +40,8 @@ def lines(reply: httpx.Response) -> list[dict[str, Any]]:
 
 def said(place: Place, path: str, **body: Any) -> dict[str, Any]:
     """The reply in one object, whose text and calls its lines make up, too."""
-    found = place.call("POST", path, json={**body, "stream": False})
-    assert found.status_code == 200, found.text
-    whole, (*pieces, last) = found.json(), lines(place.call("POST", path, json=body))
-    assert not any(piece["done"] for piece in pieces) and last["done"] and whole["done"]
-    if path == "/api/generate":
-        assert "".join(piece["response"] for piece in [*pieces, last]) == whole["response"]
-    else:
-        parts = [piece["message"] for piece in [*pieces, last]]
-        assert "".join(part["content"] for part in parts) == whole["message"]["content"]
-        calls = [call for part in parts for call in part.get("tool_calls", ())]
-        assert calls == whole["message"].get("tool_calls", [])
-    told = ("model", "done_reason", "prompt_eval_count", "eval_count", "load_duration")
-    assert [last[name] for name in told] == [whole[name] for name in told]
-    assert all(type(whole[name]) is int for name in ("total_duration", "eval_duration", "prompt_eval_duration"))
-    times = whole["diffusion"]["seconds"], whole["diffusion"]["seconds"] - (whole["diffusion"]["waited"] or 0.0)
-    assert [whole["total_duration"], whole["eval_duration"]] == pytest.approx([one * 1e9 for one in times], abs=1e6)
-    assert datetime.fromisoformat(whole["created_at"]).tzinfo is not None
+    whole, stream = both(place, path, body)
+    assert whole == stream and whole["done"]
     return dict(whole)
 
 
@@ -88,6 +74,15 @@ def test_a_reply_is_the_answer_of_openais_address(
     text = reply["response"] if path == "/api/generate" else reply["message"]["content"]
     assert (text, reply["prompt_eval_count"], reply["eval_count"]) == answer(mini_place, other, **same)
     assert reply["model"] == "mini-llada:latest" and reply["done_reason"] in ("stop", "length")
+
+
+def test_times_are_told_in_nanoseconds(mini_place: Place) -> None:
+    whole = mini_place.call("POST", "/api/chat", json={"messages": ASK, "stream": False}).json()
+    seconds, waited = whole["diffusion"]["seconds"], whole["diffusion"]["waited"] or 0.0
+    times = [whole["total_duration"], whole["eval_duration"], whole["prompt_eval_duration"]]
+    assert all(type(time) is int for time in times)
+    assert times == pytest.approx([seconds * 1e9, (seconds - waited) * 1e9, 0], abs=1e6)
+    assert datetime.fromisoformat(whole["created_at"]).tzinfo is not None
 
 
 def test_a_gap_is_filled_without_what_follows(mini_place: Place) -> None:
@@ -175,35 +170,6 @@ def test_what_is_not_served_is_no_fault_of_the_server(mini_place: Place, caplog:
         path = f"/api/{name.replace('{digest:path}', 'sha256:00')}"
         assert 400 <= mini_place.call("POST", path, json={"model": "x"}).status_code < 500, path
     assert {record.levelname for record in caplog.records} == {"WARNING"}
-
-
-REFUSED: list[tuple[str, dict[str, Any], int, str]] = [
-    ("/api/chat", {"model": "llama3.2"}, 404, "model 'llama3.2' not found: this server has 'mini-llada'."),
-    ("/api/show", {"model": "x"}, 404, "model 'x' not found: this server has 'mini-llada'."),
-    ("/api/pull", {"model": "x"}, 403, "Fetch others on the command line: dllm pull NAME."),
-    ("/api/embed", {"model": "x"}, 400, "a model here has no embeddings of texts."),
-    ("/api/chat", {"tools": TOOLS}, 400, "tool_choice='auto' leaves it to the model"),
-    ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": ["aa"]}]}, 400, "there are only texts."),
-    ("/api/chat", {"messages": [{"role": "tool", "content": "a"}]}, 400, "no call before it waits for a result."),
-    ("/api/chat", {"options": {"mirostat": 2}}, 400, "options.mirostat=2 must be 0: top_p and top_k choose"),
-    ("/api/chat", {"options": {"repeat_penalty": 1.5}}, 400, "options.repeat_penalty=1.5 must be 1: no token is made"),
-    ("/api/chat", {"options": {"top_p": 7}}, 400, "options.top_p=7 must lie in (0, 1]."),
-    ("/api/chat", {"options": {"temprature": 1}}, 400, "Did you mean 'temperature'?"),
-    ("/api/chat", {"options": {"num_predict": 0}}, 400, "options.num_predict=0 must lie in [1, 704]"),
-    ("/api/chat", {"format": "xml"}, 400, 'format=\'xml\' must be "json" or a JSON schema.'),
-    ("/api/chat", {"think": "much"}, 400, "think='much' must be true, false, low, medium or high."),
-    ("/api/generate", {"prompt": "a", "context": [1]}, 400, "context=[1] must be empty: nothing is stored."),
-    ("/api/generate", {"prompt": "a", "raw": True, "system": "b"}, 400, "system goes into a chat template, and raw"),
-    ("/api/generate", {"prompt": "a " * 3000}, 400, "the prompt takes 30"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("path", "body", "status", "words"), REFUSED, ids=lambda value: str(value)[:24]
-                         if isinstance(value, str) else "")  # fmt: skip
-def test_errors_have_ollamas_form(mini_place: Place, path: str, body: dict[str, Any], status: int, words: str) -> None:
-    asked = {"messages": ASK, **body} if path == "/api/chat" else body
-    reply = mini_place.call("POST", path, json=asked)
-    assert reply.status_code == status and set(reply.json()) == {"error"} and words in reply.json()["error"]
 
 
 def test_what_fails_on_its_way_is_a_line(mini_model: Model) -> None:
