@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 CHECKOUT = Path(__file__).parents[1]  # or where wheels are installed
 LONGEST_NAME = 200  # characters of what may be a misspelt name
@@ -53,6 +53,15 @@ class Refusal(UserError):
         """What the setting at fault has."""
         return self.facts.get(self.at)
 
+    @property
+    def reason(self) -> str:
+        """The sentence without ways out."""
+        return _in_use[-1].filled(self.says, self.facts)
+
+    def but(self, use: Sequence[Set]) -> Self:
+        """The same with other ways out."""
+        return type(self)(self.says, self.facts, use, self.note, self.at)
+
     def text(self, words: Wording) -> str:
         """The sentence for those who use these words."""
         said = (words.filled(self.says, self.facts), words.ways(self.use), words.filled(self.note, self.facts))
@@ -80,7 +89,7 @@ class Set:
 
 
 PLACEHOLDER = re.compile(r"\{([^{}:]+)(?::(\w+))?\}")
-_LITERALS = {"null": None, "true": True, "false": False}
+LITERAL_WORDS = {"null": None, "true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,8 @@ class Wording:
 
         def fill(found: re.Match[str]) -> str:
             name, form = found.groups()
-            if name in _LITERALS:
-                return self.value(_LITERALS[name])
+            if name in LITERAL_WORDS:
+                return self.value(LITERAL_WORDS[name])
             if form == "name":
                 return self.name(name)
             if name not in facts:  # no placeholder: a sentence may quote JSON

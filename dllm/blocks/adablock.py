@@ -13,9 +13,10 @@ from dllm.common.ranking import argmax_mask, one_of
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import BlocksTraits, Rule
-from dllm.errors import UserError, in_range
+from dllm.contract.clash import USE_FIXED, Clash
+from dllm.contract.setting import replaced
+from dllm.contract.traits import BlocksTraits
+from dllm.errors import in_range
 
 
 class AdaBlock(Blocks):
@@ -25,6 +26,11 @@ class AdaBlock(Blocks):
     """
 
     traits = BlocksTraits(slides=False, rolls_back=False)
+    clashes = (
+        Clash(lambda c: c.part.delimiter_ids is None,
+              "{blocks.delimiter_ids} takes the tokenizer's newline, and this model has no tokenizer.", [USE_FIXED],
+              "Or name the ids."),
+    )  # fmt: skip
 
     def __init__(
         self, block_length: int = 32, delimiter_ids: Sequence[int] | None = None, delimiter_threshold: float = 0.3,
@@ -41,13 +47,6 @@ class AdaBlock(Blocks):
         if self.delimiter_ids is not None:
             return self
         return replaced(self, delimiter_ids=ids_of("\n")[-1:])
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        if self.delimiter_ids is None:
-            raise UserError(
-                "blocks.delimiter_ids=null takes the tokenizer's newline, and this model has no tokenizer. "
-                "Name the ids, or use blocks=fixed."
-            )
 
     def widest(self, length: int) -> int:
         return min(length, max(self.default_length, ceil(self.window_ratio * length)))

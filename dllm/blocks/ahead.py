@@ -6,6 +6,7 @@ The schedule is that of hao-ai-lab/d3LLM@e5bfcac: d3llm/d3llm_LLaDA/d3llm_llada_
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,10 +15,14 @@ from dllm.blocks.fixed import Fixed
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import USE_FIXED, Clash
 from dllm.contract.shapes import Shapes
-from dllm.contract.traits import Rule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, in_range
+
+NO_DRAFTS = Clash(
+    lambda c: c.does.branches or c.does.lookahead,
+    "{blocks} opens blocks by what is decided, but {sampler} drafts in blocks of its own choice.", [USE_FIXED],
+)  # fmt: skip
 
 
 class Ahead(Fixed):
@@ -30,33 +35,20 @@ class Ahead(Fixed):
     """
 
     traits = Fixed.traits.but(one_at_a_time=False)
+    clashes: ClassVar[tuple[Clash, ...]] = (
+        Clash(lambda c: c.attention.pipelined,
+              "{blocks} was published for models with full attention, and this one is {kind:value}.",
+              [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)]),
+        Clash(lambda c: c.attention.block is not None,
+              "{blocks} decodes several blocks at once, but a {attention.name:value} model was trained to see only "
+              "finished ones.", [USE_FIXED]),
+        NO_DRAFTS,
+    )  # fmt: skip
 
     def __init__(self, block_length: int = 32, opening_share: float = 0.1, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)
         in_range("blocks.opening_share", opening_share, 0.0, 1.0)
         self.opening_share = opening_share
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        kind = setting.model.attention
-        if kind.pipelined:
-            raise UserError(
-                f"blocks={name_of(self)} was published for models with full attention, and this one is "
-                f"{kind.is_called}. Use blocks=pipelined blocks.block_length={kind.block}."
-            )
-        if kind.block is not None:
-            raise UserError(
-                f"blocks={name_of(self)} decodes several blocks at once, but a {kind.name} model was trained to see "
-                "only finished ones. Use blocks=fixed."
-            )
-        self.check_rule(sampler)
-
-    def check_rule(self, sampler: Rule) -> None:
-        """Raise UserError for a rule that drafts."""
-        if sampler.traits.branches or sampler.traits.lookahead:
-            raise UserError(
-                f"blocks={name_of(self)} opens blocks by what is decided, but sampler={name_of(sampler)} drafts in "
-                "blocks of its own choice. Use blocks=fixed."
-            )
 
     def widest(self, length: int) -> int:
         return length

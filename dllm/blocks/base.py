@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,10 +16,10 @@ from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State
 from dllm.contract.canvas import Canvas, per_row
 from dllm.contract.checks import is_laid
+from dllm.contract.clash import Clash
 from dllm.contract.reshape import Reshape
-from dllm.contract.setting import Setting
 from dllm.contract.shapes import Shapes
-from dllm.contract.traits import BlocksTraits, Rule, declared
+from dllm.contract.traits import BlocksTraits, declared
 from dllm.errors import UserError, in_range, name_of
 
 
@@ -34,6 +35,7 @@ class Blocks:
     """
 
     traits: BlocksTraits
+    clashes: ClassVar[tuple[Clash, ...]] = ()  # what it does not go together with
     # names of the whole numbers that each row of a batch may have of its own, read from ``BlockState.params``
     per_request: tuple[str, ...] = ("min_forwards",)
     fixed_length: int | None = None  # of every block but the last; None if lengths differ
@@ -66,10 +68,6 @@ class Blocks:
         """The schedule with token ids instead of its texts; ``ids_of`` is the model's tokenizer. Raises UserError for a
         text that the schedule cannot use."""
         return self
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        """Refuse, with UserError, a setting or sampler with which the schedule cannot work. Called before weights are
-        read."""
 
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         """The first block of every row of ``canvas`` [B], with ``lookahead`` further ones open."""

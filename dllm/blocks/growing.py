@@ -8,25 +8,22 @@ from torch import Tensor
 from dllm.blocks.fixed import Fixed
 from dllm.contract import State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import UserError, name_of
+from dllm.contract.clash import USE_FIXED, Clash
 
 
 class Growing(Fixed):
     """The block begins at the answer's start and grows by ``block_length`` columns whenever it is full, so a rule that
     takes tokens back may do so in every column up to its end. For other rules it is ``Fixed``."""
 
+    clashes = (
+        Clash(lambda c: c.attention.block is not None,
+              "{blocks} goes back to earlier blocks, but a {attention.name:value} model never sees later ones from "
+              "there.", [USE_FIXED]),
+    )  # fmt: skip
+
     def __init__(self, block_length: int = 32, min_forwards: int = 1) -> None:
         super().__init__(block_length, min_forwards)
         self.fixed_length = None
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        if setting.model.attention.block is not None:
-            raise UserError(
-                f"blocks={name_of(self)} goes back to earlier blocks, but a {setting.model.attention.name} model never "
-                "sees later ones from there. Use blocks=fixed."
-            )
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         _, end, index = super().containing(canvas, column, number, own)

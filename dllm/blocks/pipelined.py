@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dllm.blocks.ahead import Ahead
+from dllm.blocks.ahead import NO_DRAFTS, Ahead
 from dllm.blocks.fixed import Fixed
 from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import USE_FIXED, Clash
 from dllm.contract.shapes import Shapes
-from dllm.contract.traits import Rule
-from dllm.errors import UserError, name_of
+from dllm.errors import Set
 
 
 class Pipelined(Ahead):
@@ -27,26 +26,19 @@ class Pipelined(Ahead):
     """
 
     traits = Ahead.traits
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        kind, own = setting.model.attention, self.block_length
-        if not kind.pipelined:
-            raise UserError(
-                f"blocks={name_of(self)} is for models that see unfinished blocks, and this one is {kind.is_called}. "
-                f"For LLaDA or Dream with D2F's adapter set model.attention_block={own}; for others use "
-                f"blocks={'ahead' if kind.block is None else 'fixed'}."
-            )
-        if own != kind.block:
-            raise UserError(
-                f"blocks.block_length={own}, but the model attends by blocks of model.attention_block={kind.block} "
-                "columns. Give both the same number."
-            )
-        if sampler.traits.revocable or sampler.traits.edits:
-            raise UserError(
-                f"blocks={name_of(self)} opens blocks by what is decided, and sampler={name_of(sampler)} may take that "
-                "back. Use sampler=d2f, or blocks=fixed."
-            )
-        self.check_rule(sampler)
+    clashes = (
+        Clash(lambda c: not c.attention.pipelined,
+              "{blocks} is for models that see unfinished blocks, and this one is {kind:value}.",
+              [lambda c: Set("blocks", "ahead" if c.attention.block is None else "fixed")],
+              "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length."),
+        Clash(lambda c: c.part.block_length != c.attention.block and {"model.attention_block": c.attention.block},
+              "{blocks.block_length}, but the model attends by blocks of {model.attention_block} columns.",
+              [lambda c: Set("blocks.block_length", c.attention.block)]),
+        Clash(lambda c: c.does.revocable or c.does.edits,
+              "{blocks} opens blocks by what is decided, and {sampler} may take that back.",
+              [Set("sampler", "d2f"), USE_FIXED]),
+        NO_DRAFTS,
+    )  # fmt: skip
 
     def start(self, canvas: Canvas, lookahead: int = 0, shapes: Shapes = Shapes()) -> BlockState:  # noqa: B008  frozen
         return Fixed.start(self, canvas, lookahead, shapes)

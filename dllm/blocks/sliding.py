@@ -11,9 +11,9 @@ from dllm.blocks.base import Blocks
 from dllm.common.rowwise import Owner, update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import BlocksTraits, Rule
-from dllm.errors import UserError, in_range, name_of
+from dllm.contract.clash import USE_FIXED, Clash
+from dllm.contract.traits import BlocksTraits
+from dllm.errors import in_range
 
 
 class Sliding(Blocks):
@@ -27,19 +27,17 @@ class Sliding(Blocks):
 
     traits = BlocksTraits(rolls_back=False, slides=True, one_at_a_time=True)
     per_request = ("block_length",)
+    clashes = (
+        Clash(lambda c: c.does.edits,
+              "{blocks} moves its window on with every token, but {sampler} replaces tokens of a block, which it holds "
+              "open.", [USE_FIXED]),
+    )  # fmt: skip
 
     def __init__(self, block_length: int = 32, max_block_length: int | None = None) -> None:
         super().__init__()
         in_range("blocks.block_length", block_length, 1)
         in_range("blocks.max_block_length", max_block_length, 1, advice="{null} means no bound.")
         self.block_length, self.max_block_length = block_length, max_block_length
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        if sampler.traits.edits:
-            raise UserError(
-                f"blocks={name_of(self)} moves its window on with every token, but sampler={name_of(sampler)} replaces "
-                "tokens of a block, which it holds open. Use blocks=fixed."
-            )
 
     def containing(self, canvas: Canvas, column: Tensor, number: Tensor, own: State) -> tuple[Tensor, Tensor, Tensor]:
         """The window that begins at ``column``: it ends after its last mask, or at the row's end if masks are few."""

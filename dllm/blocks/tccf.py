@@ -11,9 +11,10 @@ from dllm.blocks.base import Blocks
 from dllm.common.rowwise import update_rows
 from dllm.contract import BlockState, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, replaced
-from dllm.contract.traits import BlocksTraits, Rule
-from dllm.errors import UserError, in_range, name_of
+from dllm.contract.clash import USE_FIXED, Clash
+from dllm.contract.setting import replaced
+from dllm.contract.traits import BlocksTraits
+from dllm.errors import UserError, in_range
 
 
 class TCCF(Blocks):
@@ -23,6 +24,15 @@ class TCCF(Blocks):
     """
 
     traits = BlocksTraits(slides=False, rolls_back=True)
+    clashes = (
+        Clash(lambda c: c.does.branches,
+              "{blocks} rolls the canvas back, so {sampler} cannot draft over it.", [USE_FIXED]),
+        Clash(lambda c: c.does.edits,
+              "{blocks} cuts a full block at its marker at once, but {sampler} may replace the marker.", [USE_FIXED]),
+        Clash(lambda c: c.attention.block is not None,
+              "{blocks} changes the block length, but a {attention.name:value} model decodes at the length it was "
+              "trained for.", [USE_FIXED]),
+    )  # fmt: skip
 
     def __init__(
         self, block_length: int = 16, fine_length: int = 1, marker: int | str = "</think>", min_forwards: int = 1
@@ -42,23 +52,6 @@ class TCCF(Blocks):
                 "Name another text, or a token id."
             )
         return replaced(self, marker=ids[0])
-
-    def check(self, setting: Setting, sampler: Rule) -> None:
-        if sampler.traits.branches:
-            raise UserError(
-                f"blocks={name_of(self)} rolls the canvas back, so sampler={name_of(sampler)} cannot draft over it. "
-                "Use blocks=fixed."
-            )
-        if sampler.traits.edits:
-            raise UserError(
-                f"blocks={name_of(self)} cuts a full block at its marker at once, but sampler={name_of(sampler)} may "
-                "replace the marker. Use blocks=fixed."
-            )
-        if setting.model.attention.block is not None:
-            raise UserError(
-                f"blocks={name_of(self)} changes the block length, but a {setting.model.attention.name} model decodes "
-                "at the length it was trained for. Use blocks=fixed."
-            )
 
     def widest(self, length: int) -> int:
         return min(length, max(self.coarse_length, self.fine_length))

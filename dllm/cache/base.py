@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from copy import copy
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -18,11 +18,12 @@ from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, Scores, State
 from dllm.contract.canvas import Canvas
+from dllm.contract.clash import Clash, Selection
 from dllm.contract.reshape import Reshape
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import HostView
-from dllm.contract.traits import CacheTraits, Rule, declared
-from dllm.errors import IncompatibleParts, name_of
+from dllm.contract.traits import CacheTraits, declared
+from dllm.errors import IncompatibleParts
 from dllm.models.config import ModelConfig
 from dllm.models.memory import KeyValues, Memory
 from dllm.models.visibility import kinds_called
@@ -147,13 +148,55 @@ class Session:
         raise NotImplementedError
 
 
+def _unserved(c: Selection, what: str) -> dict[str, str] | None:
+    """The words of a refusal, if ``what`` is the first thing of the first need that the cache does not serve."""
+    traits = c.part.traits
+    for need in c.needs:
+        at_open = need.first_forward_only
+        lacks = {
+            "region": need.region not in (*traits.regions, "before") and not (at_open and traits.scores_all_at_open),
+            "committed": need.committed and not traits.committed,
+            "shadows": any(read.extra_queries for read in need.reads) and not traits.shadows,
+            "attention": any(read.reads_attention for read in need.reads) and not traits.exposes_attention,
+        }
+        if (first := next((name for name, lacking in lacks.items() if lacking), None)) is not None:
+            when = "in the forward that opens a block" if at_open else "in every forward"
+            return {"region": need.region, "when": when} if first == what else None
+    return None
+
+
 class Cache:
-    """Base of all policies. Order of calls: ``check`` before weights are read, ``start`` once for a batch.
+    """Base of all policies. Order of calls: ``start`` once for a batch.
 
     ``traits`` declare what a policy supports; what it does not declare it counts as not supporting.
     """
 
     traits: CacheTraits
+    clashes: ClassVar[tuple[Clash, ...]] = (
+        Clash(lambda c: _unserved(c, "region"),
+              "{cache} computes only the open blocks in most forwards, but a chosen part reads the region "
+              "{region:value} {when:value}.", kind=IncompatibleParts),
+        Clash(lambda c: _unserved(c, "committed"),
+              "{cache} computes masked positions, not the committed ones that a chosen part reads.",
+              kind=IncompatibleParts),
+        Clash(lambda c: _unserved(c, "shadows"),
+              "{cache} has no room for the extra queries of {sampler}.", kind=IncompatibleParts),
+        Clash(lambda c: _unserved(c, "attention"),
+              "{sampler} reads attention weights, and {cache} does not hold the keys that they are made of, or does "
+              "not attend with every row.", kind=IncompatibleParts),
+        Clash(lambda c: c.does.soft is not None and not c.part.traits.soft,
+              "{sampler} shows mixtures of tokens and the mask, which change while the canvas does not, and {cache} "
+              "keeps what it computed of the open block.", kind=IncompatibleParts),
+        Clash(lambda c: c.part.traits.verifies and not c.does.verifies,
+              "{cache} verifies drafts, and {sampler} makes none.", kind=IncompatibleParts),
+        Clash(lambda c: c.does.verifies != c.part.traits.verifies,
+              "{cache} has no forward that verifies what {sampler} drafts.", kind=IncompatibleParts),
+        Clash(lambda c: c.does.branches and not c.part.traits.branches,
+              "{cache} cannot share its rows among the several candidates of {sampler}.", kind=IncompatibleParts),
+        Clash(lambda c: c.attention.name not in c.part.traits.kinds and kinds_called(c.part.traits.kinds),
+              "{cache} is for models with {what:value} attention; this one is {kind:value}.", kind=IncompatibleParts),
+    )  # fmt: skip
+    shares = False  # what ``Session.final`` says of its columns may be taken over by other requests
 
     def __init_subclass__(cls) -> None:
         declared(cls, "CacheTraits")
@@ -189,44 +232,3 @@ class Cache:
     def warning(self, setting: Setting) -> str | None:
         """Why the policy works in a setting but may do harm: a sentence for the user. None: no objection."""
         return None
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Raise IncompatibleParts for parts that need what the policy does not compute, and UserError for options that
-        cannot work. Called before weights are read."""
-        name, kind = f"cache={name_of(self)}", setting.model.attention
-        for need in needs:
-            if need.region not in (*self.traits.regions, "before") and not (
-                need.first_forward_only and self.traits.scores_all_at_open
-            ):
-                when = "in the forward that opens a block" if need.first_forward_only else "in every forward"
-                raise IncompatibleParts(
-                    f"{name} computes only the open blocks in most forwards, but a chosen part reads the region "
-                    f"{need.region!r} {when}."
-                )
-            if need.committed and not self.traits.committed:
-                raise IncompatibleParts(
-                    f"{name} computes masked positions, not the committed ones that a chosen part reads."
-                )
-            if any(read.extra_queries for read in need.reads) and not self.traits.shadows:
-                raise IncompatibleParts(f"{name} has no room for the extra queries of sampler={name_of(sampler)}.")
-            if any(read.reads_attention for read in need.reads) and not self.traits.exposes_attention:
-                raise IncompatibleParts(
-                    f"sampler={name_of(sampler)} reads attention weights, and {name} does not hold the keys that they "
-                    "are made of, or does not attend with every row."
-                )
-        if sampler.traits.soft is not None and not self.traits.soft:
-            raise IncompatibleParts(
-                f"sampler={name_of(sampler)} shows mixtures of tokens and the mask, which change while the canvas does "
-                f"not, and {name} keeps what it computed of the open block."
-            )
-        if self.traits.verifies and not sampler.traits.verifies:
-            raise IncompatibleParts(f"{name} verifies drafts, and this sampler makes none.")
-        if sampler.traits.verifies != self.traits.verifies:
-            raise IncompatibleParts(f"{name} has no forward that verifies what sampler={name_of(sampler)} drafts.")
-        if sampler.traits.branches and not self.traits.branches:
-            raise IncompatibleParts(f"{name} cannot share its rows among the several candidates of this sampler.")
-        kinds = self.traits.kinds
-        if kind.name not in kinds:
-            raise IncompatibleParts(
-                f"{name} is for models with {kinds_called(kinds)} attention; this one is {kind.is_called}."
-            )

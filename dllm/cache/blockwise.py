@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.cache.suffix import Pruning
-from dllm.contract import ForwardPlan, Need, State
+from dllm.cache.suffix import MISSES_LEFT, Pruning
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.shapes import HostView
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.errors import IncompatibleParts, in_range
 from dllm.models.config import ModelConfig
 
 
@@ -34,6 +33,13 @@ class Blockwise(Pruning, Buffered):
     """
 
     traits = Buffered.traits.but(committed=True, branches=True, bounded_shapes=True, bounds_late=True)
+    clashes = (
+        *Pruning.clashes,
+        Clash(lambda c: c.blocks.traits.slides,
+              "{cache} computes everything when a block opens, but {blocks} opens one only, and moves it.",
+              kind=IncompatibleParts),
+        MISSES_LEFT,
+    )  # fmt: skip
 
     def __init__(
         self, query_left: bool = True, warmup: int = 0, refresh_interval: int | None = None, **suffix: Any
@@ -42,19 +48,6 @@ class Blockwise(Pruning, Buffered):
         in_range("cache.warmup", warmup, 0, advice="It counts forwards.")
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; {null} is none.")
         self.query_left, self.warmup, self.refresh_interval = query_left, warmup, refresh_interval
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if setting.blocks.traits.slides:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} computes everything when a block opens, but blocks={name_of(setting.blocks)} "
-                "opens one only, and moves it."
-            )
-        if sampler.traits.revocable and setting.model.prediction_shift and not self.left(setting.model):
-            raise IncompatibleParts(
-                "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
-                "would wait for it forever. Use cache.query_left=true."
-            )
 
     @property
     def attends_all(self) -> bool:  # type: ignore[override]

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import USE_FIXED, Clash
 from dllm.contract.shapes import HostView
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_choices, in_range, name_of
+from dllm.errors import IncompatibleParts, Set, in_choices, in_range
 from dllm.models.config import ModelConfig
 
 
@@ -39,6 +38,12 @@ class Delayed(Buffered):
         regions=frozenset({"block", "suffix", "ahead"}),
         attends_all=True,
     )
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: c.blocks.traits.slides or "block_length" not in c.blocks.per_request,
+              "{cache} keeps blocks of one length, but {blocks} has none.", [USE_FIXED, Set("blocks", "ahead")],
+              kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(
         self, delay: int = 1, refresh_interval: int | None = None, wait: str = "in_turn", query_left: bool = True
@@ -47,14 +52,6 @@ class Delayed(Buffered):
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts forwards; {null} is none.")
         in_choices("cache.wait", wait, ("in_turn", "each"))
         self.delay, self.refresh_interval, self.wait, self.query_left = delay, refresh_interval, wait, query_left
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if setting.blocks.traits.slides or "block_length" not in setting.blocks.per_request:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} keeps blocks of one length, but blocks={name_of(setting.blocks)} has none. Use "
-                "blocks=fixed or ahead."
-            )
 
     def state(self, canvas: Canvas) -> State:
         """kept [B]: the columns before it are kept. found [B, L]: the forward of the row, from 1, in which a column's

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.contract import ForwardPlan, Need
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.contract import ForwardPlan
+from dllm.contract.clash import Clash
+from dllm.errors import IncompatibleParts, Set, in_range
 
 
 class DKVGreedy(Buffered):
@@ -21,28 +18,23 @@ class DKVGreedy(Buffered):
     """
 
     traits = Buffered.traits.but(scores_all_at_open=True)
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: not c.does.plans_ahead,
+              "{cache} computes only what comes next, so {sampler} must know its order in advance.",
+              [Set("sampler", "order")], at="cache", kind=IncompatibleParts),
+        Clash(lambda c: c.blocks.traits.slides,
+              "{cache} computes what was announced, but {blocks} moves its block after every turn, and then other "
+              "positions are next.", kind=IncompatibleParts),
+        Clash(lambda c: c.model.prediction_shift,
+              "{cache} is not defined for models that predict from the position before (Dream).",
+              kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(self, refresh_interval: int = 2, window: int = 4) -> None:
         in_range("cache.refresh_interval", refresh_interval, 1, advice="1 is cache=none.")
         in_range("cache.window", window, 0, advice="0 computes no neighbours.")
         self.refresh_interval, self.window = refresh_interval, window
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if not sampler.traits.plans_ahead:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} computes only what comes next, so the sampler must know its order in advance, "
-                "as sampler=order does."
-            )
-        if setting.blocks.traits.slides:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} computes what was announced, but blocks={name_of(setting.blocks)} moves its "
-                "block after every turn, and then other positions are next."
-            )
-        if setting.model.prediction_shift:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} is not defined for models that predict from the position before (Dream)."
-            )
 
     def plan(self, view: CacheView) -> ForwardPlan:
         full, next_positions = view.blocks.forwards % self.refresh_interval == 0, view.next_positions

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dllm.cache.buffer import CacheView
 from dllm.cache.dkv import DKV
-from dllm.contract import ForwardPlan, Need
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, name_of
+from dllm.contract import ForwardPlan
+from dllm.contract.clash import Clash
+from dllm.errors import IncompatibleParts
 
 
 class DKVPrefill(DKV):
     """The first forward computes the prompt; later ones compute only its last position. decode (PD): keep decided rows
     of the answer too, as dkv does, and refresh only those; otherwise every forward computes the whole answer."""
+
+    clashes = (
+        *DKV.clashes,
+        Clash(lambda c: not c.model.prediction_shift,
+              "{cache} is defined for models that predict from the position before.", kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(self, decode: bool = False, refresh_interval: int = 4, shift_type: str = "un_right") -> None:
         super().__init__(refresh_interval, shift_type)
@@ -23,13 +26,6 @@ class DKVPrefill(DKV):
     @property
     def name(self) -> str:
         return "dkv_pd" if self.decode else "dkv_prefill"
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if setting.model.prediction_shift == 0:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} is defined for models that predict from the position before."
-            )
 
     def plan(self, view: CacheView) -> ForwardPlan:
         canvas, turn = view.canvas, view.blocks.turn[:, None]

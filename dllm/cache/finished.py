@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.columns import committable_next, order_of, predictors
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, name_of
+from dllm.contract.clash import Clash
+from dllm.errors import IncompatibleParts
 from dllm.models.visibility import CAUSAL
 
 
@@ -26,14 +23,12 @@ class Finished(Buffered):
 
     traits = Buffered.traits.but(kinds=CAUSAL, committed=True, shadows=False, bounded_shapes=True, exact=True,
                                   soft=True, shares=True)  # fmt: skip
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if (setting.model.prediction_shift or setting.model.seed_shift) and any(need.committed for need in needs):
-            raise IncompatibleParts(
-                f"cache={name_of(self)} does not compute again what predicts a block's first position, and a chosen "
-                "part reads the scores of committed ones."
-            )
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: (c.model.prediction_shift or c.model.seed_shift) and any(need.committed for need in c.needs),
+              "{cache} does not compute again what predicts a block's first position, and a chosen part reads the "
+              "scores of committed ones.", kind=IncompatibleParts),
+    )  # fmt: skip
 
     def state(self, canvas: Canvas) -> State:
         """exact [B, L]: columns computed when their piece and all before it were decided. tokens [B, L]: those of the

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,11 @@ from dllm.cache.columns import gather_padded, gather_rows
 from dllm.cache.growth import chosen_masks, importance
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import select_or_all
-from dllm.contract import ForwardCost, ForwardPlan, Need, State
+from dllm.contract import ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
-from dllm.contract.setting import Setting
+from dllm.contract.clash import UNGUIDED, USE_FIXED, Clash, Selection
 from dllm.contract.shapes import bucket
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.errors import IncompatibleParts, Set, in_range
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import AnyLayer, AnyStack, Memory, Projected, Rerun, summed
@@ -35,6 +35,15 @@ from dllm.models.rope import Angles
 from dllm.models.visibility import AnswerBlocks, BlockCausal, PromptBlock
 
 _KINDS = frozenset(kind.name for kind in (BlockCausal, AnswerBlocks, PromptBlock))
+
+
+def _splits(c: Selection) -> dict[str, Any] | None:
+    """Whether blocks may split the model's attention block, and their length in the words of the sentence."""
+    length, own = c.attention.block, c.blocks.fixed_length
+    alone = c.blocks.traits.one_at_a_time and not c.blocks.traits.rolls_back and not c.does.lookahead
+    if own is not None and length and not own % length and alone:
+        return None
+    return {"length": length, "own": "" if own is None else f" of {own} columns"}
 
 
 class Focus(Buffered):
@@ -48,43 +57,32 @@ class Focus(Buffered):
         kinds=_KINDS, shadows=False, exposes_attention=False, bounded_shapes=True, full_on_open=False,
         acts_in_layers=True, closes=True, shares=True, facts=1, heads="summed",
     )  # fmt: skip
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: c.model.layers < 3,
+              "{cache} compares two layers and saves rows of those after them, but this model has "
+              "{model.layers:value}.", kind=IncompatibleParts),
+        Clash(lambda c: c.model.prediction_shift or c.model.seed_shift,
+              "{cache} lets the row of a mask leave, but this model predicts a position from the row before it.",
+              kind=IncompatibleParts),
+        Clash(_splits,
+              "{cache} keeps the model's attention block of {length:value} columns until it is decided, which "
+              "{blocks}{own:value} may split.", [lambda c: USE_FIXED & Set("blocks.block_length", c.attention.block)],
+              kind=IncompatibleParts),
+        Clash(lambda c: not (c.does.ranks_by and c.does.thresholds) or c.does.revocable or c.does.edits
+              or c.does.commits_ahead,
+              "{sampler} goes by more than a threshold of each position, and {cache} shows a rule some masks of the "
+              "block alone.", kind=IncompatibleParts),
+        Clash(lambda c: c.sampling.guidance,
+              "{cache} lets columns leave a row, and {sampling.guidance} runs a second one in which others would.",
+              [UNGUIDED], kind=IncompatibleParts),
+        Clash(lambda c: any(read.layer is not None for read in c.reads),
+              "{cache} ends rows between layers, and a chosen part reads the states of one.", kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(self, alpha: float | None = 1.5) -> None:
         in_range("cache.alpha", alpha, 1.0, advice="A multiple of what a forward decides; {null} keeps all masks.")
         self.alpha, self.traits = alpha, self.traits.but(asks=alpha is not None)
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        name, traits, model = f"cache={name_of(self)}", sampler.traits, setting.model
-        if model.layers < 3:
-            raise IncompatibleParts(
-                f"{name} compares two layers and saves rows of those after them, but this model has {model.layers}."
-            )
-        if model.prediction_shift or model.seed_shift:
-            raise IncompatibleParts(
-                f"{name} lets the row of a mask leave, but this model predicts a position from the row before it."
-            )
-        schedule, length, own = setting.blocks, model.attention.block, setting.blocks.fixed_length
-        alone = schedule.traits.one_at_a_time and not schedule.traits.rolls_back and not traits.lookahead
-        if own is None or not length or own % length or not alone:
-            told = "" if own is None else f" blocks.block_length={own}"
-            raise IncompatibleParts(
-                f"{name} keeps the model's attention block of {length} columns until it is decided, which "
-                f"blocks={name_of(schedule)}{told} may split. Use blocks=fixed blocks.block_length={length}, or a "
-                "multiple of it."
-            )
-        if not (traits.ranks_by and traits.thresholds) or traits.revocable or traits.edits or traits.commits_ahead:
-            raise IncompatibleParts(
-                f"sampler={name_of(sampler)} goes by more than a threshold of each position, and {name} shows a rule "
-                "some masks of the block alone."
-            )
-        if setting.sampling.guidance:
-            raise IncompatibleParts(
-                f"{name} lets columns leave a row, and sampling.guidance={setting.sampling.guidance:g} runs a second "
-                "one in which others would. Set sampling.guidance=0."
-            )
-        if any(read.layer is not None for need in needs for read in need.reads):
-            raise IncompatibleParts(f"{name} ends rows between layers, and a chosen part reads the states of one.")
 
     def widths(self, plan: ForwardPlan, config: ModelConfig) -> list[Tensor]:
         """Whether some columns may leave."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.columns import predictors
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_choices, in_range, name_of
+from dllm.contract.clash import Clash
+from dllm.errors import IncompatibleParts, Set, in_choices, in_range
 
 
 class Recap(Buffered):
@@ -26,6 +23,13 @@ class Recap(Buffered):
     """
 
     traits = Buffered.traits.but(bounded_shapes=True)
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: c.part.targets == "announced" and not c.does.plans_ahead,
+              "{cache.targets} computes what the sampler announces, and {sampler} announces nothing.",
+              [Set("sampler", "groups"), Set("sampler", "order"), Set("cache.targets", "block")],
+              kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(self, local_steps: int = 1, start_fraction: float = 0.0, targets: str = "block") -> None:
         in_range("cache.local_steps", local_steps, 0, advice="0 is cache=none.")
@@ -34,14 +38,6 @@ class Recap(Buffered):
         self.local_steps, self.start_fraction, self.targets = local_steps, start_fraction, targets
         if targets == "all_masked":
             self.traits = self.traits.but(regions=frozenset({"block", "suffix", "ahead", "answer"}))
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if self.targets == "announced" and not sampler.traits.plans_ahead:
-            raise IncompatibleParts(
-                f"cache.targets=announced computes what the sampler announces, and sampler={name_of(sampler)} "
-                "announces nothing. Use sampler=groups or order, or cache.targets=block."
-            )
 
     def state(self, canvas: Canvas) -> State:
         """since [B, L]: committed since the last full forward. left [B]: local forwards until the next one."""

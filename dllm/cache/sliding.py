@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import IncompatibleParts, in_range, name_of
+from dllm.contract.clash import Clash
+from dllm.errors import IncompatibleParts, Set, in_range
 
 
 class SlidingCache(Buffered):
@@ -25,6 +22,12 @@ class SlidingCache(Buffered):
     """
 
     traits = Buffered.traits.but(committed=True, bounded_shapes=True)
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: not c.blocks.traits.slides,
+              "{cache} follows a window, but {blocks} opens blocks.", [Set("blocks", "sliding")],
+              kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(
         self, prefix_window: int = 24, suffix_window: int = 0, refresh_interval: int | None = None,
@@ -35,14 +38,6 @@ class SlidingCache(Buffered):
         in_range("cache.refresh_interval", refresh_interval, 1, advice="It counts commits; 1 is cache=none.")
         self.prefix_window, self.suffix_window = prefix_window, suffix_window
         self.refresh_interval, self.as_published = refresh_interval, as_published
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if not setting.blocks.traits.slides:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} follows a window, but blocks={name_of(setting.blocks)} opens blocks. Use "
-                "blocks=sliding."
-            )
 
     def state(self, canvas: Canvas) -> State:
         """commits [B]: since the last full forward, its own included. begin [B]: where the window of the last forward

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -10,11 +9,11 @@ from torch import Tensor
 from dllm.cache.base import Cache, Session
 from dllm.cache.kept import Kept
 from dllm.cache.none import NoCache, NoCacheSession
-from dllm.contract import BlockState, ForwardPlan, Need, State
+from dllm.contract import BlockState, ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import CacheTraits, Rule
-from dllm.errors import IncompatibleParts, name_of
+from dllm.contract.clash import Clash
+from dllm.contract.traits import CacheTraits
+from dllm.errors import IncompatibleParts, Set
 from dllm.models.config import ModelConfig
 
 
@@ -24,20 +23,18 @@ class SpanCache(Cache):
 
     traits = CacheTraits(scores_all_at_open=True, heads="local", leads=True, bounded_shapes=True, bounds_late=True,
                          full_on_open=False)  # fmt: skip
+    clashes = (
+        *Cache.clashes,
+        Clash(lambda c: not c.does.spans,
+              "{cache} cuts the canvas after a span that the sampler announces, and {sampler} announces none.",
+              [Set("sampler", "slowfast")], kind=IncompatibleParts),
+    )  # fmt: skip
 
     def start(self, canvas: Canvas, config: ModelConfig, shrinks: bool) -> Session:
         return SpanSession(NoCache(), canvas, config)
 
     def kept(self) -> tuple[Kept, ...]:
         return ()
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        if not sampler.traits.spans:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} cuts the canvas after a span that the sampler announces, as sampler=slowfast "
-                "does."
-            )
 
 
 class SpanSession(NoCacheSession):

@@ -7,7 +7,6 @@ chosen ones after them. Every layer keeps as many, so one count of keys serves a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,13 +21,15 @@ from dllm.cache.columns import gather_padded, gather_rows
 from dllm.cache.flash_dllm import products
 from dllm.cache.kept import LAYER_KEYS, LAYER_VALUES, PER_PLACE, Kept
 from dllm.cache.passes import Call, ForwardPass
+from dllm.cache.suffix import MISSES_LEFT
 from dllm.common.ranking import top_k_mask
 from dllm.common.rowwise import Owner, select_or_all
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, State
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting
 from dllm.contract.shapes import bucket
-from dllm.contract.traits import CacheTraits, Rule
+from dllm.contract.traits import CacheTraits
 from dllm.errors import IncompatibleParts, UserError, in_range, name_of
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
@@ -50,6 +51,13 @@ class SparseDLLM(Cache):
     traits = CacheTraits(
         scores_all_at_open=True, committed=True, bounded_shapes=True, acts_in_layers=True, leads=True, heads="summed"
     )
+    clashes = (
+        *Cache.clashes,
+        Clash(lambda c: c.blocks.traits.slides,
+              "{cache} chooses what to keep in the second forward of a block, but {blocks} opens one only, and moves "
+              "it.", kind=IncompatibleParts),
+        MISSES_LEFT,
+    )  # fmt: skip
 
     def __init__(self, keep_ratio: float = 0.5, kernel_size: int = 3, query_left: bool = True) -> None:
         in_range("cache.keep_ratio", keep_ratio, 0.0, 1.0)
@@ -57,20 +65,6 @@ class SparseDLLM(Cache):
         if kernel_size % 2 == 0:
             raise UserError(f"cache.kernel_size={kernel_size} must be odd, so that a column is in the middle of it.")
         self.keep_ratio, self.kernel_size, self.query_left = keep_ratio, kernel_size, query_left
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        name = f"cache={name_of(self)}"
-        if setting.blocks.traits.slides:
-            raise IncompatibleParts(
-                f"{name} chooses what to keep in the second forward of a block, but "
-                f"blocks={name_of(setting.blocks)} opens one only, and moves it."
-            )
-        if sampler.traits.revocable and setting.model.prediction_shift and not self.query_left:
-            raise IncompatibleParts(
-                "cache.query_left=false predicts a block's first position only once, so a sampler that remasks it "
-                "would wait for it forever. Use cache.query_left=true."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         if self.keep_ratio < 1:

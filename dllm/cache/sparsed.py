@@ -21,11 +21,12 @@ from dllm.cache.kept import PER_PLACE, Kept
 from dllm.cache.key_blocks import attend_by_blocks, count_chosen, find_pattern
 from dllm.cache.passes import Call, ForwardPass
 from dllm.common.rowwise import Owner, select_or_all
-from dllm.contract import BlockState, ForwardCost, ForwardPlan, Need, State
+from dllm.contract import BlockState, ForwardCost, ForwardPlan, State
 from dllm.contract.canvas import Canvas, packed
+from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting
-from dllm.contract.traits import CacheTraits, Rule
-from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
+from dllm.contract.traits import CacheTraits
+from dllm.errors import IncompatibleParts, Set, UserError, in_choices, in_range
 from dllm.models.attention import Visible
 from dllm.models.config import ModelConfig
 from dllm.models.memory import Memory, NoCacheMemory, Projected
@@ -48,6 +49,14 @@ class SparseD(Cache):
         regions=frozenset({"block", "suffix", "ahead", "answer"}), committed=True, full_on_open=False, heads="summed",
         bounded_shapes=True, acts_in_layers=True, leads=True,
     )  # fmt: skip
+    clashes = (
+        *Cache.clashes,
+        Clash(lambda c: c.part.full_forwards is None and (own := getattr(c.sampler, "steps", None)) is not None
+              and own != c.part.steps and {"sampler.steps": own},
+              "{cache} counts the share {cache.skip} of {cache.steps}, and {sampler.steps} is another number.",
+              [lambda c: Set("cache.steps", c.sampler.steps)],  # type: ignore[attr-defined]
+              "Or set {cache.full_forwards:name}.", kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(
         self, select: float = 0.3, block_size: int = 128, skip: float = 0.2, steps: int | None = None,
@@ -62,15 +71,6 @@ class SparseD(Cache):
             raise UserError(f"cache.select={select} must be from 0 to below 1, since one block more is always chosen.")
         self.select, self.block_size, self.skip, self.steps = select, block_size, skip, steps
         self.full_forwards, self.measure_scale = full_forwards, measure_scale
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        own = getattr(sampler, "steps", None)
-        if self.full_forwards is None and own is not None and own != self.steps:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} counts the share cache.skip={self.skip} of cache.steps={self.steps}, and "
-                f"sampler.steps is {own}. Set cache.steps={own}, or cache.full_forwards."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         if self.block_size >= TENSOR_CORES:

@@ -6,7 +6,6 @@ the answer. Those that are left out are neither computed nor attended to, and po
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import pi, sqrt
 
 import torch
@@ -15,14 +14,27 @@ from torch import Tensor
 from dllm.cache.base import Cache
 from dllm.common.noise import uniform
 from dllm.common.ranking import top_k_mask
-from dllm.contract import BlockState, Need
+from dllm.contract import BlockState
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import CacheTraits, Rule
-from dllm.errors import IncompatibleParts, UserError, in_choices, in_range, name_of
+from dllm.contract.clash import Clash, Selection
+from dllm.contract.traits import CacheTraits
+from dllm.errors import IncompatibleParts, Set, UserError, in_choices, in_range
 
 DROPS = ("none", "gaussian", "uniform")
 NOISE = 21  # keeps these draws apart from those of tokens, which hash a turn after the position
+
+
+MISSES_LEFT = Clash(
+    lambda c: c.does.revocable and c.model.prediction_shift and not c.part.query_left,
+    "{cache.query_left} predicts a block's first position only once, so a sampler that remasks it would wait for it "
+    "forever.", [Set("cache.query_left", True)], kind=IncompatibleParts,
+)  # fmt: skip
+
+
+def _whole_suffix(c: Selection) -> Set:
+    """The way out that keeps all masks: what is dropped is drawn from a window."""
+    whole = Set("cache.suffix_window", None)
+    return whole if c.part.suffix_drop == "none" else whole & Set("cache.suffix_drop", "none")
 
 
 class Pruning(Cache):
@@ -34,6 +46,22 @@ class Pruning(Cache):
     """
 
     traits = CacheTraits(heads="local", leads=True)
+    clashes = (
+        Clash(lambda c: c.part.prunes and min({need.region for need in c.needs} - {"block"}, default=None),
+              "{cache.suffix_window} leaves out masks after the open blocks, but a chosen part reads the region "
+              "{what:value}.", [_whole_suffix], "(Policy eotp: or eos.scope=block.)",
+              kind=IncompatibleParts),
+        Clash(lambda c: c.part.prunes and c.blocks.traits.slides,
+              "{cache} chooses the masks that it leaves out when a block opens, but {blocks} has a single block, whose "
+              "window would come to columns that stay left out.", kind=IncompatibleParts),
+        *Cache.clashes,
+        Clash(lambda c: c.part.prunes and c.attention.sealed,
+              "{cache} leaves out masks after the open blocks, but this model is {kind:value}, and the class counts "
+              "positions without gaps.", kind=IncompatibleParts),
+        Clash(lambda c: c.part.prunes and c.attention.name != "full",
+              "{cache} leaves out masks after the open blocks, but this model is {kind:value}: what is decoded does "
+              "not see them.", kind=IncompatibleParts),
+    )  # fmt: skip
 
     def __init__(
         self, suffix_window: int | None = None, suffix_tail: int = 1, suffix_drop: str = "none",
@@ -61,29 +89,6 @@ class Pruning(Cache):
     @property
     def prunes(self) -> bool:
         return self.suffix_window is not None
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        if self.prunes and (regions := {need.region for need in needs} - {"block"}):
-            raise IncompatibleParts(
-                f"cache.suffix_window={self.suffix_window} leaves out masks after the open blocks, but a chosen part "
-                f"reads the region {min(regions)!r}. Use cache.suffix_window=null (policy eotp: or eos.scope=block)."
-            )
-        if self.prunes and setting.blocks.traits.slides:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} chooses the masks that it leaves out when a block opens, but blocks="
-                f"{name_of(setting.blocks)} has a single block, whose window would come to columns that stay left out."
-            )
-        super().check(setting, sampler, needs)
-        if self.prunes and setting.model.attention.sealed:
-            raise IncompatibleParts(
-                f"cache={name_of(self)} leaves out masks after the open blocks, but this model is "
-                f"{setting.model.attention.is_called}, and the class counts positions without gaps."
-            )
-        if self.prunes and setting.model.attention.name != "full":
-            raise IncompatibleParts(
-                f"cache={name_of(self)} leaves out masks after the open blocks, but this model is "
-                f"{setting.model.attention.is_called}: what is decoded does not see them."
-            )
 
     def dropped(self, canvas: Canvas, blocks: BlockState, before: Tensor) -> Tensor:
         """The columns [B, L] that are left out. They are drawn in rows whose block opens; in the others they stay those

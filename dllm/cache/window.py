@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from dllm.cache.buffer import Buffered, CacheView
 from dllm.cache.columns import predictors
-from dllm.contract import ForwardPlan, Need, State
+from dllm.contract import ForwardPlan, State
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import Rule
-from dllm.errors import UserError, in_choices, in_range
+from dllm.contract.clash import Clash
+from dllm.errors import Set, in_choices, in_range
 
 
 class Window(Buffered):
@@ -30,6 +27,15 @@ class Window(Buffered):
     """
 
     traits = Buffered.traits.but(bounded_shapes=True)
+    clashes = (
+        *Buffered.clashes,
+        Clash(lambda c: c.part.window_tokens < min(reach := c.part.active_tokens + c.part.refresh_interval,
+                                                   c.gen_length or reach),
+              "{cache.window_tokens} is less than {cache.active_tokens} + {cache.refresh_interval}: within a phase the "
+              "active masks would move out of what it attends to.",
+              [lambda c: Set("cache.window_tokens", c.part.active_tokens + c.part.refresh_interval)],
+              "Or take a smaller {cache.refresh_interval:name}."),
+    )  # fmt: skip
 
     def __init__(
         self, active_tokens: int = 16, window_tokens: int = 64, refresh_interval: int = 32, queries: str = "masks",
@@ -44,16 +50,6 @@ class Window(Buffered):
         self.active_tokens, self.window_tokens, self.refresh_interval = active_tokens, window_tokens, refresh_interval
         self.range, self.everywhere, self.candidates = queries == "range", refresh_scope == "all", refresh_candidates
         self.recent_includes_refresh, self.eos_as_published = recent_includes_refresh, eos_as_published
-
-    def check(self, setting: Setting, sampler: Rule, needs: Sequence[Need]) -> None:
-        super().check(setting, sampler, needs)
-        reach = self.active_tokens + self.refresh_interval
-        if self.window_tokens < min(reach, setting.gen_length or reach):
-            raise UserError(
-                f"cache.window_tokens={self.window_tokens} is less than active_tokens={self.active_tokens} + "
-                f"refresh_interval={self.refresh_interval}: within a phase the active masks would move out of what it "
-                f"attends to. Use at least {reach}, or a smaller refresh_interval."
-            )
 
     def state(self, canvas: Canvas) -> State:
         """phase [B, L]: what this phase attends to. recent [B, L]: what it has committed and goes on computing. anchor

@@ -10,11 +10,12 @@ from dllm.blocks.base import Blocks
 from dllm.cache.base import Cache
 from dllm.compose.parts import build_part
 from dllm.compose.validate import validate
+from dllm.contract.clash import NO_BUDGET
 from dllm.contract.setting import Sampling, Setting
 from dllm.eos.base import EndOfText
 from dllm.eos.stop_strings import StopStrings
-from dllm.eos.thinking_budget import ThinkingBudget, check_budget
-from dllm.errors import UserError, name_of
+from dllm.eos.thinking_budget import ThinkingBudget
+from dllm.errors import Refusal
 from dllm.lengths.base import Length
 from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
@@ -80,15 +81,9 @@ class Parts:
         eos, sampling = self.eos.resolved(model.ids), self.sampling.under(self.sampler)
         length = self.length.resolved(model.ids, model.config.max_length)
         setting = Setting(model.config, blocks, gen_length, sampling, model.name, ids_of)
-        sampler = validate(setting, self.sampler, self.cache, eos, length)
+        sampler = validate(setting, self.sampler, self.cache, eos, length, stop)
         if sampling.thinking_budget is not None:
-            check_budget(sampler)
             eos = ThinkingBudget(eos, sampling.thinking_budget, end_of_thought(sampling.end_of_thought, model))
-        if stop and length.traits.changes:
-            raise UserError(
-                f"stop={list(stop)!r} ends rows whose length length={name_of(length)} says. Drop stop, or use "
-                "length=fixed."
-            )
         if stop:
             eos = StopStrings(eos, stop, lambda ids: "" if tokenizer is None else tokenizer.decode(list(ids)))
         return replace(self, sampler=sampler, blocks=blocks, eos=eos, sampling=sampling, length=length)
@@ -103,7 +98,8 @@ def end_of_thought(text: str | None, model: Described) -> int:
     if len(ids) == 1:
         return ids[0]
     what = "has no tokenizer" if model.tokenizer is None else f"writes it in {len(ids)} tokens"
-    raise UserError(
-        f"sampling.end_of_thought={text!r} must be one token, and {model.name} {what}. Name the token that ends its "
-        "thoughts, or set sampling.thinking_budget to null."
-    )
+    raise Refusal(
+        "{sampling.end_of_thought:quoted} must be one token, and {model:value} {what:value}.",
+        {"sampling.end_of_thought": text, "model": model.name, "what": what}, [NO_BUDGET],
+        "Or name the token that ends its thoughts.",
+    )  # fmt: skip

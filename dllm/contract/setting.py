@@ -3,16 +3,14 @@ against it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
-from dllm.contract.canvas import Canvas, PerRequest, Request
-from dllm.contract.needs import Need, readouts_of
-from dllm.contract.readouts import Readout
+from dllm.contract.canvas import PerRequest
 from dllm.contract.traits import Rule, Schedule
-from dllm.errors import UserError, in_choices, in_range, name_of
+from dllm.errors import in_choices, in_range
 from dllm.models.config import ModelConfig
 
 P = TypeVar("P")
@@ -108,134 +106,8 @@ class Setting:
     name: str = ""  # the model's
     ids_of: Callable[[str], list[int]] | None = None  # plain token ids of a text (None: there is no tokenizer)
 
-    def check_process(self, sampler: Rule) -> None:
-        """Raise UserError for a rule of masks under a model of noise, for one of noise under a model of masks, for a
-        temperature beside the rule's own, and for blocks that are not the canvas of the model."""
-        name, temperature = f"sampler={name_of(sampler)}", self.sampling.temperature
-        if self.model.process == "uniform" and not sampler.traits.renoises:
-            raise UserError(
-                f"{name} decides masks for good, but {self.model.architecture} was trained to undo noise: it has no "
-                "mask, and what a position shows is decided again in every forward. Use sampler=renoise."
-            )
-        if self.model.process != "uniform" and sampler.traits.renoises:
-            raise UserError(
-                f"{name} undoes noise, but {self.model.architecture} was trained to fill masks. Use sampler=confidence."
-            )
-        if sampler.traits.renoises and not (isinstance(temperature, int | float) and temperature == 0):
-            raise UserError(
-                f"sampling.temperature={temperature}: {name} sets the temperature of every forward itself. Set "
-                "sampling.temperature=0, and the options of the sampler."
-            )
-        canvas, schedule = self.model.attention.block, self.blocks
-        whole = schedule.fixed_length == canvas and schedule.traits.one_at_a_time and not schedule.traits.rolls_back
-        if sampler.traits.renoises and canvas is not None and not whole:
-            own = "" if schedule.fixed_length is None else f" blocks.block_length={schedule.fixed_length}"
-            raise UserError(
-                f"blocks={name_of(schedule)}{own}: {self.model.architecture} denoises canvases of {canvas} columns, "
-                f"each whole and one after the other. Use blocks=fixed blocks.block_length={canvas}."
-            )
 
-    def check_attention(self, sampler: Rule, needs: Sequence[Need]) -> None:
-        """Raise UserError for parts that read what a model of this attention does not tell."""
-        kind, name = self.model.attention, f"sampler={name_of(sampler)}"
-        called = f"this model's attention is {kind.is_called}"
-        if kind.causal and self.sampling.guidance:
-            raise UserError(
-                f"sampling.guidance={self.sampling.guidance:g} needs a prompt of masks, which means nothing where, as "
-                f"here, {called}. Set sampling.guidance=0."
-            )
-        readouts = readouts_of(needs)
-        if kind.causal and any(read.extra_queries for read in readouts):
-            raise UserError(
-                f"{name} computes extra queries that stand in for committed tokens, but {called}. Use "
-                "sampler=confidence."
-            )
-        if kind.sealed and any(one.reads_attention or one.extra_queries or one.reads_hidden for one in readouts):
-            raise UserError(
-                f"{name} reads attention or hidden states, or computes extra queries beside the canvas, but this model "
-                f"is {kind.is_called}. Use sampler=confidence."
-            )
-        if not kind.judges and any(need.committed for need in needs):
-            raise UserError(f"{name} scores committed tokens, but {called}, and it predicts masks alone. Use "
-                            "sampler=confidence.")  # fmt: skip
-        if kind.everywhere:
-            return
-        if sampler.traits.edits:
-            raise UserError(f"{name} goes on with a block that is full, but {called}, and a full block is predicted no "
-                            "more. Use sampler=confidence.")  # fmt: skip
-        if sampler.traits.branches or sampler.traits.lookahead:
-            raise UserError(f"{name} tries tokens of several blocks, but {called}, and it predicts one block at a time."
-                            " Use sampler=confidence.")  # fmt: skip
-
-    def check_regions(self, needs: Mapping[str, tuple[str, Sequence[Need]]]) -> None:
-        """Raise UserError for parts that read what is after the block that a model predicts alone. needs: by the part,
-        the choice that reads nothing there, and what the part reads."""
-        kind = self.model.attention
-        ahead = {part: other for part, (other, own) in needs.items()
-                 if any(need.region not in ("block", "before") for need in own)}  # fmt: skip
-        if ahead and not kind.everywhere:
-            raise UserError(
-                f"{' and '.join(ahead)} {'read' if len(ahead) > 1 else 'reads'} what is after the open block, but this "
-                f"model's attention is {kind.is_called}, and it predicts one block at a time. Use "
-                f"{' and '.join(ahead.values())}."
-            )
-
-    def check_layers(self, sampler: Rule, readouts: Sequence[Readout[Any]]) -> None:
-        """Raise UserError for readouts of layers that this model does not have, or does not show."""
-        count = self.model.layers
-        for one in readouts:
-            if one.layer is None:
-                continue
-            if self.model.carries:
-                raise UserError(
-                    f"sampler={name_of(sampler)} reads {one}, but {self.model.architecture} runs its layers in two "
-                    "passes, and shows what leaves the last one only. Use HiddenState()."
-                )
-            if not -count <= one.layer < count:
-                raise UserError(
-                    f"sampler={name_of(sampler)} reads {one}, and this model has layers 0 to {count - 1}, or "
-                    f"-{count} to -1 from the last. Name one of these."
-                )
-
-    def require_steps(self, name: str, steps: int | None) -> None:
-        """Raise UserError if ``steps`` do not divide evenly over the blocks (the published loops assert the same)."""
-        if steps is None or self.gen_length is None:
-            return
-        count = self._block_count()
-        if count is None:
-            raise UserError(
-                f"{name}={steps} cannot be split over blocks whose number is known only after decoding. "
-                f"Use {name}=null (one token per step) or blocks=fixed."
-            )
-        if steps < count:
-            raise UserError(f"{name}={steps} is too few for {count} blocks. Use a multiple of {count}.")
-        if steps % count:
-            raise UserError(
-                f"{name}={steps} does not divide evenly over the {count} blocks of gen_length={self.gen_length}. "
-                f"Use a multiple of {count}."
-            )
-
-    def require_layers(self, name: str, layers: int | None) -> None:
-        """Raise UserError if the model has fewer than ``layers`` layers to read attention from."""
-        in_range(name, layers, 1, advice="It counts layers from the last one; {null} is the last quarter of them.")
-        if layers is not None and layers > self.model.layers:
-            raise UserError(
-                f"{name}={layers} is more than the {self.model.layers} layers of this model. Use a smaller number, or "
-                f"{name}=null for the last quarter of them."
-            )
-
-    def _block_count(self) -> int | None:
-        length, block = self.gen_length or 0, self.blocks.fixed_length
-        if block is not None and length % block:
-            raise UserError(
-                f"gen_length={length} must be a multiple of blocks.block_length={block} if the number of steps is "
-                "fixed. Change one of them, or set the steps to null."
-            )
-        count = self.blocks.count(Canvas.of([Request.answer([0], length, 0)], 0))
-        return None if count is None else int(count[0])
-
-
-def replaced(part: P, **changes: Any) -> P:
+def replaced(part: P, /, **changes: Any) -> P:
     """A copy of ``part`` with ``changes`` to its attributes. Parts never change: other decodes may use them."""
     new = copy(part)
     vars(new).update(changes)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from torch import Tensor
 
 from dllm.common.ranking import one_of
 from dllm.contract import BlockState, Need, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.traits import EosTraits, declared
 from dllm.models.ids import Ids
 
@@ -21,6 +22,7 @@ class EndOfText:
     """
 
     traits: EosTraits
+    clashes: ClassVar[tuple[Clash, ...]] = ()  # what it does not go together with
 
     def __init_subclass__(cls) -> None:
         declared(cls, "EosTraits", "cut")
@@ -28,9 +30,6 @@ class EndOfText:
     def resolved(self, ids: Ids) -> EndOfText:
         """The policy with the model's ``ids`` in place of options that leave them open."""
         return self
-
-    def check(self, setting: Setting) -> None:
-        """Refuse, with UserError, a setting in which the policy cannot work. Called before weights are read."""
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the policy, in every forward."""

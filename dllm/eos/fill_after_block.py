@@ -8,10 +8,10 @@ from torch import Tensor
 
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.errors import UserError, in_choices, name_of
+from dllm.errors import Set, in_choices
 
 
 class FillAfterBlock(EndOfText):
@@ -19,17 +19,15 @@ class FillAfterBlock(EndOfText):
     (FreeDave)."""
 
     traits = EosTraits(at_once=False, shrinks=False, fills=False)
+    clashes = (
+        Clash(lambda c: c.blocks.traits.slides,
+              "{eos} ends a row when a block is full, but {blocks} has none that closes.",
+              [Set("eos", name) for name in ("stop_at_eos", "stop_front", "truncate_at_eos", "none")]),
+    )  # fmt: skip
 
     def __init__(self, when: str = "any") -> None:
         in_choices("eos.when", when, ("any", "all"))
         self.when = when
-
-    def check(self, setting: Setting) -> None:
-        if setting.blocks.traits.slides:
-            raise UserError(
-                f"eos={name_of(self)} ends a row when a block is full, but blocks={name_of(setting.blocks)} has none "
-                "that closes. Use eos=stop_at_eos, stop_front, truncate_at_eos or none."
-            )
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         if not view.blocks.shapes.any(full):  # in most turns

@@ -10,10 +10,11 @@ from torch import Tensor
 from dllm.common.ranking import one_of
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting, replaced
+from dllm.contract.clash import Clash
+from dllm.contract.setting import replaced
 from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, after_first
-from dllm.errors import UserError, in_range
+from dllm.errors import Set, in_range
 from dllm.models.ids import Ids
 
 
@@ -27,24 +28,20 @@ class StopFront(EndOfText):
     """
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
+    clashes = (
+        Clash(lambda c: c.part.limit is not None and c.part.limit < c.sampling.min_tokens,
+              "{eos.limit} ends an answer before {sampling.min_tokens}.",
+              [Set("eos.limit", None), lambda c: Set("sampling.min_tokens", c.part.limit)]),
+        Clash(lambda c: (beyond := [stop for stop in c.part.stops or () if stop >= c.model.vocab])
+              and {"one": beyond[0], "last": c.model.vocab - 1},
+              "{eos.stops} holds {one:value}, but the model's ids end at {last:value}.", [Set("eos.stops", None)],
+              "Or drop it."),
+    )  # fmt: skip
 
     def __init__(self, stops: Sequence[int] | None = None, limit: int | None = None) -> None:
         in_range("eos.stops", stops, 0, advice="Give the ids of tokens, or {null} for the model's own.")
         in_range("eos.limit", limit, 1, advice="{null} is the answer's whole length.")
         self.stops, self.limit = stops if stops is None else tuple(stops), limit
-
-    def check(self, setting: Setting) -> None:
-        least = setting.sampling.min_tokens
-        if self.limit is not None and self.limit < least:
-            raise UserError(
-                f"eos.limit={self.limit} ends an answer before sampling.min_tokens={least}. Drop one of them."
-            )
-        beyond = [stop for stop in self.stops or () if stop >= setting.model.vocab]
-        if beyond:
-            raise UserError(
-                f"eos.stops={list(self.stops or ())} holds {beyond[0]}, but the model's ids end at "
-                f"{setting.model.vocab - 1}. Drop it."
-            )
 
     def resolved(self, ids: Ids) -> EndOfText:
         return self if self.stops is not None else replaced(self, stops=tuple(dict.fromkeys((ids.eos, *ids.stops))))

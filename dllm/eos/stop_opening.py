@@ -6,10 +6,10 @@ from torch import Tensor
 
 from dllm.contract import Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText, answer_ends
-from dllm.errors import UserError, name_of
+from dllm.errors import Set
 
 
 class StopOpening(EndOfText):
@@ -17,13 +17,11 @@ class StopOpening(EndOfText):
     end, those after the EOS too."""
 
     traits = EosTraits(at_once=True, shrinks=True, fills=False)
-
-    def check(self, setting: Setting) -> None:
-        if setting.blocks.traits.slides:
-            raise UserError(
-                f"eos={name_of(self)} ends a row with its open blocks, but blocks={name_of(setting.blocks)} has one "
-                "that moves on. Use eos=stop_at_eos, truncate_at_eos or none."
-            )
+    clashes = (
+        Clash(lambda c: c.blocks.traits.slides,
+              "{eos} ends a row with its open blocks, but {blocks} has one that moves on.",
+              [Set("eos", name) for name in ("stop_at_eos", "truncate_at_eos", "none")]),
+    )  # fmt: skip
 
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         found, end = answer_ends(candidates, ends).any(1), view.blocks.open_end

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dllm.contract import BlockState, Need, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
-from dllm.contract.traits import EosTraits, Rule
+from dllm.contract.clash import NO_BUDGET
+from dllm.contract.traits import EosTraits
 from dllm.eos.base import EndOfText
-from dllm.errors import UserError, name_of
+from dllm.errors import Refusal, name_of
 
 
 class ThinkingBudget(EndOfText):
@@ -35,9 +35,6 @@ class ThinkingBudget(EndOfText):
     def needs(self) -> tuple[Need, ...]:
         return self.inner.needs()
 
-    def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
-
     def cut(self, candidates: Canvas, view: View, step: Step, ends: tuple[int, ...], full: Tensor) -> Canvas:
         return self.inner.cut(candidates, view, step, ends, full)
 
@@ -54,20 +51,5 @@ class ThinkingBudget(EndOfText):
 def refuse_budget(budget: int | None) -> None:
     """Raise UserError for a thinking budget beside a constraint."""
     if budget is not None:
-        raise UserError(
-            f"sampling.thinking_budget={budget} writes a token that a constraint does not know. Drop one of them."
-        )
-
-
-def check_budget(sampler: Rule) -> None:
-    """Raise UserError for a rule whose turns the written token would disturb."""
-    traits, name = sampler.traits, name_of(sampler)
-    why = (
-        "may replace it" if traits.edits else "undoes noise in whole blocks" if traits.renoises
-        else "drafts whole turns, which know nothing of it" if traits.branches or traits.verifies else None
-    )  # fmt: skip
-    if why:
-        raise UserError(
-            f"sampling.thinking_budget writes the end of thought into a block, and sampler={name} {why}. Use "
-            "sampler=confidence, or set sampling.thinking_budget to null."
-        )
+        says = "{sampling.thinking_budget} writes a token that a constraint does not know."
+        raise Refusal(says, {"sampling.thinking_budget": budget}, [NO_BUDGET], "Or drop the constraint.")

@@ -8,23 +8,23 @@ same check runs as for a command line.
 
 from __future__ import annotations
 
-import re
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from dllm.common.terminal import say
+from dllm.compose.clashes import clash_in
 from dllm.compose.parts import build_part, choices, composed
-from dllm.compose.validate import validate
+from dllm.contract.clash import Selection
 from dllm.contract.setting import Setting
-from dllm.errors import IncompatibleParts, SettingWarning, UserError
+from dllm.errors import Refusal, SettingWarning, Wording
+from dllm.lengths.fixed_length import FixedLength
 from dllm.models.config import ModelConfig
 from dllm.models.shipped import CHECKPOINTS
 from dllm.models.visibility import BlockCausal, CausalByRank, ContextCausal, DenoisedBlock, PipelinedBlocks
@@ -85,17 +85,22 @@ class ModelKind:
         ]
 
 
-# What a sentence of refusal says of the one model, cache or sampler that was tried, and what stands for all of them.
-GENERAL: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"^sampler=\w+", "This sampler"),
-    (r"^cache=\w+( and \w+)?( are)?", lambda found: "This cache is" if found[2] else "This cache"),
-    (r"cache=\w+ (?=does not)", "this cache "),
-    (r"suffix_window=\d+", "suffix_window=N"),
-    (r"; (this one|the attention of \w+) is [^.]*", ""),
-    (r"this model('s attention)? is [^:]*?(: what|, and)", r"this model\1 is not full\2"),
-    (r"this model \([\w-]+\) and block length \(\d+\)", "this model and block length"),
-    (r"model=\S+ block_length=\d+", "model=NAME block_length=N"),
-)
+@dataclass(frozen=True)
+class GeneralWording(Wording):
+    """The words of the page, where a reason is that of many combinations."""
+
+    def setting(self, place: str, value: Any) -> str:
+        """A part of these groups stands for others; an option for any value."""
+        shown = {"sampler": "this sampler", "cache": "this cache"}.get(place)
+        return shown or (f"{place}=N" if "." in place else super().setting(place, value))
+
+    def filled(self, says: str, facts: Mapping[str, Any]) -> str:
+        """What is said of one model is said of all."""
+        general = {"kind": "of another kind", "model": "NAME", "length": "N", "own": ""}
+        found = super().filled(says, {**facts, **{key: general[key] for key in general.keys() & facts.keys()}})
+        return found.replace("this", "This", 1) if found.startswith("this") else found
+
+
 REFUSED = "!"  # begins a cell that holds a reason
 
 
@@ -131,14 +136,14 @@ def all_parts(
     return list(found.values())
 
 
-def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> str | None:
+def refusal(kind: ModelKind, sampler: Any, blocks: Any, cache: Any, eos: Any) -> Refusal | None:
     """Why these parts do not fit together; None: they do."""
-    setting = Setting(kind.config, blocks, None, name=kind.name)
     try:
-        validate(setting, sampler, cache, eos)
-    except UserError as error:
-        return str(error.__context__ if isinstance(error.__context__, IncompatibleParts) else error)
-    return None
+        return clash_in(
+            Selection(Setting(kind.config, blocks, None, name=kind.name), sampler, cache, eos, FixedLength())
+        )
+    except Refusal as error:
+        return error
 
 
 def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, Any], eos: Any) -> str:
@@ -150,7 +155,9 @@ def table_cell(kind: ModelKind, sampler: Any, cache: Any, schedules: dict[str, A
         return "yes"
     if working:
         return ", ".join(working) if len(working) < len(refused) else f"not {', '.join(refused)}"
-    return REFUSED + reduce(lambda text, change: re.sub(change[0], change[1], text), GENERAL, str(found["fixed"]))
+    reason = found["fixed"]
+    assert reason is not None
+    return REFUSED + GeneralWording().filled(reason.says, reason.facts)
 
 
 def equal_columns(columns: Mapping[str, list[str]]) -> dict[tuple[str, ...], list[str]]:

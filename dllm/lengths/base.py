@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.clash import Clash
 from dllm.contract.reshape import LengthChange
-from dllm.contract.setting import Setting
 from dllm.contract.traits import LengthTraits, declared
 from dllm.models.ids import Ids
 
@@ -24,6 +25,7 @@ class Length:
     """
 
     traits: LengthTraits
+    clashes: ClassVar[tuple[Clash, ...]] = ()  # what it does not go together with
     per_request: tuple[str, ...] = ()  # names of parameters that may have one entry per request
 
     def __init_subclass__(cls) -> None:
@@ -32,9 +34,6 @@ class Length:
     def resolved(self, ids: Ids, most: int) -> Length:
         """The part with the model's ``ids``. most: columns that a prompt and its answer may have together."""
         return self
-
-    def check(self, setting: Setting) -> None:
-        """Refuse, with UserError, a setting in which the part cannot work. Called before weights are read."""
 
     def needs(self) -> tuple[Need, ...]:
         """What must be scored for the part, in every forward."""

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from dllm.contract import Need, State, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
+from dllm.contract.clash import Clash
 from dllm.contract.readouts import Statistic
-from dllm.contract.setting import Setting, replaced
+from dllm.contract.setting import replaced
 from dllm.contract.traits import LengthTraits
-from dllm.errors import UserError, in_range
+from dllm.errors import Set, in_range
 from dllm.lengths.base import Length
 from dllm.models.ids import Ids
 
@@ -21,6 +22,12 @@ class ByEnd(Length):
 
     traits = LengthTraits(changes=True)
     per_request = ("limit",)
+    clashes = (
+        Clash(lambda c: isinstance(most := c.part.limit, int | float) and c.gen_length is not None
+              and most < c.gen_length,
+              "{length.limit} is less than {gen_length}, which an answer begins with.",
+              [lambda c: Set("length.limit", c.gen_length), lambda c: Set("gen_length", c.part.limit)]),
+    )  # fmt: skip
 
     def __init__(self, limit: PerRequest, factor: int, checked: int) -> None:
         in_range("length.limit", limit, 1)
@@ -30,15 +37,6 @@ class ByEnd(Length):
 
     def resolved(self, ids: Ids, most: int) -> Length:
         return replaced(self, eos_id=ids.eos, most=most)
-
-    def check(self, setting: Setting) -> None:
-        """Refuse, with UserError, a limit below the length that an answer begins with."""
-        most, begin = self.limit if isinstance(self.limit, int | float) else None, setting.gen_length
-        if most is not None and begin is not None and most < begin:
-            raise UserError(
-                f"length.limit={most} is less than gen_length={begin}, which an answer begins with. Raise the limit, "
-                "or lower gen_length."
-            )
 
     def needs(self) -> tuple[Need, ...]:
         """What ``end_confidence`` reads."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import exp
 
-from dllm.contract.setting import Setting
+from dllm.contract.clash import ROWS_STAY, Clash
 from dllm.contract.traits import LengthTraits
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, in_range
 from dllm.lengths.base import Length, Search
 
 
@@ -20,6 +20,12 @@ class Cal(Length):
     """
 
     traits = LengthTraits(changes=False, probes=True)
+    clashes = (
+        Clash(lambda c: c.part.begin > c.part.limit, "{length.begin} is more than {length.limit}.",
+              [lambda c: Set("length.begin", c.part.limit), lambda c: Set("length.limit", c.part.begin)]),
+        Clash(lambda c: c.attention.name != "full",
+              "{length} weighs a gap by the text after it, but this model's attention is {kind:value}.", [ROWS_STAY]),
+    )  # fmt: skip
 
     def __init__(self, limit: int = 64, begin: int = 8, span: int = 1, misses: int = 4, bias: bool = True) -> None:
         in_range("length.limit", limit, 1)
@@ -27,17 +33,6 @@ class Cal(Length):
         in_range("length.span", span, 1)
         in_range("length.misses", misses, 1)
         self.limit, self.begin, self.span, self.misses, self.bias = limit, begin, span, misses, bias
-
-    def check(self, setting: Setting) -> None:
-        if self.begin > self.limit:
-            raise UserError(
-                f"length.begin={self.begin} is more than length.limit={self.limit}. Lower it, or raise the limit."
-            )
-        if setting.model.attention.name != "full":
-            raise UserError(
-                f"length={name_of(self)} weighs a gap by the text after it, but this model's attention is "
-                f"{setting.model.attention.is_called}. Use length=fixed."
-            )
 
     def search(self, most: int) -> Search:
         limit, begin = min(self.limit, most), min(self.begin, most)

@@ -20,6 +20,7 @@ from dllm.constraints.decoding.batch import ConstrainedBatch
 from dllm.contract import ForwardCost, Scores, State
 from dllm.contract.canvas import Canvas, packed
 from dllm.contract.checks import needs_of
+from dllm.contract.clash import Selection, refuse_clashes
 from dllm.contract.needs import readouts_of
 from dllm.contract.readouts import Lookup, Readout, Statistic
 from dllm.contract.setting import Sampling, Setting
@@ -37,6 +38,7 @@ from dllm.models.config import ModelConfig
 from dllm.models.ids import Ids
 from dllm.models.visibility import BlockCausal
 from dllm.samplers.base import Sampler
+from dllm.samplers.wrapper import nested
 
 # Why a rule cannot decide from the logits of one block, by its traits.
 REASONS_AGAINST = {
@@ -110,7 +112,7 @@ class GivenLogits:
         blocks, sampling = Fixed(length), sampling.under(sampler)
         setting = Setting(config, blocks, length, sampling)
         sampler = sampler.resolved(setting)
-        sampler.check(setting)
+        refuse_clashes(Selection(setting, sampler), *(("sampler", rule, rule.clashes) for rule in nested(sampler)))
         self.parts = Parts(sampler, blocks, NoCache(), FullLength(), sampling)
         self.ids, self.length, self.needs = Ids(mask_id, -1, ()), length, needs_of("sampler", sampler)
         self.readouts = readouts_of(self.needs)

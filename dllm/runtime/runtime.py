@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from shutil import which
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dllm.common.terminal import complain_folded
 from dllm.compose.fitted import Parts
+from dllm.contract.clash import Clash, Selection, refuse_clashes
 from dllm.contract.needs import readouts_of
-from dllm.errors import UserError, in_choices, in_range, name_of
+from dllm.contract.setting import Setting
+from dllm.errors import Refusal, Set, UserError, in_choices, in_range
 from dllm.kernels.dispatch import amd_kind
 from dllm.kernels.invariant import Tiled
 from dllm.kernels.packed import PackedLinear
@@ -33,6 +36,65 @@ COMPILED_CAPABILITY = (7, 0)  # torch.compile's Triton takes no older GPU
 # (tokens [B, n], positions [B, L], memory, columns [B, n], and what only some networks take) ->
 # (hidden states [B, n, D], their columns [B, n])
 Network = Callable[..., tuple[Tensor, "Tensor | None"]]
+
+
+EAGER, STATIC, NO_LAG = Set("runtime", "eager"), Set("runtime", "static"), Set("lag", 0)
+RECORDING = Set("runtime", "cudagraph")
+
+
+def _lags(c: Selection) -> dict[str, Any] | None:
+    return {"lag": c.runtime.lag} if c.runtime.lag else None
+
+
+# Parts whose shapes no runtime but ``eager`` can bound.
+SHAPES = (
+    Clash(lambda c: c.attention.sealed and c.runtime.name != "eager",
+          "{runtime} runs the layers of the model one by one, and this model is {kind:value}.", [EAGER]),
+    Clash(lambda c: c.length.traits.changes and (c.runtime.name != "eager" or c.runtime.lag),
+          "{runtime} fixes how wide a canvas is, and {length} changes it.", [EAGER & NO_LAG]),
+    Clash(lambda c: c.does.branches and _lags(c),
+          "{lag} lets rows wait, but {sampler} must choose among its candidates in the next turn.", [NO_LAG]),
+    Clash(lambda c: c.runtime.name != "eager" and not c.cache.traits.bounded_shapes,
+          "{runtime} asks the device for nothing within a turn, and {cache} asks it there what to compute.", [EAGER]),
+    Clash(lambda c: not c.cache.traits.bounds_late and _lags(c),
+          "{lag} reads late what a turn has filled, but how many columns {cache} computes is known from the turn "
+          "before alone.", [NO_LAG]),
+)  # fmt: skip
+
+
+def _asks(c: Selection) -> bool:
+    """Whether a part asks the device in its turn, so that forwards are recorded by themselves."""
+    return bool(c.does.syncs or c.eos.traits.syncs)
+
+
+def _changes(c: Selection) -> str:
+    """What changes its number with the text."""
+    own = readouts_of(c.needs_by_group["sampler"])
+    return "several candidates" if c.does.branches else "extra queries" if any(one.extra_queries for one in own) else ""
+
+
+# What compiled or recorded layers and turns cannot do.
+REPEATS = (
+    Clash(lambda c: c.cache.traits.acts_in_layers and (c.runtime.name in COMPILED or _asks(c)) and {
+              "runs": "compiled layers" if c.runtime.name in COMPILED
+              else "recorded forwards, as a part asks the device,"},
+          "{runtime} runs {runs:value} and {cache} acts between layers.", [STATIC]),
+    Clash(_changes, "{runtime} needs shapes that repeat, but {sampler} has {what:value}, whose number changes with the "
+          "text.", [EAGER, STATIC]),
+    Clash(lambda c: any(one.reads_attention or one.layer is not None
+                        for one in readouts_of(c.needs_by_group["sampler"])),
+          "{runtime} runs layers that it has compiled or recorded, and {sampler} reads attention weights or hidden "
+          "states between them.", [EAGER, STATIC]),
+    Clash(lambda c: c.runtime.name in COMPILED and c.model.moe is not None,
+          "{runtime} cannot follow a model with routed experts: torch.compile does not read their kernel.",
+          [RECORDING, STATIC]),
+    Clash(lambda c: c.runtime.name in RECORDED and (c.model.carries or c.does.soft is not None) and _asks(c),
+          "{runtime} records forwards by themselves where the end of a text is looked for on the host ({stop:name}), "
+          "and these are handed something by the one before.", [STATIC], "Or drop {stop:name}."),
+    Clash(lambda c: c.runtime.name in RECORDED and c.device != "cuda" and {"device": c.device},
+          "{runtime} records the work of a GPU, and the model is on {device:value}.",
+          [EAGER, Set("model.device", "cuda")], "On a CPU, eager is the fastest."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +121,8 @@ class Runtime:
         in_choices("runtime", self.name, RUNTIMES)
         in_range("lag", self.lag, 0, 8)
         if self.name == "eager" and self.lag:
-            raise UserError(f"lag={self.lag} needs runtime=static or the like: eager asks the device in every turn.")
+            says = "{lag} needs turns that wait for nothing: eager asks the device in every one."
+            raise Refusal(says, {"lag": self.lag}, [STATIC])
 
     @property
     def reads(self) -> int | None:
@@ -73,11 +136,10 @@ class Runtime:
                 return Runtime("eager")
             try:
                 return replace(self, name="static").resolved(parts, config, device)
-            except UserError as error:
+            except Refusal as refusal:
                 if self.lag:
                     raise
-                reason = str(error).rpartition(". ")[0] or str(error)
-                say_once(f"runtime=auto decodes under eager: {reason}.")
+                say_once(f"runtime=auto decodes under eager: {refusal.reason}")
                 return Runtime("eager")
         self.check(parts, config, device)
         waits = parts.sampler.traits.branches or not parts.cache.traits.bounds_late
@@ -86,73 +148,13 @@ class Runtime:
 
     def check(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
         """Refuse, with UserError, parts whose shapes the runtime cannot bound, and a device that it cannot use."""
-        cache, sampler = parts.cache, parts.sampler
         if self.name == "auto":
             return
-        if config.attention.sealed and self.name != "eager":
-            raise UserError(
-                f"runtime={self.name} runs the layers of the model one by one, and this model is "
-                f"{config.attention.is_called}. Use runtime=eager."
-            )
-        if parts.length.traits.changes and (self.name != "eager" or self.lag):
-            raise UserError(
-                f"runtime={self.name} fixes how wide a canvas is, and length={name_of(parts.length)} changes it. Use "
-                "runtime=eager lag=0."
-            )
-        if self.lag and sampler.traits.branches:
-            raise UserError(
-                f"lag={self.lag} lets rows wait, but sampler={name_of(sampler)} must choose among its candidates in "
-                "the next turn. Use lag=0."
-            )
-        if self.name != "eager" and not cache.traits.bounded_shapes:
-            raise UserError(
-                f"runtime={self.name} asks the device for nothing within a turn, and cache={name_of(cache)} asks it "
-                "there what to compute. Use runtime=eager."
-            )
-        if self.lag and not cache.traits.bounds_late:
-            raise UserError(
-                f"lag={self.lag} reads late what a turn has filled, but how many columns cache={name_of(cache)} "
-                "computes is known from the turn before alone. Use lag=0."
-            )
-        if self.name in FIXED:
-            self._check_fixed(parts, config, device)
-
-    def _check_fixed(self, parts: Parts, config: ModelConfig, device: torch.device) -> None:
-        """What else compiled or recorded layers and turns cannot do."""
-        cache, sampler, eos = parts.cache, parts.sampler, parts.eos
-        asks = sampler.traits.syncs or eos.traits.syncs
-        if cache.traits.acts_in_layers and (self.name in COMPILED or asks):
-            runs = "compiled layers" if self.name in COMPILED else "recorded forwards, as a part asks the device,"
-            raise UserError(
-                f"runtime={self.name} runs {runs} and cache={name_of(cache)} acts between layers. Use runtime=static."
-            )
-        readouts = readouts_of(sampler.needs())
-        if sampler.traits.branches or any(one.extra_queries for one in readouts):
-            name, extra = name_of(sampler), "several candidates" if sampler.traits.branches else "extra queries"
-            raise UserError(
-                f"runtime={self.name} needs shapes that repeat, but sampler={name} has {extra}, whose number changes "
-                "with the text. Use runtime=eager or static."
-            )
-        if any(one.reads_attention or one.layer is not None for one in readouts):
-            raise UserError(
-                f"runtime={self.name} runs layers that it has compiled or recorded, and sampler={name_of(sampler)} "
-                "reads attention weights or hidden states between them. Use runtime=eager or static."
-            )
-        if self.name in COMPILED and config.moe is not None:
-            raise UserError(
-                f"runtime={self.name} cannot follow a model with routed experts: torch.compile does not read their "
-                "kernel. Use runtime=cudagraph on a GPU, or runtime=static."
-            )
-        if self.name in RECORDED and (config.carries or sampler.traits.soft is not None) and asks:
-            raise UserError(
-                f"runtime={self.name} records forwards by themselves where the end of a text is looked for on the host "
-                "(stop=...), and these are handed something by the one before. Drop stop, or use runtime=static."
-            )
-        if self.name in RECORDED and device.type != "cuda":
-            raise UserError(
-                f"runtime={self.name} records the work of a GPU, and the model is on {device.type}. Use runtime=eager, "
-                "which is the fastest on a CPU, or model.device=cuda."
-            )
+        setting = Setting(config, parts.blocks, None, parts.sampling)
+        chosen = Selection(
+            setting, parts.sampler, parts.cache, parts.eos, parts.length, runtime=self, device=device.type
+        )
+        refuse_clashes(chosen, ("", None, SHAPES), ("", None, REPEATS if self.name in FIXED else ()))
         if self.name in COMPILED:
             check_compiler(self.name, device)
 

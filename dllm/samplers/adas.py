@@ -10,9 +10,8 @@ from torch import Tensor
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.needs import read_of_logits
 from dllm.contract.readouts import AttentionMap, AttentionWeights
-from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, name_of
-from dllm.samplers.base import Sampler
+from dllm.samplers.base import TOO_MANY_LAYERS, Sampler
 from dllm.samplers.wrapper import Wrapper
 
 
@@ -24,6 +23,8 @@ class Adas(Wrapper):
     attention is the mean over that many of the last layers (None: a quarter of them).
     """
 
+    clashes = (TOO_MANY_LAYERS,)
+
     def __init__(self, inner: Sampler, weight: float = 1.0, layers: int | None = None) -> None:
         in_range("sampler.weight", weight, 0.0, 1e6, "0 is the inner rule.")
         if not ranks_alone(inner):
@@ -34,15 +35,17 @@ class Adas(Wrapper):
                 "easing, factor, frechet, eb, dparallel, static or dream. Wrappers go around it: sampler=prophet "
                 "sampler/inner=adas. (A rule of your own says ranks_by in its traits.)"
             )
+        in_range(
+            "sampler.layers",
+            layers,
+            1,
+            advice="They count from the last one; {null} is the last quarter.",
+        )
         super().__init__(inner)
         ranks_by = inner.traits.ranks_by
         self.statistic = None if ranks_by == "confidence" else ranks_by
         self.traits = self.traits.but(stateless=inner.traits.stateless, by_confidence=False, syncs=True)
         self.weight, self.layers, self.attention = weight, layers, AttentionMap(layers)
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        setting.require_layers("sampler.layers", self.layers)
 
     def needs(self) -> tuple[Need, ...]:
         return (*super().needs(), Need(reads=(self.attention,)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,9 +19,17 @@ from dllm.common.rowwise import Owner
 from dllm.contract import BlockState, Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, Request, per_row
 from dllm.contract.checks import checked_contents, checked_step
+from dllm.contract.clash import Clash
 from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule, declared
+from dllm.errors import Set
+
+TOO_MANY_LAYERS = Clash(
+    lambda c: (c.part.layers or 0) > c.model.layers,
+    "{sampler.layers} is more than the {model.layers:value} layers of this model.", [Set("sampler.layers", None)],
+    "Or name fewer: {null} is the last quarter of them.",
+)  # fmt: skip
 
 
 class Sampler:
@@ -34,6 +43,7 @@ class Sampler:
     """
 
     traits: SamplerTraits
+    clashes: ClassVar[tuple[Clash, ...]] = ()  # what it does not go together with
     per_request: tuple[str, ...] = ()  # names of parameters that may have one entry per request
 
     @property
@@ -58,9 +68,6 @@ class Sampler:
     def prepare(self, request: Request) -> Request:
         """The request as it goes on the canvas. A sampler may fix tokens of its own in it (Prophet's anchor)."""
         return request
-
-    def check(self, setting: Setting) -> None:
-        """Refuse, with UserError, a setting in which the rule cannot work. Called before weights are read."""
 
     def warning(self, setting: Setting) -> str | None:
         """Why the rule works in a setting but may do harm: a sentence for the user. None: no objection."""

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dllm.contract import Need, Scores, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.clash import Clash, switched_off
 from dllm.contract.needs import read_of_logits
 from dllm.contract.readouts import LogitLookup, Statistic
-from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, UserError, in_range, name_of
 from dllm.kernels.credit import SLOTS, sparse_credit
 from dllm.samplers.base import Sampler, scored_masks
 from dllm.samplers.wrapper import Wrapper
@@ -33,6 +33,14 @@ class Credit(Wrapper):
 
     traits = Wrapper.traits.but(tokens="reweighed")
     per_request = ("beta", "gamma", "alpha")
+    clashes = (
+        Clash(lambda c: c.sampling.eos_last,
+              "{sampling.eos_last} ranks end-of-text proposals last by their confidence, which {sampler} replaces by "
+              "the credited one.", [Set("sampling.eos_last", False)]),
+        Clash(lambda c: not c.sampling.plain,
+              "{sampler} proposes the argmax of the credited logits: {sampling.temperature}, {sampling.top_p:name} and "
+              "{sampling.top_k:name} do not apply.", [switched_off("temperature", "top_p", "top_k")]),
+    )  # fmt: skip
 
     def __init__(
         self, inner: Sampler, beta: PerRequest = 0.7, gamma: PerRequest = 0.2, alpha: PerRequest = 0.65,
@@ -54,19 +62,6 @@ class Credit(Wrapper):
 
     def needs(self) -> tuple[Need, ...]:
         return (*super().needs(), Need(reads=(Statistic("logsumexp"), LogitLookup())))
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if setting.sampling.eos_last:
-            raise UserError(
-                "sampling.eos_last=true ranks end-of-text proposals last by their confidence, which "
-                f"sampler={name_of(self)} replaces by the credited one. Set it to false."
-            )
-        if not setting.sampling.plain:
-            raise UserError(
-                f"sampler={name_of(self)} proposes the argmax of the credited logits; sampling.temperature="
-                f"{setting.sampling.temperature}, top_p and top_k do not apply. Set them to 0 and null."
-            )
 
     @property
     def per_block(self) -> Mapping[str, float]:

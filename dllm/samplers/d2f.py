@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import PerRequest
-from dllm.contract.setting import Setting
+from dllm.contract.clash import UNGUIDED, USE_CONFIDENCE, Clash
 from dllm.contract.traits import SamplerTraits
-from dllm.errors import UserError, in_choices, in_range, name_of
+from dllm.errors import Set, in_choices, in_range
 from dllm.samplers.base import Sampler, ranking, ranking_statistics
 
 
@@ -31,6 +31,18 @@ class D2F(Sampler):
         stateless=True, deterministic=True, by_confidence=False, ranks_by="confidence", tempered=True, beyond_block=True
     )
     per_request = ("threshold", "sure_share")
+    clashes = (
+        Clash(lambda c: not c.attention.pipelined,
+              "{sampler} is for models that see unfinished blocks, and this one is {kind:value}.",
+              [Set("sampler", "d3llm")],
+              "For LLaDA or Dream with D2F's adapter set {model.attention_block:name} to its block length, 32."),
+        Clash(lambda c: "block_length" not in c.blocks.per_request or c.blocks.traits.slides,
+              "{sampler} reads the shares of blocks of one length, and {blocks} has others.",
+              [lambda c: Set("blocks", "pipelined") & Set("blocks.block_length", c.attention.block)]),
+        Clash(lambda c: c.sampling.guidance,
+              "{sampling.guidance} with {sampler} was never measured: its threshold is one of unguided confidences.",
+              [UNGUIDED, USE_CONFIDENCE]),
+    )  # fmt: skip
 
     def __init__(
         self, threshold: PerRequest = 0.9, sure_share: PerRequest = 0.95, score: str = "low_confidence"
@@ -44,24 +56,6 @@ class D2F(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(reads=ranking_statistics(self.score)),)
-
-    def check(self, setting: Setting) -> None:
-        kind, name = setting.model.attention, f"sampler={name_of(self)}"
-        if not kind.pipelined:
-            raise UserError(
-                f"{name} is for models that see unfinished blocks, and this one is {kind.is_called}. For LLaDA or "
-                "Dream with D2F's adapter set model.attention_block=32; for other models use sampler=d3llm."
-            )
-        if "block_length" not in setting.blocks.per_request or setting.blocks.traits.slides:
-            raise UserError(
-                f"{name} reads the shares of blocks of one length, and blocks={name_of(setting.blocks)} has others. "
-                f"Use blocks=pipelined blocks.block_length={kind.block}."
-            )
-        if setting.sampling.guidance:
-            raise UserError(
-                f"sampling.guidance={setting.sampling.guidance:g} with {name} was never measured: its threshold is one "
-                "of unguided confidences. Set sampling.guidance=0, or use sampler=confidence."
-            )
 
     def step(self, view: View, state: State) -> Step:
         accepted = view.open & (view.scores.confidence > state["threshold"][:, None])

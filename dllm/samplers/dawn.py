@@ -9,10 +9,9 @@ from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import PerRequest
 from dllm.contract.readouts import AttentionMap, AttentionWeights
-from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits
 from dllm.errors import in_range
-from dllm.samplers.base import Sampler
+from dllm.samplers.base import TOO_MANY_LAYERS, Sampler
 
 
 class Dawn(Sampler):
@@ -34,6 +33,7 @@ class Dawn(Sampler):
     # how many rounds the last set takes
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, syncs=True)
     per_request = ("threshold", "induced_threshold", "low_threshold", "edge", "sink")
+    clashes = (TOO_MANY_LAYERS,)
 
     def __init__(
         self, threshold: PerRequest = 0.9, induced_threshold: PerRequest = 0.7, low_threshold: PerRequest = 0.75,
@@ -44,12 +44,15 @@ class Dawn(Sampler):
         in_range("sampler.low_threshold", low_threshold, 0.0, advice="Above 1 there is no third set.")
         in_range("sampler.edge", edge, 0.0, 1.0, "It is a share of a position's attention.")
         in_range("sampler.sink", sink, 0.0, 1.0, "It is a share of the attention; 1 means no sinks.")
+        in_range(
+            "sampler.layers",
+            layers,
+            1,
+            advice="They count from the last one; {null} is the last quarter.",
+        )
         self.threshold, self.induced_threshold, self.low_threshold = threshold, induced_threshold, low_threshold
         self.edge, self.sink, self.layers = edge, sink, layers
         self.attention = AttentionMap(layers, received=True, unshifted=unshifted)
-
-    def check(self, setting: Setting) -> None:
-        setting.require_layers("sampler.layers", self.layers)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True, reads=(self.attention,)), Need("before", committed=True))

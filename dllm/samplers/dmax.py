@@ -12,11 +12,12 @@ from torch import Tensor
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.clash import Clash
 from dllm.contract.readouts import AllLogits
 from dllm.contract.setting import Setting
 from dllm.contract.step import Mixture
 from dllm.contract.traits import SamplerTraits, Soft
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, in_range, name_of
 from dllm.samplers.base import Sampler
 
 CLOSES_AT = 0.9  # a block whose positions are all this confident is closed; fixed in the published code
@@ -36,6 +37,10 @@ class DMax(Sampler):
         stateless=False, deterministic=True, by_confidence=False, edits=True, soft=Soft("decided", 1, True)
     )
     per_request = ("threshold",)
+    clashes = (
+        Clash(lambda c: c.part.top_k > c.model.vocab,
+              "{sampler.top_k} is more than the {model.vocab:value} tokens of this model.", [Set("sampler.top_k", 1)]),
+    )  # fmt: skip
 
     def __init__(self, threshold: PerRequest = 0.5, top_k: int = 1) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -45,13 +50,6 @@ class DMax(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True, reads=(AllLogits(),) if self.top_k > 1 else ()),)
-
-    def check(self, setting: Setting) -> None:
-        if self.top_k > setting.model.vocab:
-            raise UserError(
-                f"sampler.top_k={self.top_k} is more than the {setting.model.vocab} tokens of this model. Use a number "
-                "that is not; published is 1."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         if TRAINED_NAME in setting.name.lower():

@@ -11,10 +11,10 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask, rank
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.clash import UNGUIDED, USE_CONFIDENCE, Clash
 from dllm.contract.readouts import Statistic
-from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, in_range
 from dllm.samplers.base import Sampler
 
 
@@ -27,6 +27,13 @@ class FlashVerify(Sampler):
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, verifies="beside")
     per_request = ("threshold", "gamma")
+    clashes = (
+        Clash(lambda c: c.model.prediction_shift,
+              "{sampler} scores a draft at its own position, but this model predicts it from the one before (Dream).",
+              [USE_CONFIDENCE & Set("cache", "flash_dllm")]),
+        Clash(lambda c: c.sampling.guidance,
+              "{sampler} has a second forward, which {sampling.guidance} does not guide.", [UNGUIDED]),
+    )  # fmt: skip
 
     def __init__(self, threshold: PerRequest = 0.9, gamma: PerRequest = 0.8) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -35,16 +42,6 @@ class FlashVerify(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(reads=Statistic.of("current")),)
-
-    def check(self, setting: Setting) -> None:
-        name = f"sampler={name_of(self)}"
-        if setting.model.prediction_shift:
-            raise UserError(
-                f"{name} scores a draft at its own position, but this model predicts it from the one before (Dream). "
-                "Use sampler=confidence cache=flash_dllm."
-            )
-        if setting.sampling.guidance:
-            raise UserError(f"{name}'s second forward is not guided: set sampling.guidance=0.")
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """draft [B, L]: what was proposed in the last step's first forward."""

@@ -12,7 +12,7 @@ from dllm.common.ranking import argmax_mask
 from dllm.common.rowwise import Owner
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import COLD, USE_FIXED, Clash
 from dllm.contract.traits import Schedule
 from dllm.errors import UserError, in_range, name_of
 from dllm.samplers.base import Sampler
@@ -33,6 +33,14 @@ class FreeDave(Wrapper):
     equal, as published (it costs query tokens).
     """
 
+    clashes = (
+        Clash(lambda c: c.blocks.traits.slides,
+              "{sampler} drafts several turns in one block, but {blocks} moves its own after every turn.", [USE_FIXED]),
+        Clash(lambda c: c.sampling.temperature != 0,
+              "{sampling.temperature}: {sampler} verifies drafts against the inner sampler's own decision, which must "
+              "not be random.", [COLD]),
+    )  # fmt: skip
+
     def __init__(self, inner: Sampler, draft_steps: int = 4, as_published: bool = False) -> None:
         in_range("sampler.draft_steps", draft_steps, 1, advice="1 is the inner sampler itself.")
         if not (inner.traits.deterministic and inner.traits.stateless) or inner.traits.revocable or inner.traits.edits:
@@ -45,19 +53,6 @@ class FreeDave(Wrapper):
         super().__init__(inner)
         self.traits = self.traits.but(branches=True, commits_ahead=True, plans_ahead=False)
         self.draft_steps, self.as_published = draft_steps, as_published
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if setting.blocks.traits.slides:
-            raise UserError(
-                f"sampler={name_of(self)} drafts several turns in one block, but blocks={name_of(setting.blocks)} "
-                "moves its own after every turn. Use blocks=fixed."
-            )
-        if setting.sampling.temperature != 0:
-            raise UserError(
-                f"sampling.temperature={setting.sampling.temperature}: sampler={name_of(self)} verifies drafts against "
-                "the inner sampler's own decision, which must not be random. Use temperature 0."
-            )
 
     def turns(self, canvas: Canvas) -> None:
         """None: drafts save turns, and the scores decide how many."""

@@ -12,13 +12,16 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest, per_row
+from dllm.contract.clash import NEUTRAL_SAMPLING, UNGUIDED, Clash, switched_off
 from dllm.contract.readouts import AllLogits
 from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, UserError, in_range
 from dllm.samplers.base import Sampler
 from dllm.samplers.credit import scatter_into
 from dllm.samplers.doubts import Doubts
+
+EDIT = Set("sampler.repair", "edit")  # the way out where tokens are doubted
 
 
 class JointThreshold(Sampler):
@@ -35,6 +38,18 @@ class JointThreshold(Sampler):
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, edits=True)
     per_request = ("threshold", "edit_threshold")
+    clashes = (
+        Clash(lambda c: c.part.doubts and c.model.prediction_shift,
+              "{sampler.repair} judges a token at its own position, but this model predicts it from the one before "
+              "(Dream).", [EDIT, Set("sampler", "saber")], "Saber remasks, too."),
+        Clash(lambda c: c.part.doubts and c.sampling.guidance,
+              "{sampler.repair} judges tokens by the model's own probabilities, which {sampling.guidance} changes.",
+              [UNGUIDED, EDIT]),
+        Clash(lambda c: c.part.penalty and (c.sampling.eos_last or not c.sampling.plain),
+              "{sampler.penalty}: {sampler} then proposes the argmax of other logits, to which "
+              "{sampling.temperature:name}, {sampling.top_p:name}, {sampling.top_k:name} and {sampling.eos_last:name} "
+              "do not apply.", [switched_off(*NEUTRAL_SAMPLING), Set("sampler.penalty", 0)]),
+    )  # fmt: skip
 
     def __init__(
         self, threshold: PerRequest = 0.7, edit_threshold: PerRequest | None = 0.5, post_edit_steps: int = 16,
@@ -65,24 +80,6 @@ class JointThreshold(Sampler):
     def needs(self) -> tuple[Need, ...]:
         reads = self.doubts.reads if self.doubts else (AllLogits(),) if self.penalty else ()
         return (Need(committed=True, reads=reads),)
-
-    def check(self, setting: Setting) -> None:
-        if self.doubts and setting.model.prediction_shift:
-            raise UserError(
-                f"sampler.repair={self.repair} judges a token at its own position, but this model predicts it from the "
-                "one before (Dream). Use sampler.repair=edit, or sampler=saber, which remasks too."
-            )
-        if self.doubts and setting.sampling.guidance:
-            raise UserError(
-                f"sampler.repair={self.repair} judges tokens by the model's own probabilities, which "
-                f"sampling.guidance={setting.sampling.guidance:g} changes. Set it to 0, or use sampler.repair=edit."
-            )
-        if self.penalty and (setting.sampling.eos_last or not setting.sampling.plain):
-            raise UserError(
-                f"sampler.penalty={self.penalty:g}: sampler={name_of(self)} then proposes the argmax of other logits, "
-                "to which sampling.temperature, top_p, top_k and eos_last do not apply. Set them to 0, null and false, "
-                "or sampler.penalty to 0."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         family = setting.model.family

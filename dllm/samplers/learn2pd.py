@@ -12,8 +12,9 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting, replaced
-from dllm.errors import UserError, in_range, in_words, name_of
+from dllm.errors import Refusal, Set, UserError, in_range, in_words, name_of
 from dllm.samplers.scheduled import Scheduled
 
 FILTERS = Path(__file__).parents[1] / "models" / "filters"
@@ -31,6 +32,18 @@ class Learn2PD(Scheduled):
     """
 
     per_request = ("threshold",)
+    clashes = (
+        *Scheduled.clashes,
+        Clash(lambda c: (length := c.blocks.fixed_length) is not None and (
+                  length > c.part.width or c.part.trained.get("block_length") not in (None, str(length)))
+              and {"blocks.block_length": length},
+              "{blocks.block_length} is not the {sampler.width:value} positions that {sampler.filter:name} was trained "
+              "for.", [lambda c: Set("blocks.block_length", c.part.width)], "Or train a filter for this length."),
+        Clash(lambda c: c.setting.name and c.part.trained.get("model") not in (None, c.setting.name)
+              and {"theirs": c.part.trained["model"], "model": c.setting.name},
+              "{sampler.filter:name} was trained on {theirs:value}, the model is {model:value}, and confidences of two "
+              "models do not compare.", (), "Train a filter for it: python -m experiments.distill.filter model=NAME"),
+    )  # fmt: skip
 
     def __init__(
         self, filter: str | dict[str, Tensor] | None = None, threshold: PerRequest = 0.96, steps: int | None = None
@@ -57,31 +70,18 @@ class Learn2PD(Scheduled):
         length = setting.blocks.fixed_length or setting.gen_length
         file = FILTERS / f"{setting.name}-b{length}.safetensors"
         if not file.is_file():
-            raise UserError(
-                f"sampler={name_of(self)} needs sampler.filter=FILE, a filter trained for this model "
-                f"({setting.name or '?'}) and block length ({length}). Make one with: "
-                f"python -m experiments.distill.filter model={setting.name or 'NAME'} block_length={length}"
+            raise Refusal(
+                "{sampler} needs {sampler.filter:name}=FILE, a filter trained for this model ({model:value}) and block "
+                "length ({length:value}).",
+                {"sampler": name_of(self), "model": setting.name or "NAME", "length": length},
+                note="Make one with: python -m experiments.distill.filter model={model:value} "
+                "block_length={length:value}",
             )
         weights, trained = read_filter(file)
         return replaced(self, weights=weights, trained=trained)
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(committed=True),)
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        length, trained = setting.blocks.fixed_length, self.trained.get("block_length")
-        if length is not None and (length > self.width or trained not in (None, str(length))):
-            raise UserError(
-                f"blocks.block_length={length} is not the {self.width} positions that sampler.filter was trained for. "
-                f"Use blocks.block_length={self.width} or train a filter for {length}."
-            )
-        model = self.trained.get("model")
-        if model is not None and setting.name and model != setting.name:
-            raise UserError(
-                f"sampler.filter was trained on {model}, the model is {setting.name}, and confidences of two models "
-                "do not compare. Train a filter for it: python -m experiments.distill.filter model=NAME"
-            )
 
     def turns(self, canvas: Canvas) -> None:
         """None: the filter saves turns, and the scores decide how many."""

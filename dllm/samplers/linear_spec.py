@@ -11,9 +11,9 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
-from dllm.contract.setting import Setting
+from dllm.contract.clash import COLD, Clash
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler
 
 
@@ -26,17 +26,15 @@ class LinearSpec(Sampler):
 
     traits = SamplerTraits(stateless=False, deterministic=True, verifies="in_place", by_confidence=False)
     per_request = ("threshold",)
+    clashes = (
+        Clash(lambda c: c.sampling.temperature != 0,
+              "{sampling.temperature}: {sampler} keeps the drafts that are the likeliest token of a causal row, which "
+              "must not be random.", [COLD]),
+    )  # fmt: skip
 
     def __init__(self, threshold: PerRequest = 0.0) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0, advice="0 drafts the whole window in one forward.")
         self.threshold = threshold
-
-    def check(self, setting: Setting) -> None:
-        if setting.sampling.temperature != 0:
-            raise UserError(
-                f"sampling.temperature={setting.sampling.temperature}: sampler={name_of(self)} keeps the drafts that "
-                "are the likeliest token of a causal row, which must not be random. Use temperature 0."
-            )
 
     def may_wait(self, canvas: Canvas) -> Tensor:
         """Every forward that drafts adds a draft."""

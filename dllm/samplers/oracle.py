@@ -11,7 +11,7 @@ import torch
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.traits import SamplerTraits, Schedule
 from dllm.errors import UserError, in_words, name_of
 from dllm.samplers.base import Sampler
@@ -29,6 +29,11 @@ class Oracle(Sampler):
     """
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False, tokens="given")
+    clashes = (
+        Clash(lambda c: c.gen_length is not None and ({len(tokens) for tokens in c.part.reference} - {c.gen_length}),
+              "{sampler.reference:name} holds an answer of other than the {gen_length:value} tokens of "
+              "{gen_length:name}.", (), "Decode both with the same {gen_length:name}."),
+    )  # fmt: skip
 
     def __init__(self, reference: Sequence[Sequence[int]] | str | None) -> None:
         if reference is None:
@@ -39,14 +44,6 @@ class Oracle(Sampler):
             )
         self.by_prompt = answers_of(Path(reference).expanduser()) if isinstance(reference, str) else {}
         self.reference = list(self.by_prompt.values()) if isinstance(reference, str) else list(reference)
-
-    def check(self, setting: Setting) -> None:
-        wrong = {len(tokens) for tokens in self.reference} - {setting.gen_length}
-        if setting.gen_length is not None and wrong:
-            raise UserError(
-                f"sampler.reference holds an answer of {min(wrong)} tokens, gen_length is {setting.gen_length}. "
-                "Decode both with the same gen_length."
-            )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         right = torch.full_like(canvas.tokens, -1)

@@ -12,7 +12,7 @@ from dllm.common.noise import uniform
 from dllm.common.ranking import rank, top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.clash import Clash
 from dllm.contract.traits import Schedule
 from dllm.errors import UnknownChoice, UserError
 from dllm.samplers.scheduled import Scheduled
@@ -27,6 +27,12 @@ class Order(Scheduled):
     """
 
     traits = Scheduled.traits.but(plans_ahead=True, fixed_order=True)
+    clashes = (
+        *Scheduled.clashes,
+        Clash(lambda c: not isinstance(c.part.positions, str) and c.gen_length is not None
+              and sorted(c.part.positions) != list(range(c.gen_length)),
+              "{sampler.positions:name} must name each of the {gen_length:value} answer positions once, from 0 on."),
+    )  # fmt: skip
 
     def __init__(self, positions: str | Sequence[int] = "random", steps: int | None = None, per_step: int = 1) -> None:
         if isinstance(positions, str) and positions not in NAMED:
@@ -35,15 +41,6 @@ class Order(Scheduled):
             raise UserError("sampler.positions names a position twice; every position of the answer is committed once.")
         super().__init__(steps, per_step)
         self.positions = positions
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if isinstance(self.positions, str) or setting.gen_length is None:
-            return
-        if sorted(self.positions) != list(range(setting.gen_length)):
-            raise UserError(
-                f"sampler.positions must name each of the {setting.gen_length} answer positions once, from 0 on."
-            )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         return super().start(canvas, blocks) | {"priority": self._priority(canvas)}

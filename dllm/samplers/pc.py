@@ -15,6 +15,7 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import PerRequest
+from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting
 from dllm.errors import UserError, in_range, in_words
 from dllm.samplers.scheduled import Scheduled
@@ -34,6 +35,14 @@ class PC(Scheduled):
 
     traits = Scheduled.traits.but(by_confidence=True, thresholds=False)
     per_request = ("decay",)
+    clashes = (
+        *Scheduled.clashes,
+        Clash(lambda c: c.part.frequencies is not None and (last := max(c.part.frequencies.table)) >= c.model.vocab
+              and {"sampler.frequencies": str(c.part.frequencies.file), "last": last, "end": c.model.vocab - 1},
+              "{sampler.frequencies:quoted} counts token {last:value}, but the vocabulary of this model ends at "
+              "{end:value}: it was counted with another tokenizer.", (),
+              "Count a text with this one: python -m experiments.mini.token_frequencies FILE --model MODEL."),
+    )  # fmt: skip
 
     def __init__(
         self, decay: PerRequest = 0.25, cap: float = 10.0, frequencies: str | None = None, steps: int | None = None,
@@ -45,15 +54,6 @@ class PC(Scheduled):
         super().__init__(steps)
         self.decay, self.cap = decay, cap
         self.frequencies = None if frequencies is None else Frequencies.read(Path(frequencies).expanduser(), absent)
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if self.frequencies is not None and (last := max(self.frequencies.table)) >= setting.model.vocab:
-            raise UserError(
-                f"sampler.frequencies={str(self.frequencies.file)!r} counts token {last}, but the vocabulary of this "
-                f"model ends at {setting.model.vocab - 1}: it was counted with another tokenizer. Count a text with "
-                "this one: python -m experiments.mini.token_frequencies FILE --model MODEL."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         if not torch.as_tensor(self.decay).any():

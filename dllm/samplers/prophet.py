@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, Request
+from dllm.contract.clash import Clash
 from dllm.contract.readouts import Statistic
 from dllm.contract.setting import Setting, replaced
 from dllm.contract.traits import Schedule
@@ -30,6 +31,16 @@ class Prophet(Wrapper):
     (an extension: all positions still masked) or ``none`` (the inner rule alone). A row that commits everything goes on
     with the first candidate alone.
     """
+
+    clashes = (
+        Clash(lambda c: c.part.region == "offset" and c.gen_length is not None
+              and not 0 <= c.part.begin < c.gen_length and {"sampler.start": c.part.begin, "last": c.gen_length - 1},
+              "{sampler.start} must lie in [0, {last:value}].", (), "It is a position of the answer."),
+        Clash(lambda c: c.part.region == "anchor" and c.gen_length is not None
+              and (c.part.begin or 0) >= c.gen_length,
+              "{sampler.anchor_position} leaves no room after the anchor in an answer of {gen_length:value} positions.",
+              (), "Choose a smaller one."),
+    )  # fmt: skip
 
     def __init__(
         self, inner: Sampler, thresholds: Sequence[float] = (7.5, 5.0, 2.5),
@@ -91,13 +102,6 @@ class Prophet(Wrapper):
             return (*super().needs(), Need("answer", reads=gap))
         span = None if self.begin is None else (self.begin, self.begin + self.length)
         return (*super().needs(), Need("answer"), Need("answer", True, span, reads=gap))
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        if self.region == "offset" and setting.gen_length is not None:
-            in_range("sampler.start", self.begin, 0, setting.gen_length - 1, "It is a position of the answer.")
-        if self.region == "anchor" and setting.gen_length is not None:
-            self._leaves_room(setting.gen_length)
 
     def warning(self, setting: Setting) -> str | None:
         if self.region != "all_masked":

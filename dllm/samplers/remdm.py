@@ -11,9 +11,10 @@ from torch import Tensor
 from dllm.common.ranking import top_k_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas
+from dllm.contract.clash import Clash
 from dllm.contract.setting import Setting
 from dllm.contract.traits import Schedule
-from dllm.errors import UserError, in_range
+from dllm.errors import Set, in_range
 from dllm.samplers.scheduled import Scheduled
 
 
@@ -28,6 +29,14 @@ class ReMDM(Scheduled):
     """
 
     traits = Scheduled.traits.but(stateless=False, revocable=True, by_confidence=True)
+    clashes = (
+        *Scheduled.clashes,
+        Clash(lambda c: c.part.extra and c.gen_length and c.part.number >= c.blocks.widest(c.gen_length)
+              and {"length": c.blocks.widest(c.gen_length)},
+              "{sampler.number} must be less than the {length:value} columns of a block: a correction leaves a "
+              "committed token.", [lambda c: Set("sampler.number", c.blocks.widest(c.gen_length or 1) - 1)],
+              "Or raise {blocks.block_length:name}."),
+    )  # fmt: skip
 
     def __init__(self, per_step: int | None = None, extra: int = 2, number: int = 2, steps: int | None = None) -> None:
         super().__init__(steps, (4 if steps is None else 1) if per_step is None else per_step)
@@ -36,15 +45,6 @@ class ReMDM(Scheduled):
         self.extra, self.number = extra, number
         # A correction may decide what it masked as it was.
         self.traits = self.traits.but(patience=max(self.traits.patience, extra))
-
-    def check(self, setting: Setting) -> None:
-        super().check(setting)
-        length = setting.blocks.widest(setting.gen_length) if setting.gen_length else None
-        if self.extra and length is not None and self.number >= length:
-            raise UserError(
-                f"sampler.number={self.number} must be less than the {length} columns of a block: a correction leaves "
-                "a committed token. Lower it, or raise blocks.block_length."
-            )
 
     def warning(self, setting: Setting) -> str | None:
         if self.per_step <= 2:

@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor
 
 from dllm.contract import State, View
-from dllm.contract.canvas import Canvas
-from dllm.contract.setting import Setting
+from dllm.contract.canvas import Canvas, Request
+from dllm.contract.clash import USE_FIXED, Clash, Selection
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range
+from dllm.errors import Set, UserError, in_range
 from dllm.samplers.base import Sampler
+
+
+def _block_count(c: Selection) -> int | None:
+    """How many blocks an answer has, as far as its length tells."""
+    count = c.blocks.count(Canvas.of([Request.answer([0], c.gen_length or 0, 0)], 0))
+    return None if count is None else int(count[0])
+
+
+def _clash(when: Callable[[Selection], Any], says: str, *rest: Any) -> Clash:
+    """A row for a number of steps that is fixed, in an answer of known length."""
+    return Clash(lambda c: c.part.steps is not None and c.gen_length is not None and when(c), says, *rest)
+
+
+ONE_PER_STEP = Set("sampler.steps", None)
+# Steps must divide evenly over the blocks: the published loops assert the same.
+_STEPS = (
+    _clash(lambda c: c.blocks.fixed_length is not None and (c.gen_length or 0) % c.blocks.fixed_length
+           and {"blocks.block_length": c.blocks.fixed_length},
+           "{gen_length} must be a multiple of {blocks.block_length} if the number of steps is fixed.", [ONE_PER_STEP],
+           "Or change one of them."),
+    _clash(lambda c: _block_count(c) is None,
+           "{sampler.steps} cannot be split over blocks whose number is known only after decoding.",
+           [ONE_PER_STEP, USE_FIXED]),
+    _clash(lambda c: c.part.steps < (count := _block_count(c)) and {"count": count},
+           "{sampler.steps} is too few for {count:value} blocks.",
+           [lambda c: Set("sampler.steps", _block_count(c))], "Or a multiple of it."),
+    _clash(lambda c: c.part.steps % (count := _block_count(c)) and {"count": count},
+           "{sampler.steps} does not divide evenly over the {count:value} blocks of {gen_length}.",
+           [lambda c: Set("sampler.steps", c.part.steps - c.part.steps % (_block_count(c) or 1))],
+           "Or another multiple of {count:value}."),
+)  # fmt: skip
 
 
 class Scheduled(Sampler):
@@ -20,6 +54,7 @@ class Scheduled(Sampler):
     """
 
     traits = SamplerTraits(stateless=True, deterministic=True, by_confidence=False)
+    clashes: ClassVar[tuple[Clash, ...]] = _STEPS
 
     def __init__(self, steps: int | None = None, per_step: int = 1) -> None:
         in_range("sampler.steps", steps, 1, advice="{null} is one token per step.")
@@ -31,9 +66,6 @@ class Scheduled(Sampler):
         self.steps, self.per_step = steps, per_step
         # More forwards than masks: some of them commit nothing.
         self.traits = self.traits.but(patience=max(self.traits.patience, steps or 0))
-
-    def check(self, setting: Setting) -> None:
-        setting.require_steps("sampler.steps", self.steps)
 
     def turns(self, canvas: Canvas) -> Tensor | None:
         masks = canvas.undecided.sum(1)

@@ -10,9 +10,9 @@ from torch import Tensor
 from dllm.common.ranking import argmax_mask
 from dllm.contract import State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
-from dllm.contract.setting import Setting
+from dllm.contract.clash import USE_FIXED, Clash
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import in_range
 from dllm.samplers.base import Sampler, scored_masks
 
 
@@ -34,6 +34,11 @@ class SlowFast(Sampler):
     # a fast forward looks at the span alone, so a confidence of -1 may be all that it sees
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=False, spans=True)
     per_request = ("low", "high")
+    clashes = (
+        Clash(lambda c: c.blocks.traits.slides or c.blocks.traits.rolls_back,
+              "{sampler} fills a block from its begin on, but {blocks} moves the block or takes back what it decided.",
+              [USE_FIXED]),
+    )  # fmt: skip
 
     def __init__(
         self, low: PerRequest = 0.3, high: PerRequest = 0.9, explore: int = 6, window: int = 2, deviation: float = 1.0,
@@ -50,14 +55,6 @@ class SlowFast(Sampler):
     @property
     def per_block(self) -> Mapping[str, float]:
         return dict.fromkeys(("done", "span", "cycle", "seen", "settled", "horizons"), 0)
-
-    def check(self, setting: Setting) -> None:
-        moves = setting.blocks.traits
-        if moves.slides or moves.rolls_back:
-            raise UserError(
-                f"sampler={name_of(self)} fills a block from its begin on, but blocks={name_of(setting.blocks)} moves "
-                "the block or takes back what it decided. Use blocks=fixed."
-            )
 
     def start(self, canvas: Canvas, blocks: Schedule) -> State:
         """All [B], columns from the block's begin: done; span, the end of the span. cycle: forwards of the cycle. seen:

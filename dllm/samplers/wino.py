@@ -12,10 +12,10 @@ import torch
 from dllm.common.ranking import argmax_mask, top_k_mask
 from dllm.contract import Need, State, Step, View
 from dllm.contract.canvas import Canvas, PerRequest
+from dllm.contract.clash import UNGUIDED, Clash
 from dllm.contract.readouts import Shadow
-from dllm.contract.setting import Setting
 from dllm.contract.traits import SamplerTraits, Schedule
-from dllm.errors import UserError, in_range, name_of
+from dllm.errors import Set, in_range
 from dllm.samplers.base import Sampler
 
 FIRST = 30  # commits that a block's first turn reckons the one before it had
@@ -33,6 +33,13 @@ class WINO(Sampler):
 
     traits = SamplerTraits(stateless=False, deterministic=True, by_confidence=True, revocable=True)
     per_request = ("threshold", "back_threshold")
+    clashes = (
+        Clash(lambda c: c.model.prediction_shift,
+              "{sampler} scores a committed token at its own position, but this model predicts it from the one before "
+              "(Dream).", [Set("sampler", "saber")], "It remasks, too."),
+        Clash(lambda c: c.sampling.guidance, "{sampler} has shadow queries, which {sampling.guidance} does not guide.",
+              [UNGUIDED]),
+    )  # fmt: skip
 
     def __init__(self, threshold: PerRequest = 0.7, back_threshold: PerRequest = 0.9) -> None:
         in_range("sampler.threshold", threshold, 0.0, 1.0)
@@ -41,15 +48,6 @@ class WINO(Sampler):
 
     def needs(self) -> tuple[Need, ...]:
         return (Need(reads=(Shadow(),)),)
-
-    def check(self, setting: Setting) -> None:
-        if setting.model.prediction_shift:
-            raise UserError(
-                f"sampler={name_of(self)} scores a committed token at its own position, but this model predicts it "
-                "from the one before (Dream). Use sampler=saber, which remasks too."
-            )
-        if setting.sampling.guidance:
-            raise UserError(f"sampler={name_of(self)}'s shadow queries are not guided: set sampling.guidance=0.")
 
     @property
     def per_block(self) -> Mapping[str, float]:

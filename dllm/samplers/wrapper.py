@@ -66,9 +66,6 @@ class Wrapper(Sampler):
     def resolved(self, setting: Setting) -> Sampler:
         return replaced(self, inner=self.inner.resolved(setting))
 
-    def check(self, setting: Setting) -> None:
-        self.inner.check(setting)
-
     def prepare(self, request: Request) -> Request:
         return self.inner.prepare(request)
 

@@ -19,7 +19,6 @@ from dllm.parts import (
     Confidence,
     FillAfterBlock,
     Fixed,
-    FreeDave,
     FullLength,
     Growing,
     Lengths,
@@ -28,6 +27,7 @@ from dllm.parts import (
     Parts,
     Request,
     Sampling,
+    Selection,
     Setting,
     State,
     Static,
@@ -35,6 +35,7 @@ from dllm.parts import (
     View,
     Whole,
     denoise,
+    refuse_clashes,
 )
 
 
@@ -232,12 +233,6 @@ def test_tccf_without_a_marker_is_fixed() -> None:
     assert canvases(TCCF(8, 2, marker=63)) == canvases(Fixed(8))
 
 
-@pytest.mark.parametrize(("blocks", "words"), [(TCCF(8, 2, 54), "freedave"), (TCCF(8, 2, 54), "tccf")])
-def test_tccf_refuses_drafting(blocks: TCCF, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        blocks.check(Setting(model("tiny-llada").config, blocks, 16), FreeDave(Static()))
-
-
 def test_a_marker_of_several_tokens_is_refused() -> None:
     with pytest.raises(UserError, match="3 tokens"):
         TCCF(marker="</think>").resolved(lambda text: [1, 2, 3])
@@ -256,6 +251,7 @@ def test_block_causal_models_decode_on_their_own_grid() -> None:
 
 def test_a_model_without_a_tokenizer_has_no_newline_to_go_by() -> None:
     setting = Setting(model("tiny-llada").config, AdaBlock(), 8)
-    with pytest.raises(UserError, match="^blocks.delimiter_ids=null takes the tokenizer's newline"):
-        setting.blocks.check(setting, Confidence(0.9))
-    AdaBlock(delimiter_ids=[9]).check(setting, Confidence(0.9))
+    chosen, named = Selection(setting, Confidence(0.9)), AdaBlock(delimiter_ids=[9])
+    with pytest.raises(UserError, match="^blocks.delimiter_ids=None takes the tokenizer's newline"):
+        refuse_clashes(chosen, ("blocks", setting.blocks, AdaBlock.clashes))
+    refuse_clashes(chosen, ("blocks", named, AdaBlock.clashes))

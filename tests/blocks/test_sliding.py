@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from harness import Combination, forward_of, model, requests, results, turns
+from harness import forward_of, model, requests, results
 
 from dllm import Decoder, UserError, load
 from dllm.parts import (
@@ -126,22 +126,6 @@ def test_an_end_of_text_ends_the_window_too() -> None:
     for turn in played(Confidence(0.5), Sliding(9), requests(), StopAtEos()):
         reach = (turn.view.blocks.in_open * turn.view.canvas.columns).amax(1)
         assert bool((reach < turn.canvas.end).all())
-
-
-@pytest.mark.parametrize(
-    ("combination", "words"),
-    [
-        (Combination("confidence", "sliding", "prefix"), "=prefix computes everything when a block opens.*=elastic"),
-        (Combination("confidence", "sliding", "dual"), "blocks=sliding opens one only.*nearest.* cache="),
-        (Combination("freedave", "sliding"), "sampler=freedave drafts several turns in one block.*Use blocks=fixed"),
-        (Combination("confidence", "sliding", eos="fill_after_block"), "blocks=sliding has none.*Use eos=stop_at_eos"),
-        (Combination("confidence", "sliding", "dual", model="tiny-wedlm"), "cache=finished"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_waits_for_a_block_is_refused(combination: Combination, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        list(turns(combination, requests()[:1]))
 
 
 @pytest.mark.parametrize(("option", "value"), [("block_length", 0), ("max_block_length", 0), ("block_length", -4)])

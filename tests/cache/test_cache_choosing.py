@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Combination, forward_of, model, requests, turns
+from harness import forward_of, model, requests
 from replay import watched
 from test_caches import canvases
 
@@ -143,19 +143,3 @@ def test_gaps_up_to_the_width_are_filled(most: int) -> None:
 def test_options_that_cannot_work_are_refused(make: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
-
-
-@pytest.mark.parametrize("cache", ["d2cache", "entropy"])
-@pytest.mark.parametrize(
-    ("sampler", "blocks", "eos", "name", "message"),
-    [
-        ("freedave", "fixed", "none", "tiny-llada", "several candidates"),
-        ("saber", "fixed", "none", "tiny-llada", "not the committed ones"),
-        ("confidence", "adablock", "none", "tiny-llada", "'ahead' in the forward that opens a block"),
-        ("confidence", "fixed", "eotp", "tiny-llada", "reads the region 'suffix' in every forward"),
-        ("confidence", "fixed", "none", "tiny-wedlm", "full attention"),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused(cache: str, sampler: str, blocks: str, eos: str, name: str, message: str) -> None:
-    with pytest.raises(UserError, match=f"cache={cache} .*{message}"):
-        list(turns(Combination(sampler, blocks, cache, eos, name), requests()[:1]))

@@ -28,8 +28,6 @@ from dllm.parts import (
     Parts,
     Prefix,
     Sampling,
-    Setting,
-    Sliding,
     Static,
     denoise,
 )
@@ -92,16 +90,6 @@ def test_with_a_delay_that_never_ends_it_is_no_cache(name: str) -> None:
     assert canvases(name, D3LLM(), Ahead(5, 0.4), Delayed(10_000)) == expected
 
 
-def test_schedules_without_blocks_of_one_length_are_refused() -> None:
-    config = model("tiny-llada").config
-    for blocks in (Fixed(8), Ahead(8)):
-        Delayed().check(Setting(config, blocks, 16), Confidence(), ())
-    with pytest.raises(UserError, match="cache=delayed keeps blocks of one length, but blocks=sliding has none"):
-        Delayed().check(Setting(config, Sliding(8), 16), Confidence(), ())
-    with pytest.raises(UserError, match=r"cache\.wait='all'"):
-        Delayed(wait="all")
-
-
 CASES = json.loads((Path(__file__).parents[1] / "data/goldens/vicinity.json").read_text())["cases"]
 PLAIN = [at for at, case in enumerate(CASES)
          if case["untested_forwards"] == 0 and case["params"]["maximum_unroll"] == 1]  # fmt: skip
@@ -157,7 +145,7 @@ def test_a_warm_up_or_a_window_as_long_as_the_row_is_no_cache(policy: Dual, name
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"warmup": -1}, "cache.warmup=-1 must be at least 0"), ({"refresh_interval": 0}, "null is none"),
+        ({"warmup": -1}, "cache.warmup=-1 must be at least 0"), ({"refresh_interval": 0}, "None is none"),
         ({"prefix_look": -1}, "prefix_look=-1"), ({"after_look": -2}, "after_look=-2 must be at least 0"),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Combination, build, model, parts_of, requests, results
+from harness import model, requests, results
 from recording import FakeGraph
 from torch import Tensor
 
@@ -29,16 +29,12 @@ from dllm.parts import (
     Projected,
     RecordedTurns,
     Request,
-    Sampling,
-    Setting,
     TakeTurn,
     Turn,
-    UserError,
     Visible,
     chosen_masks,
     denoise,
     importance,
-    validate,
 )
 
 RULE, ENDS, FIXED = Confidence(0.9), FullLength(), dict[int, Fixed]()
@@ -226,32 +222,6 @@ def test_a_closing_forward_leaves_the_keys_of_the_finished_text() -> None:
     for store, whole in zip(kept[0].stores, held, strict=True):
         for one, other in zip(store, whole, strict=True):
             assert torch.allclose(one[:, :, :end], other[:, :, :end], atol=1e-10)
-
-
-def refused(**changes: Any) -> str:
-    config = replace(model("sdar_b4").config, **changes.pop("config", {}))
-    sampler, blocks = changes.pop("sampler", Confidence()), changes.pop("blocks", Fixed(4))
-    setting = Setting(config, blocks, 16, changes.pop("sampling", Sampling()))
-    with pytest.raises(UserError) as caught:
-        validate(setting, sampler, Focus(**changes), FullLength())
-    return str(caught.value)
-
-
-def test_what_it_cannot_serve_is_refused_in_a_sentence() -> None:
-    assert "cache.alpha=0.5" in refused(alpha=0.5)
-    assert "this model has 2. The nearest that works is cache=finished" in refused(config={"layers": 2})
-    assert "from the row before it" in refused(config={"prediction_shift": 1})
-    assert "block of 4 columns" in refused(blocks=Fixed(6)) and "block_length=6" in refused(blocks=Fixed(6))
-    assert "blocks=whole" in refused(blocks=build("blocks", "whole"))
-    assert "sampling.guidance=1 runs a second one" in refused(sampling=Sampling(guidance=1.0))
-    assert "not the committed ones" in refused(sampler=build("sampler", "joint_threshold"))
-    for name in ("static", "credit"):
-        assert f"sampler={name} goes by more than a threshold" in refused(sampler=build("sampler", name))
-    for name, kind in (("tiny-llada", "full"), ("tiny-wedlm", "causal, known tokens before masks"),
-                       ("tiny-nbdiff", "causal outside the block")):  # fmt: skip
-        words = f"cache=focus is for models with block-causal attention; this one is {kind}"
-        with pytest.raises(UserError, match=words):
-            parts_of(Combination("confidence", "fixed", "focus", model=name))
 
 
 def test_blocks_of_several_attention_blocks_are_decoded_one_after_the_other() -> None:

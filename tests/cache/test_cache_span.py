@@ -8,7 +8,6 @@ import pytest
 import torch
 from harness import Combination, forward_of, parts_of, results
 
-from dllm import UserError
 from dllm.parts import (
     Canvas,
     FullLength,
@@ -74,11 +73,3 @@ def test_fixed_shapes_and_batches_decode_the_same(sampling: Sampling) -> None:
         assert [one.canvas for one in results(model, PARTS, requests(), sampling, lag)] == alone
     assert alone != [results(model, replace(PARTS, cache=parts_of(Combination("slowfast", "fixed")).cache), [one],
                              sampling)[0].canvas for one in requests()]  # fmt: skip
-
-
-def test_it_serves_samplers_that_announce_a_span_alone() -> None:
-    with pytest.raises(UserError, match=r"^cache=span cuts .* sampler=slowfast does\. The nearest .*cache="):
-        parts_of(Combination("confidence", "fixed", "span"))
-    with pytest.raises(UserError, match="for models with full attention"):
-        parts_of(Combination("slowfast", "fixed", "span", model="sdar_b4"))
-    assert parts_of(Combination("slowfast", "fixed", "span"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import build, forward_of, model, requests
+from harness import forward_of, model, requests
 from test_caches import canvases
 
 from dllm import UserError
@@ -25,12 +25,10 @@ from dllm.parts import (
     Pruning,
     Request,
     Sampling,
-    Setting,
     Static,
     Turn,
     Visible,
     denoise,
-    validate,
 )
 
 KINDS: tuple[type[Pruning], ...] = (NoCache, Prefix, Dual)
@@ -138,7 +136,7 @@ def test_text_that_is_given_behind_the_block_stays() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"suffix_window": -1}, "null keeps all of them"), ({"suffix_tail": -1}, "suffix_tail=-1"),
+        ({"suffix_window": -1}, "None keeps all of them"), ({"suffix_tail": -1}, "suffix_tail=-1"),
         ({"suffix_window": 8, "suffix_drop": "gauss"}, "Did you mean 'gaussian'"),
         ({"suffix_drop": "uniform"}, "suffix_window=null has no end"), ({"suffix_scale": -1.0}, "suffix_scale=-1"),
         ({"suffix_sigma": -1.0}, "suffix_sigma=-1"), ({"suffix_count": -1}, "suffix_count=-1"),
@@ -148,22 +146,3 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
     for kind in KINDS:
         with pytest.raises(UserError, match=message):
             kind(**options)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "blocks", "eos", "name", "message"),
-    [
-        ("prophet", "fixed", "none", "tiny-llada", "suffix_window=4 leaves out .* region 'answer'"),
-        ("confidence", "adablock", "none", "tiny-llada", "region 'ahead'.*The nearest that works is cache=dual"),
-        ("confidence", "fixed", "eotp", "tiny-llada", "eos.scope=block"),
-        ("freedave", "fixed", "none", "tiny-llada", "several candidates"),
-        ("confidence", "fixed", "none", "tiny-wedlm", "what is decoded does not see them"),
-        ("confidence", "sliding", "none", "tiny-llada", "would come to columns that stay left out"),
-    ],
-)  # fmt: skip
-def test_parts_that_read_what_is_left_out_are_refused(
-    sampler: str, blocks: str, eos: str, name: str, message: str
-) -> None:
-    rule, schedule, ends = (build(*one) for one in (("sampler", sampler), ("blocks", blocks), ("eos", eos)))
-    with pytest.raises(UserError, match=message):
-        validate(Setting(model(name).config, schedule, None), rule, NoCache(suffix_window=4), ends)

@@ -283,6 +283,6 @@ def test_a_window_that_would_strand_its_queries_is_refused() -> None:
     setting = Setting(model("tiny-llada").config, Whole(), 128)
     sampler, eos = build("sampler", "confidence"), FullLength()
     validate(setting, sampler, Window(16, 48, 32), eos)
-    with pytest.raises(UserError, match="Use at least 48"):
+    with pytest.raises(UserError, match="Set cache.window_tokens=48"):
         validate(setting, sampler, Window(16, 47, 32), eos)
     validate(replace(setting, gen_length=32), sampler, Window(16, 32, 100), eos)  # the answer ends before

@@ -15,9 +15,10 @@ from dllm.parts import (
     Need,
     Parts,
     Sampling,
+    Selection,
     Setting,
-    UserError,
     choices,
+    first_clash,
     network,
     part,
     requests,
@@ -56,11 +57,8 @@ def built(name: str) -> tuple[Cache, Parts, str]:
 
 def takes(policy: Cache, parts: Parts, kind: str, need: Need) -> bool:
     setting = Setting(network(kind).config, parts.blocks, None, parts.sampling)
-    try:
-        policy.check(setting, parts.sampler, (need,))
-    except UserError:
-        return False
-    return True
+    rule = type("Reads", (Confidence,), {"needs": lambda self: (need,)})()
+    return first_clash(Selection(setting, rule, policy), [("cache", policy, policy.clashes)]) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -131,7 +131,7 @@ def test_without_a_budget_nothing_is_written(words: Model) -> None:
         (("confidence",), {"end_of_thought": "</think>"}, "must be one token, and mini-llada writes it in 4 tokens"),
         (("joint_threshold",), {}, "joint_threshold may replace it. Use sampler=confidence"),
         (("freedave",), {}, "freedave drafts whole turns"),
-        (("confidence",), {"thinking_budget": -1}, "sampling.thinking_budget=-1 must be at least 0"),
+        (("confidence",), {"thinking_budget": -1}, "^thinking_budget=-1 must be at least 0"),
     ],
     ids=lambda one: one[0] if isinstance(one, tuple) else None,
 )

@@ -3,7 +3,6 @@ weights are read, with a way out. No part is left out unseen."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import astuple
 from itertools import combinations as pairs
 from itertools import islice
@@ -14,10 +13,11 @@ import pytest
 from harness import MODELS, Combination, allowed, choices, combinations, drawn, full, of_noise, parts_of, unasked
 
 from dllm import UserError
+from dllm.parts import IncompatibleParts
 
 
 def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[str]) -> None:
-    works, refused, named = 0, 0, re.compile(r"The nearest that works is cache=(\w+)[.;]")
+    works, refused = 0, 0
     groups = [*map(choices, ("sampler", "cache", "blocks")), MODELS]
     for sampler, cache, blocks, name in drawn(*groups) if full() else islice(drawn(*groups), 10_000):  # of 82,000
         try:
@@ -25,8 +25,10 @@ def test_every_refusal_names_something_that_works(capsys: pytest.CaptureFixture[
             works += 1
         except UserError as error:
             refused += 1
-            nearest = named.search(str(error))  # without: the sampler or the blocks do not fit, whatever the cache
-            other = Combination(sampler, blocks, nearest[1] if nearest else "none", model=name)
+            # without one the sampler or the blocks do not fit, whatever the cache
+            ways = error.use if isinstance(error, IncompatibleParts) else ()
+            nearest = next((way.value for way in ways if way.name == "cache" and way.also is None), None)
+            other = Combination(sampler, blocks, nearest or "none", model=name)
             assert allowed(other) == bool(nearest)
     with capsys.disabled():
         print(f"\nsampler x cache x blocks x model: {works} allowed, {refused} refused")

@@ -154,7 +154,7 @@ def test_the_model_says_what_ends_a_text() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"limit": 0}, r"eos\.limit=0 must be at least 1"), ({"stops": [3, -1]}, r"stops=\[3, -1\] must be at least 0"),
-     ({"stops": [64]}, r"eos\.stops=\[64\] holds 64, but the model's ids end at 63")],
+     ({"stops": [64]}, r"eos\.stops=\(64,\) holds 64, but the model's ids end at 63")],
 )  # fmt: skip
 def test_stops_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):

@@ -165,7 +165,7 @@ def test_runtimes_that_cannot_be() -> None:
         Runtime("statik")
     with pytest.raises(UserError, match=r"lag=-1 must lie in \[0, 8\]"):
         Runtime("static", -1)
-    with pytest.raises(UserError, match="lag=2 needs runtime=static or the like"):
+    with pytest.raises(UserError, match="lag=2 needs turns that wait for nothing"):
         Runtime("eager", 2)
 
 

@@ -13,18 +13,12 @@ from torch import Tensor
 from dllm import UserError
 from dllm.parts import (
     D2F,
-    D3LLM,
-    WINO,
-    Ahead,
-    BlockCausal,
     Blocks,
     Cache,
     Canvas,
     Confidence,
-    Dual,
     Finished,
     Fixed,
-    FreeDave,
     FullLength,
     NoCache,
     NoCacheMemory,
@@ -35,12 +29,8 @@ from dllm.parts import (
     Result,
     Sampler,
     Sampling,
-    Setting,
-    Static,
     StopOpening,
     Visible,
-    Whole,
-    validate,
 )
 from tests.samplers.game import MASK, Game
 
@@ -205,30 +195,6 @@ def test_the_shares_decide_how_many_forwards_it_takes() -> None:
 
 
 SEEN = model(MODELS[0]).config
-
-
-@pytest.mark.parametrize(
-    ("rule", "blocks", "cache", "config", "sampling", "words"),
-    [
-        (D2F(), Fixed(4), NoCache(), model("tiny-llada").config, {}, "this one is full.*attention_block=32.*=d3llm"),
-        (D2F(), Fixed(4), NoCache(), replace(SEEN, attention=BlockCausal(4)), {}, "sees? unfinished blocks"),
-        (D2F(), Whole(), NoCache(), SEEN, {}, "blocks=whole has others. Use blocks=pipelined blocks.block_length=4"),
-        (D2F(), Pipelined(8), NoCache(), SEEN, {}, "blocks.block_length=8, but .* model.attention_block=4 columns"),
-        (D2F(), Ahead(4), NoCache(), SEEN, {}, "blocks=ahead was published for .* Use blocks=pipelined"),
-        (D2F(), Pipelined(4), Dual(), SEEN, {}, "cache=dual is for models with full attention.*cache=finished"),
-        (D2F(), Pipelined(4), NoCache(), SEEN, {"guidance": 1.0}, "sampling.guidance=1 with sampler=d2f was never"),
-        (D2F(), Pipelined(4), NoCache(), SEEN, {"eos_last": True}, "sampling.eos_last=true"),
-        (WINO(), Pipelined(4), NoCache(), SEEN, {}, "sampler=wino may take that back. Use sampler=d2f"),
-        (FreeDave(Static()), Pipelined(4), NoCache(), SEEN, {}, "sampler=freedave drafts in blocks of its own choice"),
-        (D3LLM(), Pipelined(4), NoCache(), model("tiny-dream").config, {}, "set model.attention_block=4; .*=ahead"),
-        (D3LLM(), Pipelined(4), NoCache(), replace(SEEN, attention=BlockCausal(4)), {}, "others use blocks=fixed"),
-    ],
-)  # fmt: skip
-def test_what_cannot_follow_is_refused_before_weights_are_read(
-    rule: Sampler, blocks: Blocks, cache: Cache, config: Any, sampling: Any, words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        validate(Setting(config, blocks, None, Sampling(**sampling)), rule, cache, FullLength())
 
 
 @pytest.mark.parametrize(

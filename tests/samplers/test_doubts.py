@@ -19,9 +19,6 @@ from dllm.parts import (
     Parts,
     Request,
     Result,
-    Sampling,
-    Setting,
-    validate,
 )
 from tests.samplers.game import MASK, PROMPT, Game, positions
 
@@ -153,16 +150,3 @@ def test_decodes_equal_a_loop_that_knows_the_rule_alone_in_a_batch_and_with_the_
 def test_mistakes_are_named(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         JointThreshold(**options)
-
-
-@pytest.mark.parametrize(
-    ("name", "sampling", "words"),
-    [
-        ("tiny-dream", Sampling(), "sampler.repair=drop judges a token at its own position, but .*sampler=saber"),
-        (NAME, Sampling(guidance=1.0), "sampling.guidance"),
-    ],
-)
-def test_models_and_guidance_that_cannot_follow_are_refused(name: str, sampling: Sampling, words: str) -> None:
-    setting = Setting(model(name).config, Fixed(8), None, sampling)
-    with pytest.raises(UserError, match=words):
-        validate(setting, JointThreshold(repair="drop"), NoCache(), FullLength())

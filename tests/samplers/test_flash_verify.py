@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from harness import Combination, forward_of, model, parts_of, requests, results, turns
+from harness import Combination, forward_of, model, requests, results, turns
 from replay_caches import InPairs, VerifiesAlways
 
 from dllm import UserError
@@ -138,24 +138,6 @@ def test_no_draft_is_made_of_what_comes_last() -> None:
     for turn in turns(OURS, requests(), Sampling(eos_last=True)):
         drafted = turn.step.next_positions > 0
         assert not bool((drafted & (turn.view.scores.token == 61)).any())
-
-
-@pytest.mark.parametrize(
-    ("combination", "sampling", "words"),
-    [
-        (Combination("flash_verify", "whole", "flash_dllm"), Sampling(),
-         "cache=flash_dllm has no forward that verifies"),
-        (Combination("flash_verify", "whole", "none"), Sampling(), "nearest that works is cache=flash_verify"),
-        (Combination("confidence", "whole", "flash_verify"), Sampling(), 
-         "this sampler makes none. .* drafts for it: sampler=flash_verify"),
-        (Combination("flash_verify", "adablock", "flash_verify"), Sampling(), "No cache serves .*: use "),
-        (Combination("flash_verify", "whole", "flash_verify", model="tiny-dream"), Sampling(), "at its own position"),
-        (OURS, Sampling(guidance=1.0), "is not guided: set sampling.guidance=0"),
-    ],
-)  # fmt: skip
-def test_what_cannot_work_is_refused(combination: Combination, sampling: Sampling, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        parts_of(combination, sampling)
 
 
 @pytest.mark.parametrize(("options", "words"), [({"gamma": 0.0}, "gamma=0.0 must lie in"), ({"threshold": 2}, "=2")])

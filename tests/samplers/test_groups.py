@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness import model
 
-from dllm import UserError
-from dllm.parts import Confidence, Groups, Recap, Setting, Static, Whole
+from dllm.parts import Groups, Static
 from tests.samplers.game import Game, positions
 
 CONFIDENCE = [0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.4, 0.6]
@@ -36,12 +34,3 @@ def test_only_single_steps_are_a_schedule_by_confidence() -> None:
         row = [CONFIDENCE[(at + turn) % 8] for at in range(8)]
         assert one.turn(row) == other.turn(row)
         assert positions(one.step.next_positions > 0) == [[]]
-
-
-def test_the_cache_wants_a_sampler_that_announces() -> None:
-    setting = Setting(model("tiny-llada").config, Whole(), 16)
-    Recap(targets="announced").check(setting, Groups(), ())
-    with pytest.raises(UserError, match="sampler=confidence announces nothing. Use sampler=groups or order"):
-        Recap(targets="announced").check(setting, Confidence(), ())
-    with pytest.raises(UserError, match=r"sampler\.local_steps=-1"):
-        Groups(local_steps=-1)

@@ -279,12 +279,6 @@ def test_a_model_that_was_not_trained_to_edit_is_a_warning() -> None:
     assert [said[NAME, at] for at in range(3)] == [[], [], []]
 
 
-@pytest.mark.parametrize("sampling", [Sampling(temperature=0.5), Sampling(eos_last=True)])
-def test_a_penalty_takes_the_argmax_of_other_logits(sampling: Sampling) -> None:
-    with pytest.raises(UserError, match="sampler.penalty=1: .*do not apply. Set them to 0, null and false"):
-        JointThreshold(penalty=1.0).check(Setting(model(NAME).config, Fixed(8), 24, sampling))
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

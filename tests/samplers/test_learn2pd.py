@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dllm import UserError
-from dllm.parts import Fixed, Learn2PD, Setting, read_model_config
+from dllm.parts import Fixed, Learn2PD, Selection, Setting, read_model_config, refuse_clashes
 from tests.samplers.game import Game
 
 
@@ -65,13 +65,21 @@ def stored(folder: Path, model: str = "tiny-llada", width: int = 8) -> str:
 def test_a_filter_for_another_block_length_or_model_is_refused(tmp_path: Path) -> None:
     config = read_model_config(DATA / "models" / "tiny-llada")
     sampler = Learn2PD(stored(tmp_path))
-    sampler.check(Setting(config, Fixed(8), 32, name="tiny-llada"))
-    with pytest.raises(UserError, match=r"blocks\.block_length=16 is not the 8 .* Use blocks\.block_length=8"):
-        sampler.check(Setting(config, Fixed(16), 32, name="tiny-llada"))
+    refuse_clashes(
+        Selection(Setting(config, Fixed(8), 32, name="tiny-llada"), sampler), ("sampler", sampler, sampler.clashes)
+    )
+    with pytest.raises(UserError, match=r"blocks\.block_length=16 is not the 8 .* Set blocks\.block_length=8"):
+        refuse_clashes(
+            Selection(Setting(config, Fixed(16), 32, name="tiny-llada"), sampler), ("sampler", sampler, sampler.clashes)
+        )
     with pytest.raises(UserError, match=r"blocks\.block_length=4 is not the 8 "):
-        sampler.check(Setting(config, Fixed(4), 32, name="tiny-llada"))
+        refuse_clashes(
+            Selection(Setting(config, Fixed(4), 32, name="tiny-llada"), sampler), ("sampler", sampler, sampler.clashes)
+        )
     with pytest.raises(UserError, match="was trained on tiny-llada, the model is mini-dream.*Train a filter"):
-        sampler.check(Setting(config, Fixed(8), 32, name="mini-dream"))
+        refuse_clashes(
+            Selection(Setting(config, Fixed(8), 32, name="mini-dream"), sampler), ("sampler", sampler, sampler.clashes)
+        )
 
 
 def test_a_file_that_is_no_filter_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from harness import Combination, model, parts_of, results
 from replay_causal import Row, decoded
 from replay_parts import CaseParts
 
-from dllm import UserError
 from dllm.parts import (
     CausalThenWindow,
     DraftWindow,
@@ -109,31 +108,6 @@ def test_infilling_goes_around_what_is_given() -> None:
     (found,) = results(network, parts, [request])
     gap = greedy(network, given[:6], 3)
     assert found.canvas == greedy(network, [*gap, 7, 8], 4)[6:]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("tiny-llada", "this one is full"), ("sdar_b4", "this one is block-causal"),
-     ("tiny-wedlm", "this one is causal, known tokens before masks"),
-     ("tiny-fastdllm-v2", "and a block's first column is decided alone")],
-)  # fmt: skip
-def test_a_model_without_causal_rows_that_predict_is_refused_with_one_that_has_them(name: str, words: str) -> None:
-    ways = "use model=mini-ar, or model=mini-nbdiff, or cache=[a-z]+ with sampler=confidence"
-    with pytest.raises(UserError, match=f"with context-causal attention; .*{words}. No cache serves .*: {ways}"):
-        parts_of(Combination("linear_spec", "whole", "linear_spec", model=name))
-
-
-def test_other_caches_other_drafts_and_chance_are_refused() -> None:
-    for cache_, sampler, words in (
-        ("finished", "linear_spec", "has no forward that verifies what sampler=linear_spec drafts"),
-        ("linear_spec", "confidence", "this sampler makes none. .*; drafts for it: sampler=linear_spec"),
-        ("linear_spec", "flash_verify", "has no forward that verifies what sampler=flash_verify drafts"),
-    ):
-        with pytest.raises(UserError, match=words):
-            parts_of(Combination(sampler, "whole", cache_, model="tiny-nemotron"))
-    with pytest.raises(UserError, match=r"temperature=0.7.*must not be random"):
-        hot = Sampling(temperature=0.7)
-        parts_of(Combination("linear_spec", "whole", "linear_spec", model="tiny-nemotron"), hot)
 
 
 def test_the_width_of_the_window_changes_no_text() -> None:

@@ -11,6 +11,7 @@ from harness import DATA
 from dllm import Decoder, UserError, load
 from dllm.parts import Fixed, Oracle, Setting, read_model_config
 from tests.samplers.game import PROMPT, Game
+from tests.support.rule_clashes import refuse_rule
 
 
 def test_right_proposals_are_committed_whatever_their_confidence() -> None:
@@ -57,5 +58,6 @@ def test_without_a_reference_it_is_refused(tmp_path: Path) -> None:
 
 def test_a_reference_of_another_length_is_refused() -> None:
     setting = Setting(read_model_config(DATA / "models" / "tiny-llada"), Fixed(8), 32)
-    with pytest.raises(UserError, match="holds an answer of 3 tokens, gen_length is 32"):
-        Oracle([[1, 2, 3]]).check(setting)
+    with pytest.raises(UserError, match="holds an answer of other than the 32 tokens of gen_length"):
+        sampler = Oracle([[1, 2, 3]])
+        refuse_rule(setting, sampler)

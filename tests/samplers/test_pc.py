@@ -11,8 +11,9 @@ import pytest
 from harness import model
 
 from dllm import UserError
-from dllm.parts import PC, Frequencies, Setting, Whole
+from dllm.parts import PC, Frequencies, Selection, Setting, Whole, refuse_clashes
 from tests.samplers.game import Game
+from tests.support.rule_clashes import refuse_rule
 
 
 def test_early_positions_win_unless_the_model_is_much_surer() -> None:
@@ -44,7 +45,10 @@ def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.json"
     file.write_text(json.dumps({"num_token": 10, "p_baseline_dict": {"126463": 3}}))
     with pytest.raises(UserError, match=r"counts token 126463, but the vocabulary of this model ends at \d+"):
-        PC(frequencies=str(file)).check(Setting(model("tiny-llada").config, Whole(), 8))
+        sampler = PC(frequencies=str(file))
+        refuse_clashes(
+            Selection(Setting(model("tiny-llada").config, Whole(), 8), sampler), ("sampler", sampler, sampler.clashes)
+        )
 
 
 def test_as_many_as_the_schedule_says() -> None:
@@ -74,4 +78,5 @@ def test_the_last_token_of_the_vocabulary_is_in_it(tmp_path: Path) -> None:
         file = tmp_path / f"{token}.json"
         file.write_text(json.dumps({"num_token": 10, "p_baseline_dict": {str(token): 3}}))
         with nullcontext() if fits else pytest.raises(UserError, match=f"counts token {token}, but the vocabulary"):
-            PC(frequencies=str(file)).check(Setting(config, Whole(), 8))
+            sampler = PC(frequencies=str(file))
+            refuse_rule(Setting(config, Whole(), 8), sampler)

@@ -71,7 +71,7 @@ def test_a_rule_that_reads_other_numbers_is_refused(inner: object) -> None:
 def test_it_is_told_from_rules_that_keep_state() -> None:
     assert Prior(Static()).traits.stateless and not Prior(BACD(), over_thresholds=True).traits.stateless
     assert Prior(Dream("maskgit_plus")).traits.tempered
-    with pytest.raises(UserError, match="sampling.eos_last=true ranks"):
+    with pytest.raises(UserError, match="eos_last=True ranks"):
         rule, blocks = Prior(Static()), Whole()
         validate(Setting(model("tiny-llada").config, blocks, 8, Sampling(eos_last=True)), rule, NoCache(), FullLength())
 

@@ -32,6 +32,7 @@ from dllm.parts import (
 )
 from tests.samplers.game import Game
 from tests.samplers.test_learn2pd import passing
+from tests.support.rule_clashes import refuse_rule
 
 
 def setting(length: int | None) -> Setting:
@@ -113,7 +114,7 @@ def test_an_anchor_leaves_room_for_the_answer() -> None:
     for length in (None, 12):  # a length known from the start is checked before weights are read
         sampler = Prophet(Static(), region="anchor", anchor_text="x", anchor_position=9).resolved(setting(length))
         with pytest.raises(UserError, match=r"sampler\.anchor_position=9 leaves no room .* answer of 12 positions"):
-            sampler.check(setting(length))
+            refuse_rule(setting(length), sampler)
             sampler.prepare(Request.answer([1, 2], 12, 60))
 
 
@@ -127,7 +128,7 @@ def test_an_anchor_without_a_tokenizer_is_refused() -> None:
 def test_a_region_outside_the_answer_is_refused(start: int) -> None:
     sampler = Prophet(Static(), region="offset", start=start)
     with pytest.raises(UserError, match=rf"sampler\.start={start} must lie in \[0, 31\]"):
-        sampler.check(setting(32))
+        refuse_rule(setting(32), sampler)
 
 
 def test_all_masks_as_the_region_is_a_warning() -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from dllm import UserError, load
-from dllm.parts import CURVES, RCR, Fixed, ReMDM, Setting, Static
+from dllm.parts import CURVES, RCR, Fixed, ReMDM, Selection, Setting, Static, refuse_clashes
 from tests.samplers.game import PROMPT, Game
 
 LENGTH = 13
@@ -93,6 +93,9 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="say the same thing twice"):
         Static(steps=4, per_step=2)
     with pytest.raises(UserError, match=r"sampler\.number=8 must be less than the 8 columns of a block"):
-        ReMDM(number=8).check(Setting(load("mini-llada").config, Fixed(8), 16))
+        sampler = ReMDM(number=8)
+        refuse_clashes(
+            Selection(Setting(load("mini-llada").config, Fixed(8), 16), sampler), ("sampler", sampler, sampler.clashes)
+        )
     with pytest.raises(UserError, match=r"sampler\.curve='sine'"):
         RCR(curve="sine")

@@ -11,15 +11,11 @@ from harness import DATA
 
 from dllm import UserError, part
 from dllm.parts import (
-    Ahead,
-    Growing,
     Renoise,
     Sampling,
     Setting,
-    Sliding,
     Step,
     Uniform,
-    Whole,
     choices,
     read_model_config,
     replaced,
@@ -147,27 +143,6 @@ def fitted(
 @pytest.mark.parametrize("eos", [name for name in choices("eos") if name != "eotp"])
 def test_it_goes_with_the_exact_caches_and_every_policy_that_acts_at_the_commit(cache: str, eos: str) -> None:
     fitted(cache=cache, eos=eos)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        *(({"cache": name}, "The nearest that works is cache=finished")
-          for name in ("prefix", "dual", "elastic", "dkv", "window", "dllm_cache", "d2cache")),
-        ({"blocks": 32}, "blocks=fixed blocks.block_length=32: .* canvases of 8 columns.* blocks.block_length=8"),
-        ({"blocks": Whole()}, "blocks=whole: .* Use blocks=fixed blocks.block_length=8"),
-        ({"blocks": Sliding(8)}, "blocks=sliding.*: .* Use blocks=fixed blocks.block_length=8"),
-        ({"blocks": Growing(8)}, "blocks=growing: .* Use blocks=fixed blocks.block_length=8"),
-        ({"blocks": Ahead(8)}, "blocks=ahead .* Use blocks=fixed blocks.block_length=8"),
-        ({"eos": "eotp"}, "eos=eotp reads what is after the open block.* Use eos=none"),
-        ({"guidance": 1.5}, "Set sampling.guidance=0"),
-        ({"temperature": 0.7}, "sampling.temperature=0.7: sampler=renoise sets the temperature .* itself"),
-        ({"eos_last": True}, "sampling.eos_last=true ranks end-of-text proposals last"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_with_it_is_refused_with_what_does(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        fitted(**options)
 
 
 @pytest.mark.daily(12)

@@ -18,7 +18,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"threshold": [0.9, 0.8], "relaxed_threshold": 0.85}, "must not exceed sampler.threshold"),
     ],
     "order": [
-        ({"positions": "rnd"}, "must be random, left_to_right or a list"), ({"positions": [0, 0]}, "position twice"),
+        ({"positions": "rnd"}, "left_to_right or a list"), ({"positions": [0, 0]}, "position twice"),
     ],
     "prophet": [
         ({"thresholds": [1, 2]}, "sampler.thresholds needs 3 numbers"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from harness import Combination, forward_of, model, requests, turns
 
-from dllm import UserError
 from dllm.parts import (
     WINO,
     Canvas,
@@ -15,7 +13,6 @@ from dllm.parts import (
     NoCacheMemory,
     Parts,
     Sampling,
-    Setting,
     Shadow,
     Visible,
     Whole,
@@ -103,8 +100,3 @@ def test_query_tokens_count_a_shadow_for_every_column_of_the_block() -> None:
     for turn in turns(Combination("wino", "fixed"), requests()[:1]):
         shadows = int((turn.view.blocks.in_block & turn.canvas.valid).sum())
         assert int(turn.cost.queries) == len(requests()[0].tokens) + shadows
-
-
-def test_a_model_that_predicts_from_the_position_before_is_refused() -> None:
-    with pytest.raises(UserError, match="saber"):
-        WINO().check(Setting(model("tiny-dream").config, Whole(), 8))

@@ -31,6 +31,7 @@ from dllm.parts import (
     Result,
     Sampler,
     Scout,
+    Selection,
     Setting,
     State,
     Static,
@@ -40,6 +41,7 @@ from dllm.parts import (
     choices,
     composed,
     name_of,
+    refuse_clashes,
 )
 from dllm.parts import build_part as build_part
 from tests.samplers.game import PROMPT, Game, positions
@@ -262,5 +264,7 @@ def test_a_combination_of_parts_knows_what_is_inside() -> None:
         pair.traits.branches and not pair.traits.plans_ahead and Prophet(build("sampler", "order")).traits.plans_ahead
     )
     assert Prophet(ETE()).traits.lookahead == 1 and Prophet(build("sampler", "dream")).traits.tempered
+    tccf = build("blocks", "tccf")
     with pytest.raises(UserError, match="sampler=prophet cannot draft over it"):
-        build("blocks", "tccf").check(Setting(model("tiny-llada").config, Fixed(8), 16), pair)
+        chosen = Selection(Setting(model("tiny-llada").config, tccf, 16), pair)
+        refuse_clashes(chosen, ("blocks", tccf, tccf.clashes))

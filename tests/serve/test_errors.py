@@ -39,7 +39,7 @@ TABLE: list[tuple[dict[str, Any], int, str]] = [
     (raw(json.dumps({**ASK, "user": "x" * 2**20})), 413, "1048576 bytes"),
     ({"json": {**ASK, "temprature": 1}}, 400, "temprature"), ({"json": {**ASK, "max_tokens": 0}}, 400, "max_tokens"),
     ({"json": {**ASK, "model": "gpt-4"}}, 404, "model='gpt-4' is not served here; 'tiny' is"),
-    ({"json": {**ASK, "diffusion": {"cache": "dkv_greedy"}}}, 400, "The nearest that works is diffusion.cache="),
+    ({"json": {**ASK, "diffusion": {"cache": "dkv_greedy"}}}, 400, "Use diffusion.sampler=order or diffusion.cache="),
     ({"json": {**ASK, "max_tokens": 64, "messages": [{"role": "user", "content": "w5 " * 200}]}}, 400, "limit of 256"),
 ]  # fmt: skip
 

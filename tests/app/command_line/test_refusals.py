@@ -132,7 +132,7 @@ def test_a_preset_of_another_kind_names_the_models_to_choose(
     monkeypatch.setattr(shipped, "CHECKPOINTS", tmp_path / "shipped")
     outcome = run("prompt=w1", *f"experiment={experiment}".split(), model=tiny)
     assert outcome.code == 2 and outcome.err.count("\n") == 1
-    assert "models for cache=finished: model=mini-nbdiff, model=mini-wedlm." in outcome.err
+    assert "model=mini-nbdiff or model=mini-wedlm." in outcome.err
     plain = run("prompt=w1", "cache=prefix", model=tmp_path / "shipped" / "mini-wedlm")
     assert plain.code == 2 and "models for" not in plain.err
 

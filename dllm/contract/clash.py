@@ -1,0 +1,171 @@
+"""What does not go together, as rows of tables: when it is so, why, and what to choose instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import and_, attrgetter
+from typing import Any
+
+from dllm.contract.checks import needs_of
+from dllm.contract.needs import Need, readouts_of
+from dllm.contract.readouts import Readout
+from dllm.contract.setting import Sampling, Setting, replaced
+from dllm.contract.traits import SamplerTraits
+from dllm.errors import LITERAL_WORDS, PLACEHOLDER, Refusal, Set, name_of
+from dllm.models.config import ModelConfig
+from dllm.models.visibility import AttentionKind
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Everything that is chosen before weights are read."""
+
+    setting: Setting
+    sampler: Any  # the parts are as their rooms have them
+    cache: Any = None
+    eos: Any = None
+    length: Any = None
+    # whose rows are read, and its group: of a wrapped rule not the sampler that is chosen
+    part: Any = None
+    group: str = ""
+    stop: Sequence[str] = ()
+    runtime: Any = None  # how forwards run, and where
+    device: str = ""
+    ranks: int = 1  # that share the model
+
+    @property
+    def model(self) -> ModelConfig:
+        """The checkpoint's description."""
+        return self.setting.model
+
+    @property
+    def attention(self) -> AttentionKind:
+        """Who sees whom in the model."""
+        return self.setting.model.attention
+
+    @property
+    def blocks(self) -> Any:
+        """The block schedule."""
+        return self.setting.blocks
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are proposed."""
+        return self.setting.sampling
+
+    @property
+    def gen_length(self) -> int | None:
+        """Masks after the prompt (None: infilling)."""
+        return self.setting.gen_length
+
+    @property
+    def does(self) -> SamplerTraits:
+        """The sampler's traits."""
+        traits: SamplerTraits = self.sampler.traits
+        return traits
+
+    @cached_property
+    def needs_by_group(self) -> Mapping[str, Sequence[Need]]:
+        """What each part needs. Raises UserError for a part whose needs are none."""
+        chosen = {group: getattr(self, group) for group in ("sampler", "blocks", "eos", "length", "cache")}
+        found = {group: needs_of(group, one) for group, one in chosen.items() if one is not None}
+        return {group: own for group, own in found.items() if group != "cache"}
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """What all parts need."""
+        return tuple(need for own in self.needs_by_group.values() for need in own)
+
+    @cached_property
+    def reads(self) -> Sequence[Readout[Any]]:
+        """What they read, each once."""
+        return readouts_of(self.needs)
+
+    def fact(self, name: str) -> Any:
+        """What stands at a placeholder: the name of a part, an option's value, or a word for the model's attention."""
+        if name == "kind":
+            return self.attention.is_called
+        group, _, option = name.partition(".")
+        value = self.part if group == self.group else getattr(self, group)
+        return attrgetter(option)(value) if option else value if name in ("gen_length", "ranks") else name_of(value)
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Choices that do not go together.
+
+    Args:
+        when: whether a combination holds them. A text is ``{what:value}`` of the sentence, a mapping has values for
+            several placeholders.
+        says: why, as a ``Refusal`` has it.
+        use: the ways out, each by itself; one may depend on the combination.
+        note: a way out that no setting expresses.
+        at: the setting at fault, if it is not the first one that ``says`` names.
+        kind: the class of the refusal. For ``IncompatibleParts`` the nearest parts that work are searched, too.
+
+    >>> row = Clash(lambda c: c.sampling.guidance, "{sampling.guidance} has no meaning.", [Set("sampling.guidance", 0)])
+    """
+
+    when: Callable[[Selection], Any]
+    says: str
+    use: Sequence[Set | Callable[[Selection], Set]] = ()
+    note: str = ""
+    at: str = ""
+    kind: type[Refusal] = Refusal
+
+    def refusal(self, combination: Selection) -> Refusal | None:
+        """The row's refusal of a combination; None: it does not clash."""
+        when = self.when(combination)
+        if not when:
+            return None
+        facts = dict(when) if isinstance(when, Mapping) else {"what": when}
+        for name, form in PLACEHOLDER.findall(f"{self.says} {self.note}"):
+            if form != "name" and name not in facts and name not in LITERAL_WORDS:
+                facts[name] = combination.fact(name)
+        ways = tuple(way if isinstance(way, Set) else way(combination) for way in self.use)
+        return self.kind(self.says, facts, ways, self.note, self.at)
+
+
+# The group of a part and the part, whose own rows these are; None: rows of no part.
+PartRows = tuple[str, Any, Iterable[Clash]]
+
+
+def first_clash(combination: Selection, tables: Iterable[PartRows]) -> Refusal | None:
+    """The refusal of the first row that a combination meets; None: all of it goes together."""
+    for group, part, rows in tables:
+        one = replaced(combination, part=part, group=group) if group else combination
+        for row in rows:
+            if (refusal := row.refusal(one)) is not None:
+                return refusal
+    return None
+
+
+def refuse_clashes(combination: Selection, *tables: PartRows) -> None:
+    """Raise the first clash (Refusal)."""
+    if (refusal := first_clash(combination, tables)) is not None:
+        raise refusal
+
+
+# Ways out that many rows name.
+USE_CONFIDENCE, USE_FIXED, ROWS_STAY = Set("sampler", "confidence"), Set("blocks", "fixed"), Set("length", "fixed")
+USE_NO_CACHE, USE_NO_POLICY = Set("cache", "none"), Set("eos", "none")
+UNGUIDED, COLD, NO_BUDGET = (Set(f"sampling.{name}", value) for name, value in (
+    ("guidance", 0), ("temperature", 0), ("thinking_budget", None)))  # fmt: skip
+NEUTRAL_SAMPLING = {"temperature": 0, "top_p": None, "top_k": None, "eos_last": False}  # of ``Sampling``
+
+
+def all_of(first: Set, *more: Set) -> Set:
+    """One way out that takes all of these."""
+    return reduce(and_, more, first)
+
+
+def switched_off(*names: str) -> Callable[[Selection], Set]:
+    """The way out that switches these fields of ``Sampling`` off, if they are on."""
+
+    def way(c: Selection) -> Set:
+        on = [name for name in names if getattr(c.sampling, name) != NEUTRAL_SAMPLING[name]] or names[:1]
+        return all_of(*(Set(f"sampling.{name}", NEUTRAL_SAMPLING[name]) for name in on))
+
+    return way
