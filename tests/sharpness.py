@@ -25,6 +25,8 @@ import torch
 from replay import ELSEWHERE, MODELS, outcomes, refusal
 from replay_params import CANVAS, NEUTRAL, UNUSED
 
+SHARP = Path(__file__).parent / "data" / "goldens" / "sharp"
+
 MOVE = 0.05
 Data = dict[str, Any]
 
@@ -85,8 +87,10 @@ def noticed_beside(file: Path, name: str, models: Path) -> bool:
 
 
 def exception(data: Data, name: str) -> str | None:
-    """Why no case notices a parameter."""
-    own: str | None = data.get("exceptions", {}).get(name)
+    """Why no case notices a parameter: in the file's words, or in those of the suite's recording of the same method."""
+    ours = SHARP / f"{data['method']}.json"
+    named = json.loads(ours.read_text()).get("exceptions", {}) if ours.is_file() else {}
+    own: str | None = {**named, **data.get("exceptions", {})}.get(name)
     return own or UNUSED.get(data["method"], {}).get(name)
 
 
