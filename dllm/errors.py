@@ -76,8 +76,8 @@ class Set:
     """A way out: the value that a setting gets. ``Set(...) & Set(...)`` takes both."""
 
     name: str  # of the setting, as the command line calls it
-    value: Any
-    also: Set | None = None
+    value: Any  # that it gets
+    also: Set | None = None  # what it takes besides
 
     def __and__(self, other: Set) -> Set:
         return Set(self.name, self.value, other if self.also is None else self.also & other)
@@ -99,6 +99,7 @@ class Wording:
     # by a setting's name, what it is called here; what is not listed goes by the longest listed beginning, or keeps its
     # name. Each table reads what the one before it gave.
     tables: tuple[Mapping[str, str], ...] = ()
+    # how None, True and False are written
     literals: Mapping[Any, str] = field(default_factory=lambda: {None: "null", True: "true", False: "false"})
     settings: Mapping[str, str] = field(default_factory=dict)  # of a setting with its value: what is said instead
     both: str = " "  # between the settings that one way out takes together

@@ -22,17 +22,17 @@ from dllm.models.visibility import AttentionKind
 class Selection:
     """Everything that is chosen before weights are read."""
 
-    setting: Setting
+    setting: Setting  # the model, the blocks, lengths and sampling
     sampler: Any  # the parts are as their rooms have them
-    cache: Any = None
-    eos: Any = None
-    length: Any = None
+    cache: Any = None  # None: rows that ask for the part are not read
+    eos: Any = None  # what follows an end of text
+    length: Any = None  # how long rows are
     # whose rows are read, and its group: of a wrapped rule not the sampler that is chosen
-    part: Any = None
-    group: str = ""
-    stop: Sequence[str] = ()
+    part: Any = None  # (a part)
+    group: str = ""  # (sampler, blocks, cache, eos or length)
+    stop: Sequence[str] = ()  # strings that end an answer
     runtime: Any = None  # how forwards run, and where
-    device: str = ""
+    device: str = ""  # its kind, as torch calls it
     ranks: int = 1  # that share the model
 
     @property
@@ -96,23 +96,17 @@ class Selection:
 class Clash:
     """Choices that do not go together.
 
-    Args:
-        when: whether a combination holds them. A text is ``{what:value}`` of the sentence, a mapping has values for
-            several placeholders.
-        says: why, as a ``Refusal`` has it.
-        use: the ways out, each by itself; one may depend on the combination.
-        note: a way out that no setting expresses.
-        at: the setting at fault, if it is not the first one that ``says`` names.
-        kind: the class of the refusal. For ``IncompatibleParts`` the nearest parts that work are searched, too.
-
     >>> row = Clash(lambda c: c.sampling.guidance, "{sampling.guidance} has no meaning.", [Set("sampling.guidance", 0)])
     """
 
+    # whether a combination holds them. A text is ``{what:value}`` of the sentence, a mapping has values for several
+    # placeholders
     when: Callable[[Selection], Any]
-    says: str
-    use: Sequence[Set | Callable[[Selection], Set]] = ()
-    note: str = ""
-    at: str = ""
+    says: str  # why, as a ``Refusal`` has it
+    use: Sequence[Set | Callable[[Selection], Set]] = ()  # ways out, each by itself; one may depend on the combination
+    note: str = ""  # a way out that no setting expresses
+    at: str = ""  # the setting at fault, if it is not the first one that ``says`` names
+    # of the refusal. For ``IncompatibleParts`` the nearest parts that work are searched, too
     kind: type[Refusal] = Refusal
 
     def refusal(self, combination: Selection) -> Refusal | None:
